@@ -1,17 +1,17 @@
 /*
  * isthmus.h: devices, endpoints, connections, events, messages and remote memory.
  *
- * For programs that want more than MPI gives: persistent services that peers come to and
- * leave, a service level chosen for each connection, one queue of events however many
- * peers there are. Link with -listhmus (pkg-config: isthmus).
+ * This interface is for programs without MPI: persistent services that peers connect to and
+ * leave, with a service level for each connection, and one queue of events for all peers.
+ * Link with -listhmus (pkg-config: isthmus).
  *
- * Every call may be made from any thread and, where nothing else is said, returns
- * ISTHMUS_SUCCESS or the code of a refusal; then nothing has happened, and
- * isthmus_last_error() has the whole text. What was begun and did not succeed is told by
- * the status of its event. Times are in microseconds, lengths in bytes.
+ * Every call may be made from any thread. Unless its comment says otherwise, a call returns
+ * ISTHMUS_SUCCESS or the code of a refusal. After a refusal nothing has happened, and
+ * isthmus_last_error() has the whole text. If an operation has begun and then fails, its event
+ * has the status. Times are in microseconds, lengths in bytes.
  *
- * Handles are names, not pointers. A call with the name of what has ended, or of another
- * endpoint, returns ISTHMUS_STALE and does nothing else.
+ * Handles are names, not pointers. A call with the name of something that has ended, or that
+ * belongs to another endpoint, returns ISTHMUS_STALE and does nothing else.
  */
 #ifndef ISTHMUS_H
 #define ISTHMUS_H
@@ -24,13 +24,13 @@
 extern "C" {
 #endif
 
-/* Version of what compiled programs rely on; the library's soname ends in it. */
+/* Version of the binary interface; the library's soname ends in it. */
 #define ISTHMUS_ABI_VERSION 0
 
-/* Room for the address of any endpoint, with its end. */
+/* Bytes for the address of any endpoint, with the final NUL. */
 #define ISTHMUS_URI_MAX 2048
 
-/* What calls return, and the status of events. Numbers never change their meaning. */
+/* Results of calls, and the status of events. Numbers never change their meaning. */
 enum isthmus_status {
     ISTHMUS_SUCCESS = 0,
     /* There is no event now; or events are waiting, and arming is refused. */
@@ -82,13 +82,13 @@ enum isthmus_status {
 
 /* Service levels. */
 enum isthmus_level {
-    /* Unreliable, unordered: a message may be lost or come twice, and completes when it has
-     * left the program's hands. No remote memory. */
+    /* Unreliable, unordered: a message may be lost or come twice. It completes when the library
+     * has taken it. There is no remote memory. */
     ISTHMUS_UU = 0,
     /* Reliable, unordered: each message arrives once; completion means that the other
      * endpoint has it. */
     ISTHMUS_RU = 1,
-    /* Reliable, ordered: besides, messages arrive and complete in the order in which they
+    /* Reliable, ordered: as RU, and messages arrive and complete in the order in which they
      * were sent. A completion implies all earlier silent ones. */
     ISTHMUS_RO = 2
 };
@@ -99,19 +99,20 @@ enum isthmus_flags {
     ISTHMUS_SILENT = 1,
     /* The call returns when the operation is complete, with its status; no event. */
     ISTHMUS_BLOCKING = 2,
-    /* Messages: the memory is not copied, and belongs to the library until the event (with
-     * ISTHMUS_SILENT, in RO's order only: until the event of a later one in it). */
+    /* Messages: the memory is not copied, and belongs to the library until the event. With
+     * ISTHMUS_SILENT, which needs RO's order, it belongs to the library until the event of a
+     * later message in that order. */
     ISTHMUS_NO_COPY = 4,
     /* Remote memory: starts when all earlier operations to the same peer are complete. */
     ISTHMUS_FENCE = 8,
-    /* Messages: all goes at once, as far as the receiver has room; what has not, waits for room. */
+    /* Messages: all bytes go at once, as far as the receiver has room. The rest waits for room. */
     ISTHMUS_EAGER = 16,
-    /* Messages beyond 8 KiB: nothing goes before the receiver has asked for it. */
+    /* Messages beyond 8 KiB: no bytes go before the receiver has asked for them. */
     ISTHMUS_RENDEZVOUS = 32,
-    /* Messages on RO: out of its order. It arrives, and has its event, as on RU. */
+    /* Messages on RO: not in its order. The message arrives, and has its event, as on RU. */
     ISTHMUS_UNORDERED = 64,
     /* Messages beyond 8 KiB: the first 16 KiB go at once, the rest when the receiver has asked for
-     * it. With none of the three, what was measured of the peer decides, or what is set. */
+     * it. Without any of these three flags the setting decides, or else measurements of the peer. */
     ISTHMUS_MIXED = 128
 };
 
@@ -126,8 +127,8 @@ typedef struct isthmus_connection { uint64_t id; } isthmus_connection;
 typedef struct isthmus_region { uint64_t id; } isthmus_region;
 typedef struct isthmus_name { uint64_t id; } isthmus_name;
 
-/* What a peer needs to reach registered memory: send it there in a message. The bytes mean
- * nothing to programs. */
+/* Lets a peer access registered memory: send it to the peer in a message. Programs must not
+ * interpret the bytes. */
 typedef struct isthmus_memory { uint8_t bytes[32]; } isthmus_memory;
 
 /* An interface of this host, as configured. */
@@ -140,13 +141,13 @@ typedef struct isthmus_device {
     uint64_t rate_bps;  /* bits per second; 0: the system does not tell */
     uint32_t as_id;
     uint32_t subnet;
-    uint32_t priority; /* those with more are chosen first */
+    uint32_t priority; /* devices with a higher one are chosen first */
     uint32_t up;       /* 1: endpoints can be created on it */
-    uint32_t routers;  /* how many its subnet has */
+    uint32_t routers;  /* number of routers of its subnet */
     uint32_t reserved;
 } isthmus_device;
 
-/* How an endpoint is made. Set size to sizeof(isthmus_endpoint_options); 0 in any other
+/* Options of a new endpoint. Set size to sizeof(isthmus_endpoint_options); 0 in any other
  * field means its default. */
 typedef struct isthmus_endpoint_options {
     size_t size;
@@ -155,16 +156,16 @@ typedef struct isthmus_endpoint_options {
     uint32_t message_max;     /* longest message that is taken; 65536 */
     uint32_t backlog;         /* requests that wait for a decision; 4096 */
     uint64_t send_timeout_us; /* for operations of new connections; 0: none */
-    uint64_t keepalive_us;    /* silence of new connections that is told; 0: none */
+    uint64_t keepalive_us;    /* silence after which new connections give an event; 0: none */
     uint32_t port;            /* TCP port; 0: as the device says */
     uint32_t reserved;
 } isthmus_endpoint_options;
 
 enum isthmus_event_kind {
-    /* A peer asks: accept or reject; data has its payload, level its service level. One that
-     * is returned undecided is rejected with reason 0. */
+    /* A peer requests a connection: accept or reject it. data has its payload, level its service
+     * level. If the event is returned without a decision, the request is rejected with reason 0. */
     ISTHMUS_EVENT_REQUEST = 1,
-    /* The end of isthmus_connect: status; where rejected reason, and the payload in data. */
+    /* The end of isthmus_connect: status. If rejected, also reason, and the payload in data. */
     ISTHMUS_EVENT_CONNECT = 2,
     /* The end of isthmus_accept: status. */
     ISTHMUS_EVENT_ACCEPT = 3,
@@ -174,22 +175,22 @@ enum isthmus_event_kind {
     ISTHMUS_EVENT_SEND = 5,
     /* The connection is over: status says why. Give it back with isthmus_disconnect. */
     ISTHMUS_EVENT_DISCONNECT = 6,
-    /* Nothing was heard of the connection for its keepalive time. It goes on. */
+    /* Nothing came on the connection for its keepalive time. The connection goes on. */
     ISTHMUS_EVENT_KEEPALIVE = 7,
-    /* A device carries nothing any more: its address or interface has left the host, the
-     * interface is down or has no carrier, or its local fabric has failed; text says which, and
-     * what to do. Operations go on when it comes back, and fail when that takes longer than
-     * peer_timeout. */
+    /* A device no longer carries data. Its address or interface has left the host, the
+     * interface is down or has no carrier, or its local fabric has failed. text says which, and
+     * what to do. Operations go on when the device comes back. They fail if that takes longer
+     * than peer_timeout. */
     ISTHMUS_EVENT_DEVICE_FAILED = 8
 };
 
-/* What has happened. */
+/* An event of an endpoint. */
 typedef struct isthmus_event {
     uint32_t kind;   /* enum isthmus_event_kind */
     int32_t status;  /* enum isthmus_status */
     isthmus_connection connection;
-    void *context;   /* the program's word for the connection */
-    void *operation; /* the program's word for the send, write or read */
+    void *context;   /* as given to isthmus_connect or isthmus_accept */
+    void *operation; /* as given to the send, write or read */
     const void *data;
     size_t len;
     uint32_t level;
@@ -239,82 +240,83 @@ int isthmus_init(uint32_t abi_version);
 /* Closes all endpoints; init may be called again. */
 int isthmus_finalize(void);
 
-/* The devices, best first: fills at most max of them, and sets *count to how many there
- * are. devices may be null where max is 0. */
+/* The devices, best first: fills in at most max of them, and sets *count to the number of
+ * devices. devices may be null if max is 0. */
 int isthmus_devices(isthmus_device *devices, size_t max, size_t *count);
 
 /* Opens an endpoint on the device of this name (null: the best that is up), with options
  * (null: the defaults). Several names joined by commas, or "*" for all devices that are up,
- * make one endpoint on all of them, at most 8: peers reach it by each, and it reaches them by
- * the one that leads there (isthmus_connect); recv_buffers is then for each. *os_handle, where
- * not null, gets a descriptor that becomes readable when there may be events, once armed; it is
- * the endpoint's. Returns ISTHMUS_DEVICE where one is unknown or down, ISTHMUS_INVALID,
- * ISTHMUS_MEMORY where there is not enough for its buffers, ISTHMUS_SYSTEM. */
+ * make one endpoint on all of them, at most 8. Peers reach it by each device, and it reaches
+ * them by the one that leads there (isthmus_connect); recv_buffers is then for each device. If
+ * os_handle is not null, *os_handle gets a descriptor that belongs to the endpoint. Once armed,
+ * it becomes readable when there may be events. Returns ISTHMUS_DEVICE if a device is unknown or
+ * down, ISTHMUS_INVALID, ISTHMUS_MEMORY if there is not enough for its buffers, ISTHMUS_SYSTEM. */
 int isthmus_create_endpoint(const char *device, const isthmus_endpoint_options *options,
                             isthmus_endpoint *endpoint, int *os_handle);
 
-/* Closes an endpoint: what was sent is delivered, within the device's linger time, and
- * peers are told. All events must have been returned: their data is void from now on. */
+/* Closes an endpoint: messages already sent are delivered, within the device's linger time, and
+ * peers are told. All events must have been returned before: their data is void from now on. */
 int isthmus_destroy_endpoint(isthmus_endpoint endpoint);
 
-/* The address that peers need, as isthmus://AS.SUBNET/IP:PORT#INCARNATION.KEY; of an endpoint on
- * several devices one for each, joined by commas, of which peers may use all or one. len is
- * the buffer's length; ISTHMUS_TOO_LONG where it is too short (ISTHMUS_URI_MAX is enough). */
+/* The address that peers need, as isthmus://AS.SUBNET/IP:PORT#INCARNATION.KEY; an endpoint
+ * on several devices has one for each, joined by commas, and peers may use all or one. len is
+ * the buffer's length. Returns ISTHMUS_TOO_LONG if it is too short (ISTHMUS_URI_MAX is enough). */
 int isthmus_uri(isthmus_endpoint endpoint, char *uri, size_t len);
 
-/* Prepares to sleep on the endpoint's descriptor. ISTHMUS_AGAIN: events are waiting, take
- * them first. When the descriptor was readable, take events until there are none, then arm
- * again. */
+/* Prepares to sleep on the endpoint's descriptor. Returns ISTHMUS_AGAIN if events are waiting:
+ * take them first. After the descriptor was readable, take events until there are none, then
+ * arm again. */
 int isthmus_arm(isthmus_endpoint endpoint);
 
 /* The next event, if there is one, else ISTHMUS_AGAIN; never sleeps. Return every event. */
 int isthmus_get_event(isthmus_endpoint endpoint, isthmus_event *event);
 
-/* The next event; sleeps until there is one, or so long (negative: no limit), and returns
- * ISTHMUS_AGAIN then. As isthmus_get_event. */
+/* The next event; sleeps until there is one, or until timeout_us is over (negative: no limit).
+ * Then it returns ISTHMUS_AGAIN. Otherwise as isthmus_get_event. */
 int isthmus_wait_event(isthmus_endpoint endpoint, int64_t timeout_us, isthmus_event *event);
 
-/* Gives an event's buffer back; data and text are void then. ISTHMUS_STALE where it was
- * returned before or is of another endpoint. Any order, any thread. */
+/* Gives an event's buffer back; data and text are void then. Returns ISTHMUS_STALE if it was
+ * returned before or is of another endpoint. Events may be returned in any order, by any
+ * thread. */
 int isthmus_return_event(isthmus_endpoint endpoint, const isthmus_event *event);
 
 /* Asks the endpoint at uri for a connection, with a payload of at most 1,024 bytes and a
  * service level. Returns at once; ISTHMUS_EVENT_CONNECT follows, within timeout_us (0: as
- * long as the peer can be reached). Where several devices or addresses lead there, those of
- * the device with the highest priority are tried first, and the next where nobody answers, or
- * where the request has not arrived after 3 seconds; the first answer counts.
- * context comes back with each event of the connection.
- * *connection, where not null, names it, so that the attempt can be given up. Returns
- * ISTHMUS_INVALID for what is no address, ISTHMUS_UNREACHABLE, ISTHMUS_TOO_LONG. */
+ * long as the peer can be reached). If several devices or addresses lead there, those of
+ * the device with the highest priority are tried first. The next is tried if nobody answers, or
+ * if the request has not arrived after 3 seconds. The first answer counts.
+ * context comes back with each event of the connection. If connection is not null, *connection
+ * gets its name, so that the attempt can be given up. Returns ISTHMUS_INVALID if uri is no
+ * address, ISTHMUS_UNREACHABLE, ISTHMUS_TOO_LONG. */
 int isthmus_connect(isthmus_endpoint endpoint, const char *uri, const void *payload, size_t len,
                     enum isthmus_level level, void *context, uint64_t timeout_us,
                     isthmus_connection *connection);
 
 /* Grants the request of an event; ISTHMUS_EVENT_ACCEPT follows. The event must still be
- * returned. ISTHMUS_STALE where the peer is gone meanwhile. */
+ * returned. Returns ISTHMUS_STALE if the peer is gone meanwhile. */
 int isthmus_accept(isthmus_endpoint endpoint, const isthmus_event *request, void *context,
                    isthmus_connection *connection);
 
-/* Turns the request of an event down: the other program learns the reason, a number of
- * yours, and the payload of at most 1,024 bytes. The event must still be returned. */
+/* Rejects the request of an event: the other program gets the reason, a number that you choose,
+ * and the payload of at most 1,024 bytes. The event must still be returned. */
 int isthmus_reject(isthmus_endpoint endpoint, const isthmus_event *request, uint32_t reason,
                    const void *payload, size_t len);
 
-/* Ends a connection; its name is void then. What was sent before is still delivered, and
- * its events come. The other program gets ISTHMUS_EVENT_DISCONNECT after all of that; what went
- * by datagrams, on UU, may be lost with it. */
+/* Ends a connection; its name is void then. Messages sent before are still delivered, and
+ * their events come. The other program gets ISTHMUS_EVENT_DISCONNECT after all of them. On UU,
+ * messages that went as datagrams may be lost. */
 int isthmus_disconnect(isthmus_endpoint endpoint, isthmus_connection connection);
 
 /* Sends a message; ISTHMUS_EVENT_SEND follows, with operation, unless flags say otherwise:
  * ISTHMUS_SILENT, ISTHMUS_BLOCKING. Messages may also have ISTHMUS_NO_COPY, ISTHMUS_UNORDERED, and
- * one of ISTHMUS_EAGER, ISTHMUS_RENDEZVOUS and ISTHMUS_MIXED. The event comes on UU at once, with
- * ISTHMUS_SUCCESS whatever becomes of the message; on RU when the other endpoint has it; on RO
- * when it has this one and the events of all earlier ones have come. On RU and RO its status is
- * ISTHMUS_TIMED_OUT where the send time-out is over, as it is when the receiver is full for so
- * long, and ISTHMUS_PEER_GONE where the peer has vanished,
- * ISTHMUS_UNREACHABLE where its host has. With ISTHMUS_BLOCKING that status is
- * returned instead. Else returns ISTHMUS_FULL (RU and RO: UU drops what is too much),
- * ISTHMUS_TOO_LONG, ISTHMUS_STATE where the connection is over or not yet established. */
+ * one of ISTHMUS_EAGER, ISTHMUS_RENDEZVOUS and ISTHMUS_MIXED. On UU the event comes at
+ * once, with ISTHMUS_SUCCESS even if the message is lost. On RU it comes when the other endpoint
+ * has the message. On RO it comes when the other endpoint has it and the events of all earlier
+ * ones have come. On RU and RO the status is ISTHMUS_TIMED_OUT if the send time-out is over, for
+ * example because the receiver was full. It is ISTHMUS_PEER_GONE if the peer has vanished, and
+ * ISTHMUS_UNREACHABLE if its host has. With ISTHMUS_BLOCKING the call returns that status
+ * instead. Otherwise it returns ISTHMUS_FULL (RU and RO only; UU drops the message),
+ * ISTHMUS_TOO_LONG, ISTHMUS_STATE if the connection is over or not yet established. */
 int isthmus_send(isthmus_endpoint endpoint, isthmus_connection connection, const void *message,
                  size_t len, void *operation, uint32_t flags);
 
@@ -323,8 +325,8 @@ int isthmus_sendv(isthmus_endpoint endpoint, isthmus_connection connection,
                   const struct iovec *pieces, size_t count, void *operation, uint32_t flags);
 
 /* Registers memory for reads and writes of this endpoint and of its peers; access says what
- * these may do (0: nothing). It must stay valid until isthmus_deregister has succeeded. *memory, where not null, gets
- * what peers need. */
+ * peers may do (0: nothing). The memory must stay valid until isthmus_deregister has succeeded.
+ * If memory is not null, *memory gets the bytes that peers need. */
 int isthmus_register(isthmus_endpoint endpoint, void *start, size_t len, uint32_t access,
                      isthmus_region *region, isthmus_memory *memory);
 
@@ -333,35 +335,36 @@ int isthmus_register(isthmus_endpoint endpoint, void *start, size_t len, uint32_
 int isthmus_deregister(isthmus_endpoint endpoint, isthmus_region region);
 
 /* Writes len bytes at local_offset of a region to remote_offset of a peer's memory.
- * ISTHMUS_EVENT_SEND follows, on RU and RO alike when the data is there, in no order with
- * others but by ISTHMUS_FENCE. A message of message_len bytes (null:
- * none) reaches the other program after the data, and does not where the write fails.
+ * ISTHMUS_EVENT_SEND follows when the data is there, on RU and RO alike. Writes and reads have
+ * no order among themselves, except with ISTHMUS_FENCE. A message of message_len bytes (null:
+ * none) reaches the other program after the data. If the write fails, the message is not sent.
  * Flags: ISTHMUS_SILENT, ISTHMUS_BLOCKING, ISTHMUS_FENCE. Returns ISTHMUS_LEVEL on UU,
- * ISTHMUS_MEMORY; what the peer refuses is the event's ISTHMUS_REMOTE_ACCESS. After
- * ISTHMUS_TIMED_OUT it may still be under way: isthmus_deregister says so. */
+ * ISTHMUS_MEMORY. If the peer refuses the write, the event has ISTHMUS_REMOTE_ACCESS. After
+ * ISTHMUS_TIMED_OUT the write may still be under way: then isthmus_deregister refuses. */
 int isthmus_write(isthmus_endpoint endpoint, isthmus_connection connection, isthmus_region region,
                   uint64_t local_offset, const isthmus_memory *memory, uint64_t remote_offset,
                   uint64_t len, const void *message, size_t message_len, void *operation,
                   uint32_t flags);
 
-/* Reads a peer's memory into a region; as isthmus_write, the other way. */
+/* Reads a peer's memory into a region; as isthmus_write, in the other direction. */
 int isthmus_read(isthmus_endpoint endpoint, isthmus_connection connection, isthmus_region region,
                  uint64_t local_offset, const isthmus_memory *memory, uint64_t remote_offset,
                  uint64_t len, const void *message, size_t message_len, void *operation,
                  uint32_t flags);
 
-/* Reads an option into value, of *len bytes; sets *len to the length of what was read.
- * ISTHMUS_TOO_LONG where it is too short. */
+/* Reads an option into value, of *len bytes; sets *len to the length of the option.
+ * Returns ISTHMUS_TOO_LONG if value is too short. */
 int isthmus_get_option(isthmus_endpoint endpoint, isthmus_connection connection,
                        enum isthmus_option option, void *value, size_t *len);
 
-/* Changes an option; len is the length of its type, or of the text, with its end or without. */
+/* Changes an option; len is the length of its type, or of the text, with or without its NUL. */
 int isthmus_set_option(isthmus_endpoint endpoint, isthmus_connection connection,
                        enum isthmus_option option, const void *value, size_t len);
 
-/* BLAKE3 by blocks: the digest of the block at `offset` of something of `size` bytes that is
- * taken in blocks of `block` bytes. Block is a power of two from 1024 on, offset a multiple of
- * it, and len what is there; where all is in one block, the digest is that of the whole. */
+/* BLAKE3 by blocks: the digest of the block at `offset` of data of `size` bytes that is divided
+ * into blocks of `block` bytes. Block is a power of two, at least 1024; offset is a multiple of
+ * it; len is the length of this block. If there is one block only, its digest is that of the
+ * whole. */
 int isthmus_digest_block(const void *data, size_t len, uint64_t offset, uint64_t size, uint64_t block,
                          uint8_t digest[32]);
 
@@ -369,21 +372,21 @@ int isthmus_digest_block(const void *data, size_t len, uint64_t offset, uint64_t
 int isthmus_digest_whole(const uint8_t *digests, size_t count, uint64_t size, uint64_t block,
                          uint8_t digest[32]);
 
-/* Publishes a text under a name at a router. It is there until isthmus_withdraw or the end of this
- * process. `place` is the router's address, isthmus://AS.SUBNET/IP:PORT: one of those of this process's own
- * AS. It is published again when a router or a way that failed is back. Names have 1 to 128 letters,
- * digits and "-_.:", texts at most 1024 bytes. Returns ISTHMUS_UNREACHABLE, or ISTHMUS_INVALID, also where the
- * router does not take the name, such as when another process has published it. May be called before
- * isthmus_init. */
+/* Publishes a text under a name at a router. It stays until isthmus_withdraw or the end
+ * of this process. `place` is the address of a router of this process's own AS,
+ * isthmus://AS.SUBNET/IP:PORT. After a failure of the router or of the path to it, the name is
+ * published again. Names have 1 to 128 letters, digits and "-_.:"; texts have at most 1024
+ * bytes. Returns ISTHMUS_UNREACHABLE, or ISTHMUS_INVALID, also if the router refuses the name, for
+ * example because another process has published it. May be called before isthmus_init. */
 int isthmus_publish(const char *place, const char *name, const char *text, isthmus_name *published);
 
-/* Withdraws what isthmus_publish has published. */
+/* Withdraws a name that isthmus_publish has published. */
 int isthmus_withdraw(isthmus_name published);
 
-/* Looks a name up that a process has published. That process may be here or at another site, and may do so
- * until patience_us have passed. The text and a NUL go to `text`, which has room for `len` bytes: 1025 are
- * always enough. Where the router is on another subnet,
- * the way goes by the routers that the configuration has. ISTHMUS_TIMED_OUT: nobody has published it. */
+/* Looks up a name that a process has published. That process may be here or at another site. The
+ * call waits up to patience_us for the name. The text and a NUL go to `text`, which has room for
+ * `len` bytes: 1025 are always enough. If the router is on another subnet, the routers of the
+ * configuration lead there. Returns ISTHMUS_TIMED_OUT if nobody has published the name. */
 int isthmus_look_up(const char *place, const char *name, uint64_t patience_us, char *text, size_t len);
 
 /* Announces an endpoint's address (isthmus_uri) at a meeting place, until isthmus_withdraw or the end of this

@@ -1,4 +1,4 @@
-//! Digests of data by blocks.
+//! Calls that compute digests of data by blocks.
 
 use std::ffi::{c_int, c_void};
 
@@ -6,7 +6,7 @@ use isthmus_digest::{Digest, file, piece};
 
 use crate::door::{Refusal, bytes, enter, give, invalid};
 
-/// The shortest block of several: a chunk of BLAKE3.
+/// The shortest block. Bytes; a chunk of BLAKE3.
 const BLOCK_MIN: u64 = 1024;
 
 fn check_block(block: u64) -> Result<(), Refusal> {

@@ -1,4 +1,4 @@
-//! The one door through which C enters: panics end here, and refusals get their text.
+//! Every C call enters here. Panics are caught here, and refusals get their text.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -33,7 +33,7 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Runs the body of a call; `damaged` hears of a panic.
+/// Runs the body of a call. After a panic it calls `damaged`.
 pub(crate) fn enter(body: impl FnOnce() -> Result<(), Refusal>, damaged: impl FnOnce()) -> i32 {
     let refusal = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return Status::Success as i32,
@@ -46,7 +46,7 @@ pub(crate) fn enter(body: impl FnOnce() -> Result<(), Refusal>, damaged: impl Fn
         }
     };
     let Refusal(status, text) = refusal;
-    // Having no event is no error worth a text.
+    // "No event" is no error, so it gets no text.
     if status != Status::Again {
         let text = c_text(&text);
         let _ = LAST.try_with(|last| *last.borrow_mut() = text);
@@ -59,7 +59,7 @@ pub(crate) fn last_text() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// As C has it; a NUL inside ends it.
+/// A C string. A NUL inside `text` ends it.
 pub(crate) fn c_text(text: &str) -> CString {
     let end = text.find('\0').unwrap_or(text.len());
     CString::new(&text[..end]).unwrap_or_default()
@@ -78,7 +78,7 @@ pub(crate) unsafe fn give<T>(to: *mut T, value: T) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// As [`give`], where null means that it is not wanted.
+/// Like [`give`], but a null pointer means that the value is not wanted.
 ///
 /// # Safety
 /// As for [`give`].

@@ -1,4 +1,4 @@
-//! Devices, endpoints, connections and events.
+//! Calls for devices, endpoints, connections and events.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
@@ -90,7 +90,7 @@ fn record_of(device: &Device) -> DeviceRecord {
     }
 }
 
-/// A text cut to what fits, a NUL at its end.
+/// A text in an array of `N` bytes, cut if necessary, with a NUL at its end.
 fn fixed<const N: usize>(text: &str) -> [c_char; N] {
     let mut out = [0; N];
     for (to, from) in out[..N - 1].iter_mut().zip(text.bytes()) {
@@ -357,7 +357,7 @@ pub unsafe extern "C" fn isthmus_reject(
     enter(body, || table::poison(endpoint))
 }
 
-/// The request of an event, which is decided once.
+/// Takes the request of an event. It can be taken only once.
 ///
 /// # Safety
 /// `event` is null or readable.

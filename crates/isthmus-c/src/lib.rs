@@ -1,7 +1,13 @@
 //! The substrate for C: `libisthmus.so` and `include/isthmus.h`.
 //!
-//! A thin face over `isthmus-substrate`: names are looked up, pointers checked, panics
-//! caught (`door.rs`), and refusals become numbers. Everything else is there.
+//! A thin layer over `isthmus-substrate`, which does all the work. This crate looks up handles, checks pointers,
+//! catches panics, and turns errors into status numbers.
+//!
+//! ```text
+//!   C call ── door.rs ── endpoints.rs, messages.rs, memory.rs, options.rs, names.rs, digests.rs ── isthmus-substrate
+//!             panics,     one function for each call of the header
+//!             errors      table.rs: what handles stand for    types.rs: structures and numbers
+//! ```
 
 mod digests;
 mod door;

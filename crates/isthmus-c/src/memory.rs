@@ -1,4 +1,4 @@
-//! Registered memory, and what is done to that of peers.
+//! Calls for registered memory, and for reads and writes of a peer's memory.
 
 use std::ffi::{c_int, c_void};
 
@@ -71,7 +71,7 @@ fn no_region() -> Refusal {
     Refusal(Status::Stale, "no region of this endpoint has this name".to_owned())
 }
 
-/// Where a write or read is from, and to.
+/// The local and the remote range of a write or read.
 struct Places {
     connection: ConnectionName,
     region: RegionName,
@@ -103,7 +103,7 @@ fn run(
     let at = &entry.endpoint;
     let Places { connection, local_offset, remote_offset, len, .. } = *places;
     let to = Connection::from_bits(connection.id);
-    // A blocking operation must not hold the table of regions.
+    // A blocking operation must not keep the table of regions locked.
     let waiting = {
         let regions = entry.regions.lock();
         let region: &Region = regions.get(&places.region.id).ok_or_else(no_region)?;
@@ -115,7 +115,7 @@ fn run(
     Ok(at.wait_for(waiting)?)
 }
 
-/// A write or read, of C.
+/// Defines the C call of a write or a read.
 macro_rules! remote_call {
     ($name:ident, $write:literal) => {
         #[doc = concat!("`", stringify!($name), "`.")]

@@ -1,4 +1,4 @@
-//! Messages.
+//! Calls that send messages.
 
 use std::ffi::{c_int, c_void};
 
@@ -16,7 +16,7 @@ pub(crate) const EAGER: u32 = 16;
 pub(crate) const RENDEZVOUS: u32 = 32;
 pub(crate) const UNORDERED: u32 = 64;
 pub(crate) const MIXED: u32 = 128;
-/// What messages may have.
+/// The flags that messages may have.
 const OF_MESSAGES: u32 = SILENT | BLOCKING | NO_COPY | EAGER | RENDEZVOUS | MIXED | UNORDERED;
 
 /// `isthmus_send`.
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn isthmus_sendv(
     enter(body, || table::poison(endpoint))
 }
 
-/// How a message asks to be transferred.
+/// The transfer that a message's flags ask for.
 fn transfer_of(flags: u32) -> Result<Transfer, Refusal> {
     match flags & (EAGER | RENDEZVOUS | MIXED) {
         0 => Ok(Transfer::Adaptive),
@@ -89,7 +89,7 @@ fn transfer_of(flags: u32) -> Result<Transfer, Refusal> {
     }
 }
 
-/// Who lends memory has to hear when it comes back.
+/// Refuses `ISTHMUS_SILENT` if the program would not learn when its memory is free again.
 fn check_silence(endpoint: &Endpoint, to: Connection, flags: u32) -> Result<(), Refusal> {
     let told = endpoint.level(to)? == Level::Ro && flags & UNORDERED == 0;
     if flags & SILENT != 0 && flags & BLOCKING == 0 && !told {

@@ -1,4 +1,4 @@
-//! Names at a router, and other meeting places.
+//! Calls for names at a router, and for other meeting places.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int};

@@ -1,4 +1,4 @@
-//! Options of endpoints and connections.
+//! Calls for options of endpoints and connections.
 
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
@@ -29,7 +29,7 @@ const CONN_UDP_PROTOCOLS: u32 = 22;
 const CONN_TRANSFER: u32 = 23;
 const CONN_PROTOCOLS: u32 = 24;
 
-/// A value as C has it.
+/// The value of an option in its C type.
 enum Value {
     Short(u32),
     Long(u64),

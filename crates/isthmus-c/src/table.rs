@@ -1,4 +1,4 @@
-//! What the names of C stand for.
+//! The tables of handles: what each number of C stands for.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -11,27 +11,27 @@ use parking_lot::{Mutex, RwLock};
 use crate::door::{Refusal, c_text};
 use crate::types::{ConnectionName, EndpointName, EventRecord, Status};
 
-/// An endpoint, and what C holds of it.
+/// An endpoint, with the events and regions that C holds.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) endpoint: Endpoint,
-    pub(crate) events: Mutex<HashMap<u64, Held>>,
+    pub(crate) events: Mutex<HashMap<u64, PendingEvent>>,
     pub(crate) regions: Mutex<HashMap<u64, Region>>,
     poisoned: AtomicBool,
 }
 
-/// What an event refers to until it is returned.
+/// An event and the memory that it points to, until C returns it.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct PendingEvent {
     pub(crate) event: Option<Event>,
     text: CString,
-    /// A request's payload, which stays when the request is decided.
+    /// A request's payload. It stays valid after the request is decided.
     words: Vec<u8>,
 }
 
 static SUBSTRATE: RwLock<Option<Substrate>> = RwLock::new(None);
 static ENDPOINTS: RwLock<Option<HashMap<u64, Arc<Entry>>>> = RwLock::new(None);
-/// Names are never used twice, so that those of the past stay void.
+/// The next number. Numbers are never used twice, so old handles stay invalid.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 pub(crate) fn next_name() -> u64 {
@@ -106,13 +106,13 @@ impl Entry {
         let text = c_text(&text.unwrap_or_default());
         record.token = next_name();
         let mut events = self.events.lock();
-        let held = events.entry(record.token).or_insert(Held { event: Some(event), text, words });
+        let held = events.entry(record.token).or_insert(PendingEvent { event: Some(event), text, words });
         let data = match &held.event {
             Some(Event::Received(message)) => message,
             Some(Event::ConnectFailed { payload, .. }) => &payload[..],
             _ => &held.words,
         };
-        // The bytes stay where they are when the table grows.
+        // The bytes do not move when the table grows.
         record.text = held.text.as_ptr();
         (record.data, record.len) = (data.as_ptr().cast(), data.len());
         record

@@ -1,10 +1,10 @@
-//! What C sees: the structures and numbers of `include/isthmus.h`.
+//! The structures and numbers of `include/isthmus.h`.
 
 use std::ffi::{c_char, c_void};
 
 use isthmus_substrate::{Error, Failure};
 
-/// Version of what compiled programs rely on.
+/// Version of the binary interface.
 pub const ABI_VERSION: u32 = 0;
 
 macro_rules! handles {
@@ -13,7 +13,7 @@ macro_rules! handles {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         #[repr(C)]
         pub struct $name {
-            /// Never 0 for what exists.
+            /// The number of an object; 0 stands for none.
             pub id: u64,
         }
     )*};
@@ -101,7 +101,7 @@ macro_rules! statuses {
             $($name = $code,)*
         }
 
-        /// What a status means.
+        /// The text of a status.
         pub(crate) fn status_text(code: i32) -> &'static std::ffi::CStr {
             match code {
                 $($code => $text,)*

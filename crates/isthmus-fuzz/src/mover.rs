@@ -5,7 +5,7 @@ use isthmus_mover::names;
 use isthmus_mover::server::Opening;
 use isthmus_mover::wire::{
     Answer, Choice, Control, Entry, Header, Kind, Meta, Open, Outcome, PIECES_MAX, Piece, Rules, Share,
-    Status, Trouble, VERSIONS, Verdict, Way,
+    Status, TransferRequest, Trouble, VERSIONS, Verdict,
 };
 
 /// Room of a block, for the target's sake.
@@ -55,8 +55,8 @@ fn controls() -> Vec<Control> {
         transfer: [9; 16],
     };
     vec![
-        Control::Open(open(Way::Put { path: b"run".to_vec(), folder: true })),
-        Control::Open(open(Way::Get { paths: vec![b"run".to_vec()], choice })),
+        Control::Open(open(TransferRequest::Put { path: b"run".to_vec(), folder: true })),
+        Control::Open(open(TransferRequest::Get { paths: vec![b"run".to_vec()], choice })),
         Control::Entries(vec![
             entry(0, b"a", Kind::Folder),
             entry(

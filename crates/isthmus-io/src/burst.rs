@@ -1,32 +1,34 @@
-//! Lets small messages that are posted in quick succession go out together.
+//! Sends small messages together that are posted in quick succession.
 //!
-//! A system call for each message is most of what a small one costs. So after the first few of a
-//! burst the endpoint waits with the next ones until the program polls, which MPIs do right
-//! after, or there are enough of them. Nothing is held where that could be noticed: the first messages
-//! of a burst go at once, as do those of a program that computes between two posts; one that was seen not to
-//! poll after a burst is not trusted again for long; and what was held none the less goes when the I/O
-//! thread takes over, as it does where nobody polls for some milliseconds (`driver.rs`).
+//! The system call is most of what a small message costs. So after the first `FIRST` (4) posts of a burst, the endpoint
+//! holds the next ones back until the program polls, which MPIs do right after, or until there are `TOGETHER` (16).
+//!
+//! Nobody should notice the wait. The first messages of a burst go at once, as do those of a program that computes
+//! between two posts. A program that did not poll after several bursts is not trusted again for a long time. What was
+//! held back goes at the latest when the I/O thread takes over, after some milliseconds without a poll (`driver.rs`).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// So many posts in a row go at once.
+/// How many posts of a burst go at once. Count.
 const FIRST: u32 = 4;
-/// So many go together, or so many bytes: more would keep the peer waiting for what it could already read.
+/// How many messages are held back and go together. Count; more would keep the peer from reading the first ones.
 const TOGETHER: u32 = 16;
+/// How many bytes are held back and go together. Bytes.
 const BYTES: u64 = 16 << 10;
-/// A longer message goes at once, and what was held with it: copying it takes longer than the call. Bytes.
+/// Longest message that is held back. Bytes; copying a longer one takes longer than the system call.
 const SMALL: u64 = 2 << 10;
-/// Posts that are further apart are no burst. Microseconds.
+/// Longest pause between two posts of a burst. Microseconds.
 const APART_US: u64 = 20;
-/// A program that has not polled for so long after a burst, this many times in a row, is not trusted with
-/// so many posts. Microseconds.
+/// A poll this long after a burst is late. Microseconds.
 const LATE_US: u64 = 200;
+/// After this many late polls in a row, the program is not trusted. Count.
 const STRIKES: u32 = 3;
+/// For how many posts it is not trusted then. Count.
 const DISTRUST: u32 = 4096;
 
-/// The burst that an endpoint's program is posting. Threads that post at once share it: what they do to its
-/// numbers between each other's steps makes messages go earlier or later, never get lost.
+/// The burst that an endpoint's program is posting. Threads that post at the same time share it without a lock: a race
+/// between them makes messages go earlier or later, but loses none.
 #[derive(Debug)]
 pub(crate) struct Burst {
     epoch: Instant,
@@ -37,7 +39,7 @@ pub(crate) struct Burst {
     held_since_us: AtomicU64,
     strikes: AtomicU32,
     distrust: AtomicU32,
-    /// The program polls: the I/O thread will see when it stops to.
+    /// The program polls; the I/O thread will notice when it stops.
     attended: AtomicBool,
 }
 
@@ -60,20 +62,20 @@ impl Burst {
         self.epoch.elapsed().as_micros() as u64
     }
 
-    /// Whether something of this length (bytes) that was just posted may wait for what follows.
-    pub(crate) fn holds(&self, len: u64) -> bool {
+    /// Holds back what was just posted, of `len` bytes, if it may wait for what follows. True if it is held.
+    pub(crate) fn try_hold(&self, len: u64) -> bool {
         if len > SMALL || !self.attended.load(Ordering::Relaxed) {
             return false;
         }
-        let hold = self.may_hold(len, self.now_us());
+        let hold = self.count_post(len, self.now_us());
         if hold && !self.held.swap(true, Ordering::SeqCst) {
             self.held_since_us.store(self.now_us(), Ordering::Relaxed);
         }
-        // The I/O thread leaves this flag before it puts out what is held.
+        // The I/O thread clears this flag before it sends what is held.
         hold && self.attended.load(Ordering::SeqCst)
     }
 
-    fn may_hold(&self, len: u64, now_us: u64) -> bool {
+    fn count_post(&self, len: u64, now_us: u64) -> bool {
         let last = self.last_us.swap(now_us, Ordering::Relaxed);
         if now_us.saturating_sub(last) > APART_US {
             self.posts.store(1, Ordering::Relaxed);
@@ -92,16 +94,16 @@ impl Burst {
         hold
     }
 
-    /// The program polls, or something makes all go out: whether anything was held.
+    /// Ends the burst: the program polls, or something else makes everything go out. True if anything was held.
     pub(crate) fn end(&self) -> bool {
         self.posts.store(0, Ordering::Relaxed);
-        // Plain in the case of all polls but those after a burst.
+        // Fast for all polls but those after a burst.
         if !self.held.load(Ordering::Relaxed) || !self.held.swap(false, Ordering::SeqCst) {
             return false;
         }
         let late = self.now_us().saturating_sub(self.held_since_us.load(Ordering::Relaxed)) > LATE_US;
         let strikes = if late { self.strikes.load(Ordering::Relaxed) + 1 } else { 0 };
-        // The next late one after a time of distrust begins another.
+        // After a time of distrust, one late poll is enough for another.
         self.strikes.store(strikes.min(STRIKES - 1), Ordering::Relaxed);
         if strikes >= STRIKES {
             self.distrust.store(DISTRUST, Ordering::Relaxed);
@@ -109,8 +111,8 @@ impl Burst {
         true
     }
 
-    /// Whether the program polls, as the I/O thread has seen; where it does not, what is held is the
-    /// thread's to put out after this.
+    /// Tells whether the program polls, as the I/O thread has seen. If it does not, the thread sends what is held
+    /// after this.
     pub(crate) fn attend(&self, attended: bool) {
         self.attended.store(attended, Ordering::SeqCst);
     }
@@ -122,7 +124,7 @@ mod tests {
 
     fn posts(burst: &Burst, count: u64, apart_us: u64) -> Vec<bool> {
         let start = burst.last_us.load(Ordering::Relaxed) + APART_US + 1;
-        (0..count).map(|i| burst.may_hold(8, start + i * apart_us)).collect()
+        (0..count).map(|i| burst.count_post(8, start + i * apart_us)).collect()
     }
 
     #[test]
@@ -137,7 +139,7 @@ mod tests {
         let burst = Burst::new();
         posts(&burst, u64::from(FIRST), 1);
         let last = burst.last_us.load(Ordering::Relaxed);
-        let held: Vec<bool> = (1..8).map(|i| burst.may_hold(BYTES / 3, last + i)).collect();
+        let held: Vec<bool> = (1..8).map(|i| burst.count_post(BYTES / 3, last + i)).collect();
         assert_eq!(held, [true, true, true, false, true, true, true]);
     }
 
@@ -152,15 +154,15 @@ mod tests {
         posts(&burst, 10, 1);
         burst.end();
         let last = burst.last_us.load(Ordering::Relaxed);
-        assert!(!burst.may_hold(8, last + 1));
+        assert!(!burst.count_post(8, last + 1));
     }
 
     #[test]
     fn nothing_is_held_unless_the_program_is_known_to_poll() {
         let burst = Burst::new();
-        assert!((0..100).all(|_| !burst.holds(8)));
+        assert!((0..100).all(|_| !burst.try_hold(8)));
         burst.attend(true);
-        assert!((0..100).all(|_| !burst.holds(SMALL + 1)), "nor what is long");
+        assert!((0..100).all(|_| !burst.try_hold(SMALL + 1)), "nor what is long");
         assert!(!burst.end());
     }
 

@@ -1,6 +1,5 @@
-//! An endpoint without connections and without promises: each message is one UDP datagram,
-//! that may get lost, come twice, or come in another order. No thread: the system keeps what
-//! comes until a receive is posted for it, as much as it has room for.
+//! An endpoint without connections (`FI_EP_DGRAM`). Each message is one UDP datagram, which may be lost, duplicated or
+//! reordered. There is no thread: the kernel keeps what comes until a receive is posted, as far as its buffer goes.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -21,14 +20,15 @@ use crate::{Endpoint, Settings, signals};
 
 /// Longest UDP payload. Bytes.
 const UDP_MAX: usize = 65_507;
-/// Headers of UDP and of IP, version 4 and 6. Bytes.
+/// Length of the UDP header. Bytes.
 const UDP_HEADER: usize = 8;
+/// Lengths of the headers of IPv4 and IPv6. Bytes.
 const IP_HEADERS: (usize, usize) = (20, 40);
-/// Taken for an interface that does not tell its own. Bytes.
+/// MTU assumed for an interface that does not tell its own. Bytes: Ethernet's.
 const MTU_USUAL: usize = 1500;
-/// What the system is asked to keep of datagrams that come in. Bytes.
+/// Receive buffer that the kernel is asked for. Bytes.
 const KERNEL_BUFFER: usize = 4 << 20;
-/// Datagrams that one poll takes in, at most.
+/// Most datagrams that one poll takes in. Count.
 const TURN_MAX: usize = 64;
 
 /// A datagram endpoint. All calls may be made from any thread.
@@ -38,9 +38,9 @@ pub struct Datagrams {
     socket: UdpSocket,
     message_max: usize,
     inner: Mutex<Inner>,
-    /// Whoever holds it receives.
+    /// The thread that holds it receives.
     receiving: Mutex<()>,
-    /// Shows the socket where receives are posted, and the bell.
+    /// Watches the bell, and the socket while receives are posted.
     poller: Poller,
     bell: Bell,
     process: u32,
@@ -52,15 +52,15 @@ struct Inner {
     numbers: HashMap<Address, PeerId>,
     posted: VecDeque<Posted>,
     done: VecDeque<(Completion, Option<Address>)>,
-    /// Who sent what the last poll told of: a completion's peer is its place here.
+    /// Senders of the messages that the last poll returned; a completion's peer is an index into it.
     sources: Vec<Address>,
-    /// Somebody sleeps on the descriptor.
+    /// A thread sleeps on the descriptor.
     armed: bool,
     /// Threads that sleep: polls by others do not disarm the bell for them.
     sleepers: usize,
-    /// The bell was rung and not silenced since.
+    /// The bell was rung and has not been silenced since.
     rung: bool,
-    /// The poller looks at the socket.
+    /// The poller watches the socket.
     watched: bool,
     closed: bool,
 }
@@ -77,7 +77,7 @@ struct Posted {
 // SAFETY: the pointers in it are to memory that the program lends to whichever thread receives.
 unsafe impl Send for Posted {}
 
-/// What came.
+/// A message that came.
 struct Arrival {
     header: MessageHeader,
     /// Length of the message, which may be more than the buffer took. Bytes.
@@ -86,8 +86,7 @@ struct Arrival {
 }
 
 impl Datagrams {
-    /// Longest message between this host's address `ip` and others: what fits one packet of
-    /// its interface. Bytes.
+    /// Longest message from this host's address `ip`: what fits one packet of its interface. Bytes.
     pub fn message_max_at(ip: IpAddr) -> usize {
         let mtu = mtu_at(ip);
         let header = if ip.is_ipv4() { IP_HEADERS.0 } else { IP_HEADERS.1 };
@@ -109,7 +108,7 @@ impl Datagrams {
             UdpSocket::bind(for_tcp(at)).map_err(|cause| OpenError::Listen { at, cause })
         })?;
         socket.set_nonblocking(true)?;
-        // As much as the system allows; less only means more losses.
+        // If the system allows less, more datagrams are lost.
         let _ = SockRef::from(&socket).set_recv_buffer_size(KERNEL_BUFFER);
         let (poller, bell) = (Poller::new()?, Bell::new()?);
         poller.add(&bell, 0, false)?;
@@ -165,7 +164,7 @@ impl Datagrams {
         Ok(peer)
     }
 
-    /// Who sent a message that the last poll told of.
+    /// The sender of a message that the last poll returned.
     pub fn source(&self, peer: PeerId) -> Option<Address> {
         self.inner.lock().sources.get(peer.0 as usize).copied()
     }
@@ -173,8 +172,8 @@ impl Datagrams {
     /// Sends a message; it is complete as soon as the system has it.
     ///
     /// # Errors
-    /// [`PostError::Again`] while the system has no room; [`PostError::Unreachable`] where there
-    /// is no way to the peer; [`PostError::Invalid`] for what is too long.
+    /// [`PostError::Again`] while the system has no room; [`PostError::Unreachable`] if there is no route to the peer;
+    /// [`PostError::Invalid`] for a message that is too long.
     ///
     /// # Safety
     /// The buffers are readable during the call.
@@ -236,7 +235,7 @@ impl Datagrams {
             let error = io::Error::last_os_error();
             match error.raw_os_error() {
                 Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => return Err(PostError::Again),
-                // Of an earlier datagram, whose receiver was not there.
+                // This error is about an earlier datagram, whose receiver was not there.
                 Some(libc::ECONNREFUSED) => {}
                 Some(libc::EMSGSIZE) => return Err(PostError::Invalid("longer than the path takes")),
                 _ => return Err(PostError::Unreachable(format!("no way to {peer}: {error}"))),
@@ -245,10 +244,10 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Posts a receive buffer, for the next datagram of anybody.
+    /// Posts a receive buffer for the next datagram from anybody.
     ///
     /// # Errors
-    /// [`PostError::Invalid`] on a closed endpoint, and for what datagrams have not got.
+    /// [`PostError::Invalid`] on a closed endpoint, and for multi-receive buffers and directed receives.
     ///
     /// # Safety
     /// The buffers stay valid and untouched until the completion was polled.
@@ -272,7 +271,7 @@ impl Datagrams {
 
     /// Cancels the oldest posted receive with this context.
     pub fn cancel(&self, context: u64) -> bool {
-        // Nobody is just receiving into it.
+        // With this lock, no thread is receiving into the buffer.
         let _receiving = self.receiving.lock();
         let mut inner = self.inner.lock();
         let Some(at) = inner.posted.iter().position(|posted| posted.context == context) else { return false };
@@ -282,7 +281,7 @@ impl Datagrams {
         true
     }
 
-    /// Takes in what has come and moves finished operations into `out`, appending. Returns how many.
+    /// Takes in what has come, and appends the finished operations to `out`. Returns how many.
     pub fn poll(&self, out: &mut Vec<Completion>) -> usize {
         if self.is_foreign() {
             return 0;
@@ -334,7 +333,7 @@ impl Datagrams {
         }
     }
 
-    /// Receives a datagram; none where it was not for us, an error where there is none now.
+    /// Receives a datagram. `None` if it was not for us; an error if there is none now.
     ///
     /// # Safety
     /// The buffer is writable during the call.
@@ -362,7 +361,7 @@ impl Datagrams {
         // SAFETY: the address is filled in as far as its length says.
         let (got, from) = match unsafe { SockAddr::try_init(receive) } {
             Ok(both) => both,
-            // An earlier datagram's bounce.
+            // An ICMP error about an earlier datagram that we sent.
             Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => return Ok(None),
             Err(_) => return Err(()),
         };
@@ -389,11 +388,11 @@ impl Datagrams {
         self.poller.raw_fd()
     }
 
-    /// Prepares to sleep on [`Datagrams::wait_fd`]. False where completions are already waiting.
+    /// Prepares to sleep on [`Datagrams::wait_fd`]. False if completions are already waiting.
     pub fn arm(&self) -> bool {
         let mut inner = self.inner.lock();
         inner.armed = true;
-        // What nobody has posted a buffer for must not wake anybody.
+        // A datagram without a posted buffer must not wake anybody.
         self.watch(&mut inner);
         inner.done.is_empty()
     }
@@ -443,7 +442,7 @@ fn headed(head: &mut [u8; MessageHeader::LEN], iov: &[libc::iovec]) -> [libc::io
     pieces
 }
 
-/// The end of a receive, as far as it is known beforehand.
+/// The completion of a receive, before its message is known.
 fn received(posted: &Posted) -> Completion {
     Completion::of(CompletionKind::Recv(Channel::Untagged), posted.context, posted.notify)
 }

@@ -1,7 +1,7 @@
 //! Devices by name: `[device.NAME]` tables of the configuration file.
 //!
-//! What stands in `[device]` itself holds for all of them. Programs that know of one device
-//! only, as MPIs do, have the settings of `[device]`.
+//! The keys of `[device]` itself apply to all of them. Programs that know only one device, such as MPIs, get the
+//! settings of `[device]`.
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -25,7 +25,7 @@ pub const DEVICE_PARAMETERS: &[(&str, &str)] = &[
 pub struct DeviceSettings {
     /// Its name; `default` for that of a file without named ones.
     pub name: String,
-    /// What carries its messages.
+    /// The carrier of its messages.
     pub transport: String,
     /// Devices with more are chosen first. 0..=100.
     pub priority: u32,
@@ -33,7 +33,9 @@ pub struct DeviceSettings {
     pub settings: Settings,
 }
 
+/// Default priority.
 const PRIORITY: u32 = 50;
+/// Highest priority.
 const PRIORITY_MAX: u32 = 100;
 
 /// The devices of the configuration file that [`Settings::load`] reads; the environment
@@ -64,7 +66,7 @@ pub fn devices_from_toml(text: &str, origin: &str) -> Result<Vec<DeviceSettings>
         let settings = own(&common)?;
         return Ok(vec![device("default", &settings.fabrics(), PRIORITY, settings)]);
     }
-    own(&common)?; // errors show at their own place
+    own(&common)?; // Report errors in `[device]` at their own line.
     let mut devices = Vec::new();
     for (name, table) in named {
         let transport = taken(&table, "transport", String::new(), origin, text)?;
@@ -103,13 +105,13 @@ fn device(name: &str, transport: &str, priority: u32, settings: Settings) -> Dev
     DeviceSettings { name: name.to_owned(), transport: transport.to_owned(), priority, settings }
 }
 
-/// What `[device]` itself says, for programs that know of one device only.
+/// The settings of `[device]` itself, for programs that know only one device.
 pub(crate) fn default_settings(text: &str, origin: &str) -> Result<Settings, SettingsError> {
     let common = without_named(common_table(text, origin)?);
     read(common).map_err(|error| locate_error(text, origin, &error))
 }
 
-/// The `[device]` table, named devices included; an empty one where there is none.
+/// The `[device]` table, including named devices; an empty one if the file has none.
 fn common_table<'a>(text: &'a str, origin: &str) -> Result<Spanned<DeTable<'a>>, SettingsError> {
     let wrong = |error: &toml::de::Error| locate_error(text, origin, error);
     let mut file = DeTable::parse(text).map_err(|e| wrong(&e))?;
@@ -157,7 +159,7 @@ fn read<'a, T: Deserialize<'a>>(table: Spanned<DeTable<'a>>) -> Result<T, toml::
     T::deserialize(toml::de::Deserializer::from(table))
 }
 
-/// The value of a key of a device's own.
+/// The value of a key that only named devices have, or `default`.
 fn taken<'a, T: Deserialize<'a>>(
     table: &Spanned<DeTable<'a>>,
     key: &str,
@@ -204,7 +206,7 @@ mod tests {
             ("ethernet", Transport::Ethernet)
         );
         assert_eq!(devices[0].settings.linger, devices[1].settings.linger);
-        // Who knows of one device only has what holds for all.
+        // A caller that knows one device only gets the settings for all.
         assert_eq!(Settings::from_toml(text, "x").expect("valid").as_id, 3);
     }
 

@@ -1,12 +1,11 @@
-//! The I/O thread: one per process, asleep while programs poll by themselves.
+//! The I/O thread: one per process, asleep while the program polls by itself.
 //!
-//! An endpoint whose program has polled within the last tick is left alone. When nobody
-//! has polled for a tick, or somebody sleeps on the endpoint's descriptor, the thread
-//! waits for the endpoint's events and turns it, so that acknowledgements, credits and
-//! large transfers go on while the program computes.
+//! The thread leaves an endpoint alone if its program has polled within the last tick (1 to 4 ms). If nobody has polled
+//! for a tick, or a thread sleeps on the endpoint's descriptor, the I/O thread waits for the endpoint's events and
+//! drives it. So acknowledgements, credit and large transfers go on while the program computes.
 //!
-//! While a program polls its only endpoint without a pause, it puts the thread's alarm off itself: a thread that
-//! wakes where all processors are busy has the system move programs from one to another.
+//! While a program polls its only endpoint without a pause, the polls postpone the thread's alarm. A thread that wakes
+//! up while all processors are busy makes the scheduler move programs from one to another.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,20 +22,23 @@ use crate::poller::{Alarm, Bell, Events, Poller};
 use crate::signals;
 use crate::watch::POLLS_A_LOOK;
 
-/// How long a program may go without polling before the thread takes over: at first, and
-/// after it has polled without a break for a while.
+/// How long a program may go without polling before the thread takes over. It doubles while the program polls.
 const TICK: Duration = Duration::from_millis(1);
+/// The same after the program has polled for a while.
 const TICK_MAX: Duration = Duration::from_millis(4);
 /// Longest sleep while endpoints exist.
 const REST: Duration = Duration::from_secs(1);
 
-/// How often the alarm is put off at most.
+/// Shortest time between two postponements of the alarm; each is a system call.
 const PUT_OFF_EVERY: Duration = Duration::from_millis(1);
-/// How often endpoints are asked for operations that stand still. The alarm is put off no longer.
+/// Time between two searches for stalled operations. The alarm is not postponed beyond that.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// Key of the bell in the poller.
 const BELL: u64 = u64::MAX;
+/// Key of the alarm in the poller.
 const ALARM: u64 = u64::MAX - 1;
+/// Key of the state socket in the poller.
 const STATE: u64 = u64::MAX - 2;
 
 /// The process's I/O thread.
@@ -45,22 +47,23 @@ pub(crate) struct Driver {
     poller: Poller,
     bell: Bell,
     alarm: Alarm,
-    /// The thread waits for its alarm only, which whoever polls the only endpoint may put off.
+    /// The thread waits for its alarm only, which polls of the only endpoint may postpone.
     patient: AtomicBool,
-    /// When that was last done. Microseconds since `epoch`.
+    /// When the alarm was last postponed. Microseconds since `epoch`.
     put_off_us: AtomicU64,
-    /// When the thread last looked for operations that stand still. Microseconds since `epoch`.
+    /// When the thread last looked for stalled operations. Microseconds since `epoch`.
     looked_us: AtomicU64,
-    /// Where the state of the endpoints is asked for; `None` where the system refused it.
+    /// The socket on which the state of the endpoints is asked for; `None` if the system refused it.
     state: Option<StateDoor>,
     epoch: Instant,
     newcomers: Mutex<Vec<Weak<Endpoint>>>,
 }
 
+/// An endpoint that the thread looks after.
 struct Charge {
     endpoint: Weak<Endpoint>,
     polls: u64,
-    /// The program polls by itself; its events do not wake the thread.
+    /// The program polls by itself; the endpoint's events do not wake the thread.
     standby: bool,
     tick: Duration,
     key: u64,
@@ -106,13 +109,12 @@ impl Driver {
         self.bell.ring();
     }
 
-    /// Something changed that a sleeping thread should look at.
+    /// Wakes the thread, since something has changed.
     pub(crate) fn wake(&self) {
         self.bell.ring();
     }
 
-    /// An endpoint is polled by its program, which asks for this every few polls: the thread need not look whether
-    /// that is so.
+    /// Postpones the thread's alarm if that is allowed and due. An endpoint calls this every few polls of its program.
     pub(crate) fn put_off(&self) {
         if !self.patient.load(Ordering::Relaxed) {
             return;
@@ -124,12 +126,12 @@ impl Driver {
             && now_us.saturating_sub(looked_us) < LOOK_EVERY.as_micros() as u64
         {
             self.put_off_us.store(now_us, Ordering::Relaxed);
-            // What fails leaves the thread to wake as it was going to.
+            // If it fails, the thread wakes as planned.
             let _ = self.alarm.set(TICK_MAX);
         }
     }
 
-    /// How long the thread may sleep; for the sake of an only endpoint that polls by itself, until its alarm.
+    /// How long the thread may sleep. `None` if the only endpoint is polled by its program: until the alarm.
     fn plan(&self, charges: &[Charge]) -> Option<Duration> {
         let patient = matches!(charges, [only] if only.standby && only.tick == TICK_MAX);
         let patient = patient && self.alarm.set(TICK_MAX).is_ok();
@@ -185,7 +187,7 @@ impl Driver {
         }
     }
 
-    /// False when the endpoint is gone.
+    /// Looks after an endpoint. False if it is gone.
     fn look_after(&self, charge: &mut Charge) -> bool {
         let Some(endpoint) = charge.endpoint.upgrade() else { return false };
         let polls = endpoint.polls();
@@ -208,14 +210,14 @@ impl Driver {
             endpoint.drive();
             endpoint.doze();
         } else if made < POLLS_A_LOOK {
-            // Most polls look at shared memory only: so few of them have not looked further.
+            // Most polls look at shared memory only, and so few polls have done no more than that.
             endpoint.drive();
         }
         true
     }
 }
 
-/// How long the thread may sleep for this endpoint's sake.
+/// How long the thread may sleep as far as this endpoint is concerned.
 fn rest(charge: &Charge) -> Duration {
     if charge.standby {
         return charge.tick;

@@ -1,4 +1,4 @@
-//! An endpoint: the engine, its shell, and whoever turns them.
+//! An endpoint: the engine, its shell, and the threads that drive them.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,12 +11,12 @@ use isthmus_datagram::{EthernetError, is_frames_only};
 use isthmus_proto::{Config, Counters, Engine, PeerId, Refusal, Secret};
 use isthmus_trust::TrustError;
 use isthmus_udp::{Composition, Dropped};
-use isthmus_wakeup::{Turn, Wakeup};
+use isthmus_wakeup::{Wakeup, WorkLock};
 use isthmus_wire::{Address, AsId, Key, SubnetId};
 
 use crate::burst::Burst;
 use crate::carrier::{Carriers, Tls};
-use crate::courtesy;
+use crate::cpu_yield;
 use crate::driver::Driver;
 use crate::interface::InterfaceError;
 use crate::listen::{Listening, listen};
@@ -29,16 +29,18 @@ use crate::watch::Watch;
 use crate::{Admission, Credit, Encrypt, Protocols, RegionTable, Settings, Summary, TlsMode, carrier};
 
 pub(crate) mod diagnosis;
+mod drive;
 mod post;
 mod sleep;
-mod turn;
 
 use sleep::wait_readable;
 
-/// The part of what is to be sent that measures the path before, and its bounds. Bytes.
+/// A packet train that measures the path has this fraction of the data to be sent (1/64).
 const TRAIN_PART: u64 = 64;
-const TRAIN_LEAST: u64 = 128 << 10;
-const TRAIN_MOST: u64 = 1 << 20;
+/// Shortest packet train; for less data none is sent. Bytes.
+const MIN_TRAIN: u64 = 128 << 10;
+/// Longest packet train. Bytes.
+const MAX_TRAIN: u64 = 1 << 20;
 
 /// Why an endpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -51,17 +53,17 @@ pub enum OpenError {
         "no port from {first} to {last} is free at {ip}, by TCP and by UDP; widen the setting `port_range`"
     )]
     Range {
-        /// The range.
+        /// Its first port.
         first: u16,
         /// Its last port.
         last: u16,
-        /// Where.
+        /// The local address.
         ip: IpAddr,
     },
     /// The listening socket could not be made.
     #[error("cannot listen at {at}: {cause}; choose another interface or port")]
     Listen {
-        /// Where.
+        /// The local address.
         at: SocketAddr,
         /// Why.
         cause: io::Error,
@@ -80,7 +82,7 @@ pub enum OpenError {
 /// Why an operation was not started. Nothing has happened then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
-    /// No room now; turn the endpoint and try again (`-FI_EAGAIN`).
+    /// No room now; poll the endpoint and try again (`-FI_EAGAIN`).
     #[error("no room for another operation; progress and try again")]
     Again,
     /// The peer cannot be reached from here at all.
@@ -105,37 +107,37 @@ impl From<Refusal> for PostError {
 pub struct Endpoint {
     address: Address,
     core: Mutex<Core>,
-    /// One thread at a time turns it ([`Endpoint::with_shell`]).
-    shell: Turn<Shell>,
+    /// One thread at a time drives it ([`Endpoint::with_shell`]).
+    shell: WorkLock<Shell>,
     burst: Burst,
-    /// What polls look at first; told with the engine locked, or by whoever turns the shell.
+    /// The words that polls read first. They are updated with the engine locked, or by the thread that drives the shell.
     watch: Arc<Watch>,
-    /// Who sleeps on the bell, and whether the I/O thread or the program looks after the endpoint.
+    /// Tracks the sleepers on the bell, and whether the I/O thread or the program drives the endpoint.
     wakeup: Wakeup,
     closed: AtomicBool,
     bell: Bell,
     event_fd: Poller,
     driver: Arc<Driver>,
-    _presence: courtesy::Presence,
+    _presence: cpu_yield::Presence,
     process: u32,
     linger: Duration,
     summary: Summary,
     stalls: diagnosis::Stalls,
 }
 
-/// Sleep of a closing endpoint between its turns.
+/// Sleep of a closing endpoint between two passes over its lanes.
 const CLOSE_STEP: Duration = Duration::from_micros(200);
-/// How long closing waits for peers to close their side of the lanes.
+/// How long [`Endpoint::close`] waits for peers to close their side of the lanes.
 const PARTING: Duration = Duration::from_secs(2);
-/// How long leaving waits until lanes have taken what it has to say.
+/// How long [`Endpoint::leave`] waits for lanes to take the Bye.
 const LEAVING: Duration = Duration::from_millis(5);
 
 impl Endpoint {
-    /// Most bytes that [`isthmus_proto::Options::inject`] accepts.
+    /// Longest message that [`isthmus_proto::Options::inject`] accepts. Bytes.
     pub const INJECT_MAX: usize = 4096;
-    /// Most pieces of one buffer.
+    /// Most pieces of one buffer. Count.
     pub const IOV_MAX: usize = 8;
-    /// Most bytes of one atomic operation's operand.
+    /// Longest operand of an atomic operation. Bytes.
     pub const ATOMIC_MAX: usize = 4096;
 
     /// Opens an endpoint that listens at `bind` (or as the settings say).
@@ -156,7 +158,7 @@ impl Endpoint {
             incarnation: random_incarnation()?,
             key: Key::NONE,
         };
-        // Among several rails the route decides.
+        // With several rails, the kernel's route decides.
         let named = !settings.interface.is_empty() && also.is_empty();
         let from = named.then_some(at.ip()).filter(|ip| !is_frames_only(*ip));
         let config = Config {
@@ -190,7 +192,7 @@ impl Endpoint {
         let endpoint = Arc::new(Self {
             address,
             core: Mutex::new(Core::new(Engine::new(config), ProcessMemory::new(regions))),
-            shell: Turn::new(shell),
+            shell: WorkLock::new(shell),
             burst: Burst::new(),
             watch: Arc::new(Watch::new()),
             wakeup: Wakeup::new(),
@@ -198,14 +200,14 @@ impl Endpoint {
             bell: Bell::new()?,
             event_fd,
             driver: Driver::get()?,
-            _presence: courtesy::Presence::new(),
+            _presence: cpu_yield::Presence::new(),
             process: signals::process_number(),
             linger: settings.linger.to_duration(),
             summary: settings.summary.clone(),
             stalls: diagnosis::Stalls::new(settings.stall_warning.0 / 1_000),
         });
         endpoint.driver.adopt(&endpoint);
-        courtesy::prepare();
+        cpu_yield::prepare();
         Ok(endpoint)
     }
 
@@ -214,45 +216,44 @@ impl Endpoint {
         self.address
     }
 
-    /// What the engine did so far.
+    /// Counts of what the engine did so far.
     pub fn counters(&self) -> Counters {
         self.core.lock().engine.counters()
     }
 
-    /// What it did for each peer to which there was a lane, a line each; as it says itself when it closes.
+    /// One line for each peer to which there was a lane; the same lines that it logs when it closes.
     pub fn summary(&self) -> Vec<String> {
         self.with_shell(|shell| shell.summary(&self.core))
     }
 
-    /// What each lane goes by, for diagnosis: "TCP", or a provider of libfabric.
+    /// The carrier of each lane, for diagnosis: "TCP", or a provider of libfabric.
     pub fn carriers(&self) -> Vec<String> {
         self.with_shell(|shell| shell.carriers())
     }
 
-    /// What lanes by UDP were made up of, and how many, in the order in which each was first
-    /// chosen.
+    /// The compositions of UDP lanes and how many lanes had each, in the order in which each was first chosen.
     pub fn udp_protocols(&self) -> Vec<(Composition, u64)> {
         self.with_shell(|shell| shell.udp_protocols())
     }
 
-    /// Why a local fabric that lanes went by has failed as a whole, if one has: what it carried
-    /// goes by other lanes. `None` also while another thread turns the endpoint: ask again.
+    /// Why a local fabric that carried lanes has failed as a whole, if one has; other lanes carry its data. `None` also
+    /// while another thread drives the endpoint; ask again.
     pub fn fabric_failure(&self) -> Option<String> {
         self.try_with_shell(|shell| shell.fabric_failure().map(str::to_owned))?
     }
 
-    /// Of which small protocols messages and lanes are made from now on.
+    /// The protocols that messages and lanes are made of.
     pub fn protocols(&self) -> Protocols {
         self.with_shell(|shell| shell.protocols().clone())
     }
 
-    /// Makes messages and lanes of these, in place of what the settings said: new ones, messages that wait, and lanes
-    /// that carry data now. Nothing is lost or sent twice for it.
+    /// Makes messages and lanes of these protocols instead: new ones, messages that wait, and lanes that carry data
+    /// now. Nothing is lost or duplicated by that.
     pub fn set_protocols(&self, protocols: Protocols) {
         self.change_protocols(|all| *all = protocols);
     }
 
-    /// The same of what `change` makes of those that there are, while nobody else changes them.
+    /// Changes the protocols by `change`, while nobody else changes them.
     pub fn change_protocols<T>(&self, change: impl FnOnce(&mut Protocols) -> T) -> T {
         let changed = self.with_shell(|shell| {
             let mut protocols = shell.protocols().clone();
@@ -260,23 +261,23 @@ impl Endpoint {
             shell.set_protocols(&self.core, protocols);
             changed
         });
-        // What waited may go now; of one that is closed nothing does.
+        // Operations that waited may go now. On a closed endpoint nothing goes.
         let _ = self.post(u64::MAX, |_| Ok(()));
         changed
     }
 
-    /// Whether `transport` has lanes by UDP, or as frames.
+    /// Whether there may be lanes by UDP or Ethernet frames, by the setting `transport`.
     pub fn has_packets(&self) -> bool {
         self.with_shell(|shell| shell.carriers_mut().has_packets())
     }
 
-    /// Takes up what names protocols whenever that changes in this configuration file, which is looked
-    /// at every second in which anything comes or goes.
+    /// Follows the settings that name protocols in this configuration file. The endpoint checks the file for changes
+    /// every second while it is active.
     pub fn follow(&self, path: &Path) {
         self.with_shell(|shell| shell.follow(path));
     }
 
-    /// UDP packets that were passed over: garbled, of strangers, altered on the way.
+    /// UDP packets that were dropped: garbled, from strangers, or altered on the way.
     pub fn dropped(&self) -> Dropped {
         self.with_shell(|shell| shell.dropped())
     }
@@ -294,29 +295,29 @@ impl Endpoint {
         self.core.lock().engine.peer_address(peer).unwrap_or_default()
     }
 
-    /// The shortest round trip to a peer that was seen; none before a lane to it has shown one, or
-    /// where only that to a router shows.
+    /// The shortest round trip to a peer so far; `None` before the first measurement, and if only the round trip to a
+    /// router is known.
     pub fn round_trip(&self, peer: PeerId) -> Option<Duration> {
         self.core.lock().engine.round_trip_us(peer).map(Duration::from_micros)
     }
 
-    /// This endpoint calls one peer, which answers before others call: what is sent first does not wait for
-    /// that answer, a round trip, nor for what the path turns out to be. Where so many `bytes` are to go there, the
-    /// path is measured meanwhile with a little of that, at most 1 MiB without data, if it goes by UDP. To be called
-    /// before the peer is named.
+    /// Tells that this endpoint calls one peer, which answers before anybody else calls. What is sent first then does
+    /// not wait a round trip for that answer, nor for the measurement of the path. If `bytes` are to go there by UDP, a
+    /// packet train of 1/64 of that, at most 1 MiB and without data, measures the path meanwhile. Call this before the
+    /// peer is named.
     pub fn call_one(&self, bytes: u64) {
-        let train = (bytes / TRAIN_PART).min(TRAIN_MOST);
-        let train = if train < TRAIN_LEAST { 0 } else { train as u32 };
+        let train = (bytes / TRAIN_PART).min(MAX_TRAIN);
+        let train = if train < MIN_TRAIN { 0 } else { train as u32 };
         self.with_shell(|shell| shell.carriers_mut().hurry(train));
         self.core.lock().engine.call_one();
     }
 
-    /// Lanes may be plain, and that is not said: what is posted is encrypted before, or somebody wants it so.
-    pub fn let_lanes_be_plain(&self) {
-        self.with_shell(|shell| shell.carriers_mut().let_plain());
+    /// Allows plain lanes without a warning: what is posted is encrypted already, or somebody wants it so.
+    pub fn allow_plain_lanes(&self) {
+        self.with_shell(|shell| shell.carriers_mut().allow_plain());
     }
 
-    /// The engine, for what may leave something to the next turn.
+    /// Locks the engine, for changes that may leave work for the next pass.
     fn work(&self) -> MutexGuard<'_, Core> {
         let guard = self.core.lock();
         self.watch.stir();
@@ -334,20 +335,19 @@ impl Endpoint {
         self.part(PARTING, |shell| !shell.has_lanes());
     }
 
-    /// Ends the endpoint of a program that ends now: peers are told once, by what can be sent at once, and
-    /// whether they heard it nobody waits for, which takes a round trip. What was sent and is not known to have
-    /// arrived may be lost: the farewell may overtake it by another lane. Who does not hear it finds out as if the
-    /// process had been killed.
+    /// Ends the endpoint of a program that ends now. It tells each peer once, if that can be sent at once, and does not
+    /// wait for acknowledgements: that would cost a round trip. Unacknowledged data may be lost, since the Bye may
+    /// overtake it on another lane. A peer that does not get the Bye notices the end as if the process had been killed.
     pub fn leave(&self) {
         if self.is_foreign() || self.closed.swap(true, Ordering::SeqCst) {
             return;
         }
-        // What was posted last goes before that.
+        // Send what was posted last.
         self.turn_until(Duration::ZERO, |_, _| true);
         self.part(LEAVING, |shell| !shell.has_unsent());
     }
 
-    /// Tells the peers that this endpoint ends, and goes on until it has.
+    /// Tells the peers that this endpoint ends, and drives it until it has ended or `limit` has passed.
     fn part(&self, limit: Duration, has_ended: fn(&mut Shell) -> bool) {
         self.summary.say(&self.summary());
         self.work().engine.say_bye();
@@ -355,8 +355,8 @@ impl Endpoint {
             shell.stop_listening();
             has_ended(shell)
         });
-        // Where time is up lanes still have the program's memory, which is its own again once this returns; and another
-        // thread may have looked, before the endpoint was closed, whether it was.
+        // If the time is up, lanes still refer to the program's memory, which must be the program's own once this
+        // returns. Besides, another thread may have checked `is_closed` before the endpoint was closed.
         self.with_shell(|shell| shell.end(&self.core));
     }
 
@@ -364,7 +364,7 @@ impl Endpoint {
         let start = Instant::now();
         loop {
             let quiet = self.with_shell(|shell| {
-                shell.turn(&self.core, true);
+                shell.run_pass(&self.core, true);
                 let ends = done(self, shell) || start.elapsed() > limit;
                 (!ends).then(|| shell.doze())
             });

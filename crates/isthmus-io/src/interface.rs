@@ -17,7 +17,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// That of an address.
+    /// The version of an address.
     pub fn of(ip: IpAddr) -> Self {
         if ip.is_ipv4() { Self::V4 } else { Self::V6 }
     }
@@ -36,10 +36,10 @@ pub enum InterfaceError {
     Unknown {
         /// The setting.
         wanted: String,
-        /// What there is.
+        /// The interfaces of this host.
         present: String,
     },
-    /// More than there may be, or with a transport that has one interface.
+    /// Too many rails, or rails with a transport that uses one interface.
     #[error(
         "`rails` takes at most 3 interfaces, and none where `transport` is ethernet; correct one of the two"
     )]
@@ -49,12 +49,12 @@ pub enum InterfaceError {
     Ethernet(#[from] isthmus_datagram::EthernetError),
 }
 
-/// An address of this host, and why it is the one.
+/// An address of this host, and why it was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
     /// The address.
     pub ip: IpAddr,
-    /// The interface that has it; empty where the system lists none.
+    /// The interface that has it; empty if the system lists none.
     pub interface: String,
     /// Why.
     pub why: Why,
@@ -65,9 +65,9 @@ pub struct Chosen {
 pub enum Why {
     /// The setting `interface` names it.
     Named,
-    /// The kernel sends what goes to other networks from there.
+    /// The kernel's route to other networks leaves by it.
     Route,
-    /// The kernel has no route to other networks; it is up, and has a carrier.
+    /// The kernel has no route to other networks; this one is up and has a carrier.
     Carrier,
     /// Nothing else is up.
     Loopback,
@@ -86,10 +86,10 @@ impl fmt::Display for Why {
 
 /// What the kernel knows of routes and links.
 trait Kernel {
-    /// The address of this host from which packets to `to` are sent; none: there is no route.
+    /// The address of this host from which packets to `to` are sent; `None` if there is no route.
     fn source_to(&self, to: IpAddr) -> Option<IpAddr>;
     fn link(&self, interface: &str) -> LinkState;
-    /// Whether it is a device, and no bridge, tunnel or other thing of the kernel's own.
+    /// Whether it is a hardware device, not a bridge, a tunnel or another virtual interface.
     fn is_device(&self, interface: &str) -> bool;
 }
 
@@ -110,20 +110,21 @@ impl Kernel for Host {
     }
 }
 
-/// The address of this host from which the kernel sends packets to `to`; none: it has no route there.
+/// The address of this host from which the kernel sends packets to `to`; `None` if it has no route there.
 ///
-/// It looks the route up as for any packet: by policy, prefix length and metric, of both versions of IP. Connecting a UDP
-/// socket asks it that and sends nothing. Netlink would tell the same, and containers may forbid it.
+/// The kernel looks the route up as for any packet: by policy, prefix length and metric, for both versions of IP.
+/// Connecting a UDP socket makes it do that and sends nothing. Netlink would tell the same, but containers may forbid
+/// it.
 pub fn source_to(to: IpAddr) -> Option<IpAddr> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).ok()?;
-    // The port plays no part; 9 is "discard".
+    // The port does not matter; 9 is "discard".
     socket.connect((to, 9)).ok()?;
     socket.local_addr().ok().map(|at| at.ip())
 }
 
-/// Addresses in other networks whose route is that to "everywhere else". Two of each version, as some hosts have none to
-/// those for documentation (RFC 5737), and some tunnels take one half of all addresses.
+/// Addresses whose route is that to "everywhere else". There are two of each version of IP: some hosts have no route to
+/// the addresses for documentation (RFC 5737), and some tunnels take one half of all addresses.
 const ELSEWHERE: [IpAddr; 4] = [
     IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
     IpAddr::V4(Ipv4Addr::new(9, 9, 9, 9)),
@@ -139,7 +140,7 @@ pub(crate) fn choose(wanted: &str) -> Result<Chosen, InterfaceError> {
     pick(&all, &Host, wanted)
 }
 
-/// The same where an address of one family is wanted; `None`: the host has no such.
+/// As [`choose`], for an address of one family; `None` if the host has none.
 pub(crate) fn choose_of(family: Family, wanted: &str) -> Option<IpAddr> {
     let mut all = if_addrs::get_if_addrs().ok()?;
     all.retain(|interface| Family::of(interface.ip()) == family);
@@ -158,8 +159,7 @@ pub(crate) fn mtu_at(ip: IpAddr) -> Option<u32> {
     interface_of(ip).and_then(|name| isthmus_datagram::mtu_of(&name).ok())
 }
 
-/// How many leading bits of an address of this host tell which addresses are on the same
-/// network as it; `None`: it has no such address.
+/// The prefix length of the network of an address of this host; `None` if the host has no such address. Bits.
 pub fn network_bits_of(ip: IpAddr) -> Option<u8> {
     let all = if_addrs::get_if_addrs().ok()?;
     let found = all.into_iter().find(|interface| interface.ip() == ip)?;
@@ -169,8 +169,8 @@ pub fn network_bits_of(ip: IpAddr) -> Option<u8> {
     })
 }
 
-/// Why nothing goes by this interface from the address that it had, and what to do; `None`: as
-/// far as the system knows, it does.
+/// Why nothing can be sent by this interface from this address, and what to do; `None` if the system knows of no
+/// trouble.
 pub fn interface_trouble(interface: &str, ip: IpAddr) -> Option<String> {
     let state = link_state(interface);
     let has_left = || !isthmus_datagram::is_frames_only(ip) && interface_of(ip).is_none();
@@ -240,7 +240,7 @@ mod tests {
         }
     }
 
-    /// A kernel with such routes and links.
+    /// A made-up kernel with these routes and links.
     #[derive(Default)]
     struct Made {
         /// From which address what goes to other networks is sent, of each version of IP.

@@ -1,5 +1,5 @@
-//! One lane as the shell holds it: its carrier, what is being written, and what came and is
-//! not yet understood.
+//! One lane as the shell holds it: its carrier, the batch that is being written, and the bytes that were read and not
+//! decoded yet.
 
 use std::time::Instant;
 
@@ -14,42 +14,43 @@ use crate::log::{info_sparingly, warn_sparingly};
 use crate::memory::ProcessMemory;
 use crate::shell::{Core, loss_of};
 
-/// Room for bytes that were read and not yet understood, per lane that has such. Bytes.
+/// Staging buffer of a lane, for bytes that were read and not decoded yet. Bytes.
 const STAGING: usize = 64 << 10;
-/// The same of a lane that came in and has not yet said who it is. Bytes.
+/// Staging buffer of an incoming lane before authentication. Bytes; it bounds what unknown callers hold.
 const UNPROVED_STAGING: usize = 4 << 10;
-/// Most of the staging room that a read offers while payload goes straight to its place:
-/// what lands there is copied.
+/// How much of the staging buffer a read offers behind payload that goes straight to its target. Bytes; what lands
+/// there has to be copied.
 const STAGING_BEHIND_PAYLOAD: usize = 4 << 10;
-/// Payloads up to this are awaited whole in the staging room. Bytes.
+/// Payloads up to this length are collected in the staging buffer. Bytes.
 const WHOLE_MAX: usize = 16 << 10;
-/// Direct reads in vain after which a lane counts as idle.
+/// After this many direct reads in vain, a lane counts as idle. Count.
 pub(crate) const IDLE_READS: u32 = 256;
 
+/// The life of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Its carrier does not carry yet.
+    /// Its carrier is being set up.
     Settling,
-    /// Accepted and settled; its first frame is to come.
+    /// Accepted, and its carrier is ready; the first frame is to come.
     Ungreeted,
     Open,
     /// To be closed when all is written.
     Flushing,
     /// We have closed our side; the peer is to close its own.
-    Parting,
+    HalfClosed,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) carrier: Carrier,
-    /// We connect it, the peer does not.
+    /// We dialled it.
     pub(crate) dialled: bool,
     pub(crate) phase: Phase,
     pub(crate) since: Instant,
     /// Empty while nothing is read.
     pub(crate) staging: Vec<u8>,
-    /// Bytes of `staging` that are understood.
+    /// Bytes of `staging` that are decoded.
     pub(crate) read_from: usize,
     /// Bytes of `staging` that are filled.
     pub(crate) read_to: usize,
@@ -59,13 +60,13 @@ pub(crate) struct Lane {
     pub(crate) streaming: bool,
     /// Direct reads in vain since something came.
     pub(crate) vain_reads: u32,
-    /// The shell's turn in which something last came by shared memory.
+    /// Number of the shell's pass in which something last came by shared memory.
     pub(crate) heard_in: u32,
-    /// The same, when it was last asked whether that was long ago.
+    /// The value of `heard_in` when the shell last looked for idle lanes.
     pub(crate) rested_in: u32,
     /// It goes by shared memory, and waits to be woken.
     pub(crate) asleep: bool,
-    /// The peer has greeted, and with that said what all is sealed with that comes from now on.
+    /// The peer has greeted; everything behind its greeting is sealed with keys from this.
     secret: Option<Box<Secret>>,
 }
 
@@ -90,7 +91,7 @@ impl Lane {
         }
     }
 
-    /// Whether it was accepted and has not yet said who it is.
+    /// Whether it was accepted and is not authenticated yet.
     pub(crate) fn is_ungreeted(&self) -> bool {
         self.phase == Phase::Ungreeted || self.phase == Phase::Settling && !self.dialled
     }
@@ -121,7 +122,7 @@ impl Lane {
 pub(crate) struct Outgoing {
     batch: Batch,
     pieces: Vec<libc::iovec>,
-    /// Which of them are memory of the program's.
+    /// Which of them are the program's memory.
     lent: Vec<bool>,
     /// Pieces written whole.
     written: usize,
@@ -135,17 +136,17 @@ impl Outgoing {
         self.written < self.pieces.len()
     }
 
-    /// What all is sealed with that follows this batch.
+    /// If set, everything after this batch is sealed with keys from this.
     pub(crate) fn secret(&self) -> Option<Secret> {
         self.batch.secret
     }
 
-    /// What is still to be written, and what of it is memory of the program's.
+    /// The pieces that are still to be written, and which of them are the program's memory.
     pub(crate) fn rest(&mut self) -> (&mut [libc::iovec], &[bool]) {
         (&mut self.pieces[self.written..], &self.lent[self.written..])
     }
 
-    /// Notes that `n` more bytes are written.
+    /// Counts `n` more bytes as written.
     pub(crate) fn advance(&mut self, mut n: usize) {
         while let Some(piece) = self.pieces.get_mut(self.written) {
             if n < piece.iov_len {
@@ -166,7 +167,7 @@ impl Outgoing {
     }
 }
 
-/// Buffers that a lane has only while it reads or writes: a silent one holds none.
+/// Spare buffers. A lane has buffers only while it reads or writes; a silent one holds none.
 #[derive(Debug, Default)]
 pub(crate) struct Spares {
     staging: Vec<Vec<u8>>,
@@ -175,10 +176,11 @@ pub(crate) struct Spares {
 }
 
 impl Spares {
-    /// How many of a kind are kept: lanes that wait in mid-message hold their own.
+    /// Most spare buffers of each kind. Count; lanes that wait in mid-message hold their own.
     const MAX: usize = 4;
 
-    /// Gives the lane room to read into, if it has too little: of [`UNPROVED_STAGING`] before it has said who it is.
+    /// Gives the lane a staging buffer if it has none: of [`UNPROVED_STAGING`] before authentication, else of
+    /// [`STAGING`].
     pub(crate) fn lend_staging(&mut self, lane: &mut Lane) {
         if lane.is_ungreeted() {
             if lane.staging.is_empty() {
@@ -191,7 +193,7 @@ impl Spares {
         }
     }
 
-    /// Takes that back if all that came is understood.
+    /// Takes the staging buffer back if everything in it is decoded.
     pub(crate) fn take_staging(&mut self, lane: &mut Lane) {
         if lane.read_from == lane.read_to {
             (lane.read_from, lane.read_to) = (0, 0);
@@ -202,14 +204,14 @@ impl Spares {
         }
     }
 
-    /// Gives the lane room for a batch, if it has none.
+    /// Gives the lane a spare record for a batch, if it has none.
     pub(crate) fn lend_outgoing(&mut self, lane: &mut Lane) {
         if lane.outgoing.is_none() {
             lane.outgoing = self.outgoing.pop();
         }
     }
 
-    /// Takes that back once the batch is written.
+    /// Takes the record back once the batch is written.
     pub(crate) fn take_outgoing(&mut self, lane: &mut Lane) {
         if let Some(mut outgoing) = lane.outgoing.take()
             && self.outgoing.len() < Self::MAX
@@ -239,9 +241,9 @@ pub(crate) fn fill(lane: &mut Lane, id: LaneId, core: &mut MutexGuard<'_, Core>)
     }
 }
 
-/// One read into a lane that has staging room: payload straight to its place where the engine says so, the rest to the
-/// staging buffer, which is then understood as far as it goes. Returns how much came
-/// and how much room there was.
+/// Makes one read on a lane that has a staging buffer. Payload goes straight to its target if the engine says so; the
+/// rest goes to the staging buffer, which is then decoded as far as possible. Returns how many bytes came and how many
+/// there was room for.
 pub(crate) fn read_some(
     lane: &mut Lane,
     index: usize,
@@ -310,9 +312,8 @@ pub(crate) fn read_some(
     }
 }
 
-/// Reads what has come by shared memory where that is no long payload, and gives it to the engine. False where
-/// something is left that asks for [`read_some`]. Short messages, at `most` so many, go by way of `room`, which has
-/// place for any.
+/// Reads what has come by shared memory, except long payload, and passes it to the engine. At most `most` short
+/// messages are read, through `room`, which must hold the longest one. False if something is left for [`read_some`].
 pub(crate) fn read_short(
     lane: &mut Lane,
     id: LaneId,
@@ -346,7 +347,7 @@ pub(crate) fn read_short(
     understood
 }
 
-/// As [`read_short`], of what is no short message, into the lane's staging room.
+/// The part of [`read_short`] for anything but short messages: reads into the lane's staging buffer.
 fn read_bytes(
     lane: &mut Lane,
     id: LaneId,
@@ -376,8 +377,8 @@ fn fault(lane: &Lane, fault: PeerFault) -> LaneLoss {
     LaneLoss::Broken(fault.to_string())
 }
 
-/// Gives the engine what is in the staging buffer, as far as frames are complete. Regions that they name are shown to a
-/// neighbour that accesses them by itself from then on.
+/// Passes the complete frames in the staging buffer to the engine. Shows the peer a region that they name, so that it
+/// can access the region directly from then on.
 fn understand(
     lane: &mut Lane,
     id: LaneId,
@@ -385,7 +386,7 @@ fn understand(
     engine: &mut Engine,
     memory: &mut ProcessMemory,
 ) -> Result<(), PeerFault> {
-    // What we have named ourselves is nobody else's.
+    // Forget a region that this endpoint named itself.
     memory.take_named();
     let understood = understand_frames(lane, id, now, engine, memory);
     if let (Some(key), Some(link)) = (memory.take_named(), lane.carrier.memory()) {
@@ -428,7 +429,7 @@ fn understand_frames(
         let (header, payload) = (frame.header_len(), frame.payload_len() as usize);
         if let Some(payload) = bytes.get(header..header + payload) {
             let greets = matches!(frame, Frame::Hello(_) | Frame::Welcome(_));
-            // That of a lane that we dial is over with the answer.
+            // If we dialled the lane, the engine forgets the secret when it handles the answer.
             let secret = if greets { engine.lane_secret(id) } else { None };
             engine.handle(now, id, &frame, payload, memory)?;
             lane.read_from += header + payload.len();
@@ -441,7 +442,7 @@ fn understand_frames(
             lane.read_from += header;
             lane.streaming = engine.streaming(id).is_some();
             if !lane.streaming {
-                return Ok(()); // the engine is done with this lane
+                return Ok(()); // The engine has closed this lane.
             }
         } else {
             return Ok(());

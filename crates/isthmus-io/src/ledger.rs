@@ -1,9 +1,9 @@
-//! The ledger of this user's endpoints on this host ([`isthmus_ledger`]): a file that all map,
-//! `/dev/shm/isthmus-UID/ledger-VERSION-...`, or below `XDG_RUNTIME_DIR` where there is no such place.
+//! The file of the ledger ([`isthmus_ledger`]) of this user's endpoints on this host. All of them map it. It is
+//! `/dev/shm/isthmus-UID/ledger-VERSION-...`, or below `XDG_RUNTIME_DIR` if there is no `/dev/shm`.
 //!
-//! One for each network and each numbering of processes (namespaces), so that all in it have paths and
-//! process numbers in common. The folder is the user's alone. Whoever has the file open holds a shared lock on it;
-//! one that nobody holds is removed if it tells nothing, or when there are [`KEPT`] others.
+//! There is one ledger for each combination of network and PID namespace, so that its users have paths and process
+//! numbers in common. Only the user can access the folder. A process that has the file open holds a shared lock on it.
+//! A file without a lock is removed if it is empty, or if there are [`KEPT`] newer ones.
 
 use std::fs::File;
 use std::io;
@@ -19,17 +19,17 @@ use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use crate::log::info_log;
 use crate::{Settings, Switch};
 
-/// Bytes of the file.
+/// Length of the file. Bytes.
 const LEN: usize = WORDS * 8;
-/// Ledgers that nobody holds are kept as far as there are no more than so many: what is known of paths
-/// is of use to the next program.
+/// How many unused ledgers are kept. Count; what they know of paths helps the next program.
 const KEPT: usize = 8;
+/// Beginning of the file's name, with the version of its layout.
 const PREFIX: &str = "ledger-1-";
-/// Attempts to get hold of a file that others are about to remove.
+/// Attempts to open a file that others may be removing. Count.
 const ATTEMPTS: usize = 4;
 
-/// This user's ledger on this host, for a new endpoint; `None`, which is said, where it cannot be had: then flows
-/// know nothing of each other. Times are those of [`now`].
+/// Opens the ledger for a new endpoint. `None` if that fails, which is logged; flows then know nothing of each other.
+/// Times are those of [`now`].
 pub(crate) fn open(settings: &Settings) -> Option<Ledger> {
     if settings.ledger == Switch::Off {
         return None;
@@ -49,13 +49,13 @@ pub(crate) fn open(settings: &Settings) -> Option<Ledger> {
 /// The ledger's time. Microseconds.
 pub(crate) fn now() -> Micros {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is written by the call, which cannot fail for this clock. By the C library's: rustix
-    // reads the kernel's page by itself, which is not there for programs under valgrind.
+    // SAFETY: `now` is written by the call, which cannot fail for this clock. We use the C library's call, since rustix
+    // reads the kernel's vDSO page itself, which valgrind does not provide.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec.unsigned_abs() * 1_000_000 + now.tv_nsec.unsigned_abs() / 1_000
 }
 
-/// The folder. Not that of the session first: processes of one job need not be of the same.
+/// The folder of the ledgers. `/dev/shm` comes first: processes of one job need not be of one login session.
 fn place() -> PathBuf {
     let shared = Path::new("/dev/shm");
     let session = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -76,7 +76,7 @@ fn open_below(place: &Path) -> Result<Ledger, (PathBuf, io::Error)> {
     Ledger::new(mapping, owner, endpoint, lives).map_err(|unfit| other(format!("{unfit}; remove it")))
 }
 
-/// Opens the folder, which nobody else may have to do with.
+/// Opens the folder, to which nobody else may have access.
 fn folder(place: &Path) -> io::Result<OwnedFd> {
     match rustix::fs::mkdir(place, Mode::RWXU) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => {}
@@ -91,14 +91,14 @@ fn folder(place: &Path) -> io::Result<OwnedFd> {
     Ok(folder)
 }
 
-/// The file's name: of this network, and this numbering of processes.
+/// The file's name, from this network and PID namespace.
 fn name() -> io::Result<String> {
     let space = |name: &str| std::fs::metadata(format!("/proc/self/ns/{name}")).map(|space| space.ino());
     let network = network_cookie().map_or_else(|| space("net"), Ok)?;
     Ok(format!("{PREFIX}{network}-{}", space("pid")?))
 }
 
-/// The number of this network, which no later one gets again; `None` where the kernel tells none (before 5.14).
+/// The cookie of this network namespace, which no later one gets again; `None` before Linux 5.14.
 fn network_cookie() -> Option<u64> {
     let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0)).ok()?;
     let (mut cookie, mut len) = (0_u64, 8 as libc::socklen_t);
@@ -115,10 +115,10 @@ fn network_cookie() -> Option<u64> {
     (told == 0 && len == 8).then_some(cookie)
 }
 
-/// When a process started, as the system counts; `None` where there is none.
+/// When a process started, in the system's ticks; `None` if there is no such process.
 fn started(pid: u32) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command's name may contain anything, so from its end on (proc(5)).
+    // The command's name may contain anything, so look behind its last parenthesis (proc(5)).
     let rest = text.rsplit_once(')')?.1;
     rest.split_whitespace().nth(19)?.parse::<u64>().ok().map(|ticks| ticks as u32)
 }
@@ -148,7 +148,7 @@ impl Mapping {
             let size = rustix::fs::fstat(&file)?.st_size;
             if size == 0 {
                 remove_others(folder.as_fd());
-                // All of it at once: a page that is missing later, for want of memory, would be fatal.
+                // Allocate all pages now: a page fault that finds no memory later would kill the process.
                 rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, LEN as u64)?;
             } else if size != LEN as i64 {
                 return Err(io::Error::other("it is no ledger; remove it"));
@@ -159,14 +159,14 @@ impl Mapping {
         Err(io::Error::other("it is being removed"))
     }
 
-    /// Whether it tells anything.
+    /// Whether it holds nothing.
     fn is_blank(&self) -> bool {
         use std::sync::atomic::Ordering::Relaxed;
         self.words().iter().skip(1).all(|word| word.load(Relaxed) == 0)
     }
 }
 
-/// Opens the file, and makes it where there is none; `None` where it was removed meanwhile.
+/// Opens the file, or makes it; `None` if it was removed meanwhile.
 fn take(folder: impl AsFd, name: &str) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = rustix::fs::openat(folder, name, flags, Mode::RUSR | Mode::WUSR)?;
@@ -178,7 +178,7 @@ fn take(folder: impl AsFd, name: &str) -> io::Result<Option<OwnedFd>> {
     Ok((held && known.nlink() > 0).then_some(file))
 }
 
-/// Removes ledgers that nobody holds beyond the [`KEPT`] newest.
+/// Removes unused ledgers beyond the [`KEPT`] newest.
 fn remove_others(folder: impl AsFd) {
     let Ok(entries) = rustix::fs::Dir::read_from(&folder) else { return };
     let names = entries.flatten().map(|entry| entry.file_name().to_owned());

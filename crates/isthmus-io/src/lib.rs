@@ -1,12 +1,31 @@
-//! Thin shells around the engine: tcp lanes, memory, the progress driver.
+//! The shell around the engine (`isthmus-proto`): sockets, shared memory, threads and settings.
 //!
-//! `unsafe` lives in `datagrams.rs`, `endpoint/post.rs`, `endpoint/sleep.rs`, `lane.rs`, `ledger.rs`, `lock.rs`, `memory.rs`,
-//! `regions.rs`, `shell.rs`, `shell/down.rs`, `shell/reach.rs`, `shell/short.rs`, `signals.rs` and in `carrier/mod.rs`, `carrier/memory`, `carrier/tcp.rs`, `carrier/tls.rs` and
-//! `carrier/udp/lane.rs` and `loans.rs` only.
+//! An [`Endpoint`] is an engine with its shell. The engine decides; the shell moves bytes:
+//!
+//! ```text
+//!   program: send, recv, write, …              poll
+//!        │ endpoint/post.rs                     │ endpoint/drive.rs    I/O thread: driver.rs
+//!        ▼                                      ▼                          │
+//!   ┌──── engine (behind a lock) ◄──── shell: shell.rs, shell/ ◄───────────┘
+//!   │                                      │
+//!   └─ memory.rs, regions.rs               ▼
+//!                              carriers: carrier/ (TCP, TLS, UDP, shared memory, fabrics)
+//! ```
+//!
+//! - `endpoint`: the calls that a program makes, and which thread drives the endpoint.
+//! - `shell`, `lane`: the loops that move bytes between lanes and the engine.
+//! - `carrier`: what moves a lane's bytes.
+//! - `memory`, `regions`: buffers that programs lend, and registered memory.
+//! - `driver`, `watch`, `cpu_yield`, `burst`: who polls when, so that polls are cheap and the processor is shared.
+//! - `settings`, `devices`, `interface`, `listen`: the configuration, and where an endpoint listens.
+//! - `ledger`: what endpoints of one host tell each other about paths.
+//! - [`Datagrams`]: an endpoint without an engine.
+//!
+//! `unsafe` code is only in the files that `crates/isthmus/tests/rooms.rs` lists.
 
 mod burst;
 mod carrier;
-mod courtesy;
+mod cpu_yield;
 mod datagrams;
 mod devices;
 mod driver;

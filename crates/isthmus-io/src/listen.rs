@@ -1,4 +1,5 @@
-//! Where an endpoint listens: by TCP, and at the same port by packets where lanes may go so.
+//! Opens the sockets at which an endpoint listens: TCP, and at the same port UDP or Ethernet frames if lanes may use
+//! them.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,15 +16,15 @@ use crate::interface::{Family, InterfaceError, interface_of, mtu_at};
 use crate::log::info_log;
 use crate::{Settings, Transport};
 
-/// Attempts to find a port that is free for TCP and UDP.
+/// Attempts to find a port that is free for TCP and UDP. Count.
 const PORT_TRIES: usize = 32;
 
-/// What an endpoint listens by.
+/// The sockets at which an endpoint listens.
 pub(crate) struct Listening {
     pub(crate) listeners: Vec<Socket>,
-    /// What peers need to know.
+    /// The address that peers get.
     pub(crate) at: SocketAddr,
-    /// On further networks.
+    /// Addresses on further rails.
     pub(crate) also: Vec<SocketAddr>,
     pub(crate) packets: Option<Udp>,
 }
@@ -35,8 +36,8 @@ pub(crate) fn listen(settings: &Settings, bind: Option<SocketAddr>) -> Result<Li
     in_range(settings, at, |at| listen_at(settings, at, &rails))
 }
 
-/// What `open` makes of the first port that is free: that of `at`, or one of the range that the settings name, or
-/// one that the system chooses.
+/// Calls `open` with the port of `at`, or else with ports of the configured range or chosen by the system, until one is
+/// free.
 pub(crate) fn in_range<T>(
     settings: &Settings,
     at: SocketAddr,
@@ -47,7 +48,7 @@ pub(crate) fn in_range<T>(
     }
     let is_taken = |done: &Result<T, OpenError>| matches!(done, Err(OpenError::Listen { cause, .. }) if cause.kind() == io::ErrorKind::AddrInUse);
     let Some(range) = &settings.port_range.0 else {
-        // What the system chose may be taken on a rail, or for UDP.
+        // The port that the system chose may be taken on a rail, or for UDP.
         let mut done = open(at);
         for _ in 0..PORT_TRIES {
             if !is_taken(&done) {
@@ -80,7 +81,7 @@ fn listen_at(settings: &Settings, at: SocketAddr, rails: &[IpAddr]) -> Result<Li
         Transport::Tcp => return Ok(Listening { listeners, at: bound, also, packets: None }),
         Transport::Ethernet => frames(settings, bound)?,
         _ => {
-            // With rails the route decides by which of them a packet goes.
+            // With rails, the kernel's route decides which one a packet uses.
             let own = if also.is_empty() { bound } else { SocketAddr::new(any(bound.ip()), port) };
             let socket = UdpSocket::bind(own, |what| info_log!("{what}")).map_err(fail)?;
             let mtu = rails.iter().chain([&bound.ip()]).filter_map(|ip| mtu_at(*ip)).max();
@@ -95,8 +96,8 @@ fn any(like: IpAddr) -> IpAddr {
     if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
-/// Where TCP listens, or reaches, that is meant by an address of this host: that of an
-/// interface without IP serves within the host.
+/// The address for TCP instead of an own address. An address of an interface without IP is only reachable within the
+/// host, so TCP uses loopback for it.
 pub(crate) fn for_tcp(own: SocketAddr) -> SocketAddr {
     if is_frames_only(own.ip()) { SocketAddr::new(Ipv4Addr::LOCALHOST.into(), own.port()) } else { own }
 }
@@ -107,7 +108,7 @@ fn frames(settings: &Settings, at: SocketAddr) -> Result<(PacketSocket, PortConf
     Ok((PacketSocket::Ethernet(socket), PortConfig::framed(interface.mtu(), FRAME_HEADER_BYTES)))
 }
 
-/// The name of the interface that frames of an endpoint at this address go by.
+/// The name of the interface for the frames of an endpoint at this address.
 fn frames_interface(settings: &Settings, ip: IpAddr) -> String {
     match interface_of(ip) {
         Some(name) if !is_frames_only(ip) => name,
@@ -120,7 +121,7 @@ fn address(settings: &Settings, bind: Option<SocketAddr>) -> Result<SocketAddr, 
     let ip = match bind.map(|at| at.ip()) {
         Some(ip) if !ip.is_unspecified() => Some(ip),
         Some(IpAddr::V6(_)) => settings.own_ip_of(Family::V6),
-        // What programs say that leave it open altogether, too.
+        // The unspecified IPv4 address is also what programs pass that leave the choice open.
         _ => None,
     };
     let ip = ip.map_or_else(|| settings.own_ip(), Ok)?;

@@ -1,9 +1,9 @@
-//! A lock for what is held for a fraction of a microsecond, by whom nobody else mostly wants it.
+//! A lock that is held for a fraction of a microsecond and that mostly nobody else wants.
 //!
-//! It is given up by a plain store: an atomic exchange takes as long as twenty other instructions, and waits until all that
-//! was stored before has reached the memory that other processors see, such as what was just written to them. For that,
-//! who gives it up may overlook somebody who begins to wait at the same moment, and who therefore looks again
-//! by himself soon.
+//! It is released by a plain store. An atomic exchange would take as long as twenty other instructions, and would wait
+//! until all earlier stores have reached the memory that other processors see. The price: the releasing thread may
+//! overlook a thread that begins to wait at the same moment. A waiting thread therefore looks again by itself every
+//! `AGAIN` (200 µs).
 
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 use std::time::Duration;
@@ -15,19 +15,21 @@ pub type Mutex<T> = lock_api::Mutex<Quick, T>;
 /// Holds such a lock.
 pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, Quick, T>;
 
-/// Looks before anybody sleeps.
+/// How often a thread spins before it sleeps. Count.
 const LOOKS: u32 = 100;
-/// Who waits looks this often, woken or not.
+/// Longest sleep before a waiting thread looks again, woken or not.
 const AGAIN: Duration = Duration::from_micros(200);
 
+/// State of a free lock.
 const FREE: u32 = 0;
+/// State of a lock that a thread holds.
 const HELD: u32 = 1;
 
-/// See the module. Whoever gives it up looks at it once more, so it is to outlive that.
+/// The lock itself; see the module. A thread that has released it reads it once more, so it must live a little longer.
 #[derive(Debug)]
 pub struct Quick {
     state: AtomicU32,
-    /// How many sleep, or are about to.
+    /// How many threads sleep or are about to.
     waiting: AtomicU32,
 }
 
@@ -43,7 +45,7 @@ impl Quick {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         while !self.take() {
             let again = libc::timespec { tv_sec: 0, tv_nsec: AGAIN.subsec_nanos().into() };
-            // SAFETY: the word and the time live during the call. However it ends, we look.
+            // SAFETY: the word and the time live during the call. However it ends, we look again.
             unsafe {
                 libc::syscall(
                     libc::SYS_futex,
@@ -76,7 +78,7 @@ impl Quick {
     }
 }
 
-// SAFETY: `take` lets in one at a time, and `unlock` is for whoever is in.
+// SAFETY: `take` lets in one thread at a time, and only that thread calls `unlock`.
 unsafe impl lock_api::RawMutex for Quick {
     #[allow(clippy::declare_interior_mutable_const, reason = "what lock_api asks for")]
     const INIT: Self = Self { state: AtomicU32::new(FREE), waiting: AtomicU32::new(0) };

@@ -1,5 +1,5 @@
-//! Messages for people: the library lives in other people's processes, so whoever loads
-//! it says where they go. Without a hook they are dropped.
+//! Log messages. The library runs inside other programs, so the program that loads it sets a hook for them. Without a
+//! hook they are dropped.
 
 use std::fmt::{self, Arguments};
 use std::sync::OnceLock;
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use crate::lock::Mutex;
 
-/// How much a message matters.
+/// The severity of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Somebody should act.
     Warn,
     /// Something changed.
     Info,
-    /// For whoever looks for a fault.
+    /// For people who look for a fault.
     Debug,
 }
 
@@ -23,7 +23,7 @@ pub type Hook = fn(Severity, Arguments<'_>);
 
 static HOOK: OnceLock<Hook> = OnceLock::new();
 
-/// Says where messages go; the first call counts.
+/// Sets where messages go; only the first call counts.
 pub fn set_hook(hook: Hook) {
     let _ = HOOK.set(hook);
 }
@@ -34,10 +34,10 @@ pub(crate) fn emit(severity: Severity, message: Arguments<'_>) {
     }
 }
 
-/// Least time between two lines about trouble that comes again and again.
+/// Shortest time between two lines about the same recurring trouble.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Lets a line about the same trouble through now and then, with how many were left out.
+/// Lets one line about the same trouble through per 10 s, and counts those that it left out.
 #[derive(Debug)]
 pub struct Sparing(Mutex<Told>);
 
@@ -54,12 +54,12 @@ impl Default for Sparing {
 }
 
 impl Sparing {
-    /// No line was let through yet.
+    /// One that has let no line through yet.
     pub const fn new() -> Self {
         Self(Mutex::new(Told { last: None, left_out: 0 }))
     }
 
-    /// Whether a line is due, and what to add to it.
+    /// If a line is due, returns what to add to it.
     pub fn due(&self, now: Instant) -> Option<LeftOut> {
         let mut told = self.0.lock();
         if told.last.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {
@@ -71,7 +71,7 @@ impl Sparing {
     }
 }
 
-/// How many lines about the same were left out.
+/// How many lines about the same trouble were left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeftOut(u64);
 
@@ -81,7 +81,7 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// As `warn_log`, of trouble that may come again and again: a line in ten seconds for each place in the code.
+/// As `warn_log`, for trouble that may recur: one line in ten seconds for each place in the code.
 macro_rules! warn_sparingly {
     ($($arg:tt)*) => { $crate::log::sparingly!(Warn, $($arg)*) };
 }

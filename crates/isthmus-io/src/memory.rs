@@ -1,13 +1,13 @@
-//! Memory that programs lend: buffers of operations, and what is registered (`regions.rs`).
+//! Memory that programs lend: buffers of operations, and registered memory (`regions.rs`).
 //!
-//! The engine names memory by [`Place`]; here a place is an address, or a list of
-//! pieces. Programs promise, in the safety sections of the calls, that the addresses stay
-//! valid; the engine promises to stop using a place before it reports its completion.
+//! The engine names memory by [`BufferRef`]; here a place is an address, or a list of pieces. Programs promise, in the
+//! safety sections of the calls, that the addresses stay valid. The engine promises to stop using a place before it
+//! reports the completion.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
-use isthmus_proto::{Access, Memory, Place, RemoteRange};
+use isthmus_proto::{Access, BufferRef, Memory, RemoteRange};
 use isthmus_wire::frame::Status;
 use slab::Slab;
 
@@ -18,7 +18,7 @@ use crate::regions::RegionTable;
 pub(crate) struct ProcessMemory {
     lists: Slab<Vec<libc::iovec>>,
     regions: Arc<RegionTable>,
-    /// Key of the region that a peer has named last.
+    /// Key of the region that a peer named last.
     named: Cell<Option<u64>>,
 }
 
@@ -37,7 +37,7 @@ impl ProcessMemory {
         &self.regions
     }
 
-    /// Key of the region that a peer has named since this was asked last.
+    /// Key of the region that a peer has named since the last call.
     #[inline]
     pub(crate) fn take_named(&self) -> Option<u64> {
         self.named.take()
@@ -45,16 +45,16 @@ impl ProcessMemory {
 
     /// The place that stands for these pieces.
     #[inline]
-    pub(crate) fn lend(&mut self, iov: &[libc::iovec]) -> Place {
+    pub(crate) fn lend(&mut self, iov: &[libc::iovec]) -> BufferRef {
         match iov {
-            [] => Place::default(),
-            [piece] => Place { token: piece.iov_base as u64, list: 0 },
-            pieces => Place { token: 0, list: self.lists.insert(pieces.to_vec()) as u32 + 1 },
+            [] => BufferRef::default(),
+            [piece] => BufferRef { token: piece.iov_base as u64, list: 0 },
+            pieces => BufferRef { token: 0, list: self.lists.insert(pieces.to_vec()) as u32 + 1 },
         }
     }
 
     /// Calls `each` with the pieces that make up `len` bytes from `offset` of a place.
-    fn pieces(&self, at: Place, offset: u64, len: u64, mut each: impl FnMut(Piece)) {
+    fn pieces(&self, at: BufferRef, offset: u64, len: u64, mut each: impl FnMut(Piece)) {
         if at.list == 0 {
             return each((at.token + offset, len as usize));
         }
@@ -71,7 +71,7 @@ impl ProcessMemory {
     }
 
     /// Appends the pieces that make up `len` bytes from `offset` of a place.
-    pub(crate) fn iovecs(&self, at: Place, offset: u64, len: u64, out: &mut Vec<libc::iovec>) {
+    pub(crate) fn iovecs(&self, at: BufferRef, offset: u64, len: u64, out: &mut Vec<libc::iovec>) {
         self.pieces(at, offset, len, |(address, len)| {
             out.push(libc::iovec { iov_base: address as *mut libc::c_void, iov_len: len });
         });
@@ -80,7 +80,7 @@ impl ProcessMemory {
 
 impl Memory for ProcessMemory {
     #[inline]
-    fn store(&mut self, at: Place, offset: u64, bytes: &[u8]) {
+    fn store(&mut self, at: BufferRef, offset: u64, bytes: &[u8]) {
         if at.list == 0 {
             let to = (at.token + offset) as *mut u8;
             // SAFETY: the program lent these bytes for writing until the completion, and
@@ -88,7 +88,7 @@ impl Memory for ProcessMemory {
             return unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         }
         if at.is_registered() {
-            // What is no longer registered is no longer written.
+            // Memory that is no longer registered is not written.
             self.regions.access(at, offset, bytes.len() as u64, |address| {
                 // SAFETY: registered for writing, and the table is held.
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
@@ -103,7 +103,7 @@ impl Memory for ProcessMemory {
         });
     }
 
-    fn load(&self, at: Place, offset: u64, len: usize, out: &mut Vec<u8>) {
+    fn load(&self, at: BufferRef, offset: u64, len: usize, out: &mut Vec<u8>) {
         if at.is_registered() {
             let found = self.regions.access(at, offset, len as u64, |address| {
                 if len > 0 {
@@ -112,7 +112,7 @@ impl Memory for ProcessMemory {
                 }
             });
             if !found {
-                out.resize(out.len() + len, 0); // taken back: the peer gets nothing of it
+                out.resize(out.len() + len, 0); // It was deregistered: the peer gets zeros.
             }
             return;
         }
@@ -124,21 +124,21 @@ impl Memory for ProcessMemory {
         });
     }
 
-    fn locate(&self, range: RemoteRange, access: Access) -> Result<Place, Status> {
+    fn locate(&self, range: RemoteRange, access: Access) -> Result<BufferRef, Status> {
         self.named.set(Some(range.key));
         self.regions.locate(range, access)
     }
 
-    /// As one move where both ends are contiguous: they may overlap there.
-    fn copy(&mut self, from: (Place, u64), to: (Place, u64), len: u64) {
-        let contiguous = |place: Place| place.list == 0 || place.is_registered();
+    /// Copies in one move if both ends are contiguous; they may overlap then.
+    fn copy(&mut self, from: (BufferRef, u64), to: (BufferRef, u64), len: u64) {
+        let contiguous = |place: BufferRef| place.list == 0 || place.is_registered();
         if !contiguous(from.0) || !contiguous(to.0) || (from.0.is_registered() && to.0.is_registered()) {
             return self.copy_by_pieces(from, to, len);
         }
-        let address = |(place, offset): (Place, u64)| place.token + offset;
+        let address = |(place, offset): (BufferRef, u64)| place.token + offset;
         // SAFETY: each end is lent by the program until the completion, or registered, and then the table is held.
         let copy = |from, to| unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len as usize) };
-        // What is no longer registered is neither read nor written.
+        // Memory that is no longer registered is neither read nor written.
         if from.0.is_registered() {
             self.regions.access(from.0, from.1, len, |from| copy(from, address(to)));
         } else if to.0.is_registered() {
@@ -149,7 +149,7 @@ impl Memory for ProcessMemory {
     }
 
     #[inline]
-    fn release(&mut self, at: Place) {
+    fn release(&mut self, at: BufferRef) {
         if at.list != 0 && !at.is_registered() {
             self.lists.try_remove(at.list as usize - 1);
         }

@@ -1,4 +1,4 @@
-//! epoll, eventfd and timerfd.
+//! Thin wrappers of epoll, eventfd and timerfd.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -11,11 +11,11 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-/// Events of descriptors, each under a number of the caller's.
+/// An epoll instance. Each descriptor has a key that the caller chooses.
 #[derive(Debug)]
 pub(crate) struct Poller(OwnedFd);
 
-/// What happened to a descriptor.
+/// An event of a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ready {
     pub(crate) key: u64,
@@ -93,7 +93,7 @@ impl Events {
     }
 }
 
-/// Wakes whoever polls its descriptor.
+/// An eventfd: ringing it wakes the threads that poll it.
 #[derive(Debug)]
 pub(crate) struct Bell(OwnedFd);
 
@@ -122,7 +122,7 @@ impl AsFd for Bell {
     }
 }
 
-/// Wakes whoever polls its descriptor when its time has come, which any thread may put off.
+/// A timerfd: it wakes the threads that poll it at a time that any thread may postpone.
 #[derive(Debug)]
 pub(crate) struct Alarm(OwnedFd);
 
@@ -132,7 +132,7 @@ impl Alarm {
         Ok(Self(timerfd_create(TimerfdClockId::Monotonic, flags)?))
     }
 
-    /// It rings once, so much later than now, and not when it was to.
+    /// Sets it to ring once, `after` from now, instead of at the time set before.
     pub(crate) fn set(&self, after: Duration) -> io::Result<()> {
         let never = Timespec { tv_sec: 0, tv_nsec: 0 };
         let at = Timespec { tv_sec: after.as_secs() as i64, tv_nsec: i64::from(after.subsec_nanos()) };

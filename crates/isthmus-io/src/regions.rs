@@ -1,19 +1,20 @@
-//! Registered memory: what peers may access, through this process or, on the same host, by themselves.
+//! Registered memory: what peers may access, through this process or, on the same host, directly.
 //!
-//! A process of this host that may write our memory (`process_vm_writev(2)`) is shown the regions that it uses, on the
-//! lane between us (`carrier/memory/shown.rs`): it looks there for each access, and we take no part in it. A region is
-//! shown once it was accessed the usual way, and hidden, which waits for who is at it, before it is taken back.
+//! A process of this host that may write our memory (`process_vm_writev(2)`) can access regions directly. The lane
+//! between us shows it the regions that it uses (`carrier/memory/regions.rs`). It looks them up there for each access,
+//! and we take no part. A region is shown once it was accessed by messages. Before it is deregistered it is hidden,
+//! which waits for an access that is under way.
 
 use std::collections::HashMap;
 
-use isthmus_proto::{Access as Wanted, Place, RemoteRange};
+use isthmus_proto::{Access as Wanted, BufferRef, RemoteRange};
 use isthmus_wire::frame::Status;
 use parking_lot::RwLock;
 use slab::Slab;
 
-use crate::carrier::Shown;
+use crate::carrier::ShownRegion;
 
-/// What a peer may do with a region.
+/// The access to a region that a peer has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// Peers may read it (`FI_REMOTE_READ`).
@@ -28,7 +29,7 @@ pub enum RegisterError {
     /// The key is taken.
     #[error("memory key {0:#x} is already registered in this domain")]
     KeyInUse(u64),
-    /// More than one piece.
+    /// The registration has more than one piece.
     #[error("a registration of {0} pieces; register each piece by itself")]
     Pieces(usize),
     /// The system gave no random number for a key.
@@ -39,16 +40,17 @@ pub enum RegisterError {
 /// A piece of registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Region {
-    /// Address and bytes.
+    /// Its address.
     pub(crate) base: u64,
+    /// Its length. Bytes.
     pub(crate) len: u64,
     pub(crate) access: Access,
-    /// Peers name bytes by address, else by offset.
+    /// Peers name bytes by virtual address; else by offset.
     pub(crate) virtual_addressing: bool,
 }
 
 impl Region {
-    /// Where a range that a peer names starts, counted from the region's beginning, if it may be accessed so.
+    /// The offset in the region of a range that a peer names, if the peer may access it so.
     pub(crate) fn find(&self, range: RemoteRange, wanted: Wanted) -> Result<u64, Status> {
         let permitted = match wanted {
             Wanted::Read => self.access.remote_read,
@@ -69,9 +71,9 @@ impl Region {
 
 /// The registered regions of one domain.
 ///
-/// A region's [`Place`] names a slot and its generation, not an address: every access looks
-/// the region up and holds the table meanwhile, so none outlives
-/// [`RegionTable::deregister`]. By [`Default`] this process takes part in all of them.
+/// A region's [`BufferRef`] names a slot and its generation, not an address. Every access looks the region up and holds
+/// the table's lock meanwhile, so no access outlives [`RegionTable::deregister`]. By [`Default`], this process takes
+/// part in every access.
 #[derive(Debug, Default)]
 pub struct RegionTable {
     table: RwLock<Table>,
@@ -82,24 +84,24 @@ struct Table {
     slots: Slab<(u16, Region)>,
     by_key: HashMap<u64, usize>,
     generation: u16,
-    /// Processes of this host may access regions by themselves.
+    /// Processes of this host may access regions directly.
     shows: bool,
-    /// Where they are shown, by key.
-    shown: Vec<(u64, Shown)>,
+    /// The regions that are shown to other processes, by key.
+    shown: Vec<(u64, ShownRegion)>,
 }
 
-/// Bits of a registered place's token that are the offset; the generation is above.
+/// Low bits of a registered place's token that are the offset; the generation is above them. Any user address fits.
 const OFFSET_BITS: u32 = 48;
 
 impl RegionTable {
-    /// One whose regions processes of this host access by themselves, where the system permits it: this process neither
-    /// takes part in that nor learns of it, until it asks to ([`RegionTable::watch`]).
+    /// A table whose regions processes of this host may access directly, if the system permits it. This process then
+    /// neither takes part in an access nor learns of it, until it calls [`RegionTable::watch`].
     #[must_use]
     pub fn within_reach() -> Self {
         Self { table: RwLock::new(Table { shows: true, ..Table::default() }) }
     }
 
-    /// From now on this process takes part in every access, which its endpoints tell of
+    /// Makes this process take part in every access from now on. Its endpoints then report each
     /// ([`isthmus_proto::CompletionKind::RemoteAccess`]).
     pub fn watch(&self) {
         let mut table = self.table.write();
@@ -109,25 +111,24 @@ impl RegionTable {
         shown.iter().for_each(|(_, shown)| shown.hide());
     }
 
-    /// Has `with` show the region with this key, if regions are shown.
-    pub(crate) fn show(&self, key: u64, with: impl FnOnce(&Region) -> Option<Shown>) {
+    /// Calls `with` to show the region with this key, if regions may be shown.
+    pub(crate) fn show(&self, key: u64, with: impl FnOnce(&Region) -> Option<ShownRegion>) {
         let mut table = self.table.write();
         let Table { slots, by_key, shows: true, shown, .. } = &mut *table else { return };
         let Some(slot) = by_key.get(&key) else { return };
         if let Some(made) = with(&slots[*slot].1) {
-            // Of lanes that are gone, whatever they showed was hidden.
+            // A lane that has ended has hidden whatever it showed.
             shown.retain(|(_, shown)| !shown.is_gone());
             shown.push((key, made));
         }
     }
 
-    /// Registers `iov` (one piece, or none) under `key`, or under a random key of 64 bits where
-    /// `key` is `None`; returns the key. A peer cannot guess a random key: it reaches only regions whose keys it was
-    /// told. With `virtual_addressing` peers name bytes by
-    /// virtual address, else by offset from the start.
+    /// Registers `iov` (one piece, or none) under `key`, or under a random key of 64 bits if `key` is `None`; returns
+    /// the key. A peer cannot guess a random key, so it reaches only regions whose keys it was told. With
+    /// `virtual_addressing`, peers name bytes by virtual address, else by offset from the start.
     ///
     /// # Errors
-    /// [`RegisterError`] where the key is taken, there are several pieces, or the system gives no random number.
+    /// [`RegisterError`] if the key is taken, there are several pieces, or the system gives no random number.
     ///
     /// # Safety
     /// The memory stays valid until [`RegionTable::deregister`] returns.
@@ -156,8 +157,8 @@ impl RegionTable {
         Ok(key)
     }
 
-    /// Takes a region back: no access touches it after this returns. Waits for a process of this host that is in the middle
-    /// of one, up to 1 MiB at a time, as long as that lives.
+    /// Deregisters a region: no access touches it after this returns. This waits for a process of this host that is in
+    /// the middle of an access (at most 1 MiB), as long as that process lives.
     pub fn deregister(&self, key: u64) {
         let mut table = self.table.write();
         if let Some(slot) = table.by_key.remove(&key) {
@@ -168,35 +169,37 @@ impl RegionTable {
         hidden.iter().for_each(|(_, shown)| shown.hide());
     }
 
-    /// Where in this process a range is that a peer named and may write to; none where it may not, or may not any more.
+    /// The address in this process of a range that a peer named; `None` if the peer may not write to it, or not any
+    /// more.
     pub fn address(&self, range: RemoteRange) -> Option<u64> {
         let table = self.table.read();
         let (_, region) = table.slots[*table.by_key.get(&range.key)?];
         Some(region.base + region.find(range, Wanted::Write).ok()?)
     }
 
-    /// Runs `with` while no access through this process touches any region: by [`Default`], there are no others.
+    /// Runs `with` while no access through this process touches any region. By [`Default`], there are no other
+    /// accesses.
     pub fn exclusively<T>(&self, with: impl FnOnce() -> T) -> T {
         let _table = self.table.write();
         with()
     }
 
-    pub(crate) fn locate(&self, range: RemoteRange, wanted: Wanted) -> Result<Place, Status> {
+    pub(crate) fn locate(&self, range: RemoteRange, wanted: Wanted) -> Result<BufferRef, Status> {
         let table = self.table.read();
         let slot = *table.by_key.get(&range.key).ok_or(Status::Key)?;
         let (generation, region) = table.slots[slot];
         let offset = region.find(range, wanted)?;
-        Ok(Place {
+        Ok(BufferRef {
             token: u64::from(generation) << OFFSET_BITS | offset,
-            list: Place::REGISTERED | slot as u32,
+            list: BufferRef::REGISTERED | slot as u32,
         })
     }
 
-    /// Calls `with` with the address of `len` bytes from `offset` of a registered place, if
-    /// it is still registered, and keeps it so meanwhile.
-    pub(crate) fn access(&self, at: Place, offset: u64, len: u64, with: impl FnOnce(u64)) -> bool {
+    /// Calls `with` with the address of `len` bytes from `offset` of a registered place, if it is still registered.
+    /// It stays registered during the call.
+    pub(crate) fn access(&self, at: BufferRef, offset: u64, len: u64, with: impl FnOnce(u64)) -> bool {
         let table = self.table.read();
-        let Some((generation, region)) = table.slots.get((at.list & !Place::REGISTERED) as usize) else {
+        let Some((generation, region)) = table.slots.get((at.list & !BufferRef::REGISTERED) as usize) else {
             return false;
         };
         let start = (at.token & ((1 << OFFSET_BITS) - 1)) + offset;
@@ -209,7 +212,7 @@ impl RegionTable {
 }
 
 impl Table {
-    /// A key that nobody can guess. Never `u64::MAX`, which libfabric reserves (`FI_KEY_NOTAVAIL`).
+    /// A random key that is not in use. Never `u64::MAX`, which libfabric reserves (`FI_KEY_NOTAVAIL`).
     fn free_key(&self) -> Result<u64, RegisterError> {
         loop {
             let key = getrandom::u64().map_err(|error| RegisterError::Random(error.to_string()))?;
@@ -228,7 +231,7 @@ mod tests {
         libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
     }
 
-    fn first_byte(table: &RegionTable, place: Place) -> Option<u64> {
+    fn first_byte(table: &RegionTable, place: BufferRef) -> Option<u64> {
         let mut found = None;
         table.access(place, 0, 1, |address| found = Some(address));
         found

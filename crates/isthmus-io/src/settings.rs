@@ -1,5 +1,4 @@
-//! Settings: one table, from which the file's keys, the environment's names and the
-//! provider's declared parameters come.
+//! Settings. One table gives the keys of the file, the names in the environment, and the provider's parameters.
 
 mod admission;
 mod changes;
@@ -74,13 +73,12 @@ macro_rules! settings {
         }
 
         impl Settings {
-    /// Whether lanes on this host go by shared memory. Encrypted ones do not: its other end would not
-    /// have proved who it is.
+    /// Whether lanes on this host go by shared memory. Not with tls: the other end would not have proved who it is.
     pub(crate) fn by_memory(&self) -> bool {
         self.tls == TlsMode::Off && self.fabric.split(',').any(|name| name.trim() == MEMORY)
     }
 
-    /// The local fabrics of libfabric's, separated by commas; "" for none.
+    /// The libfabric providers of local fabrics, separated by commas; "" for none.
     pub(crate) fn fabrics(&self) -> String {
         let names = self.fabric.split(',').map(str::trim);
         names.filter(|name| !matches!(*name, MEMORY | "off" | "")).collect::<Vec<_>>().join(",")
@@ -131,7 +129,7 @@ settings! {
     ledger: Switch = "on", "Whether endpoints of this user on this host tell each other which paths of 1 ms or more they use, how fast and how much, by a small file in /dev/shm/isthmus-UID, and so share a path as one would use it alone: \"on\" or \"off\". Default on.";
 }
 
-/// Most interfaces that [`Settings::rails`] names.
+/// Most interfaces that [`Settings::rails`] names. Count.
 const RAILS_MAX: usize = 3;
 
 /// Largest configuration file that is read. Bytes.
@@ -162,10 +160,10 @@ impl Settings {
         file_to_read()
     }
 
-    /// The host's address that endpoints have which are not told another.
+    /// The address at which endpoints listen by default.
     ///
     /// # Errors
-    /// [`InterfaceError`] where the host has not got what [`Settings::interface`] names.
+    /// [`InterfaceError`] if the host does not have what [`Settings::interface`] names.
     pub fn own_ip(&self) -> Result<IpAddr, InterfaceError> {
         match interface::choose(&self.interface) {
             // Frames need no IP.
@@ -180,10 +178,10 @@ impl Settings {
         }
     }
 
-    /// That address as [`Settings::own_ip`] has it, and why it is the one.
+    /// The address of [`Settings::own_ip`], and why it was chosen.
     ///
     /// # Errors
-    /// [`InterfaceError`] where the host has not got what [`Settings::interface`] names, with an IP address.
+    /// [`InterfaceError`] if the host does not have what [`Settings::interface`] names, with an IP address.
     pub fn own_choice(&self) -> Result<Chosen, InterfaceError> {
         interface::choose(&self.interface)
     }
@@ -227,7 +225,7 @@ impl Settings {
     }
 }
 
-/// The configuration file's text and name, where there is one.
+/// The configuration file's text and name, if there is one.
 pub(crate) fn file_text() -> Result<Option<(String, String)>, SettingsError> {
     file_to_read().map(|path| text_of(&path)).transpose()
 }
@@ -263,7 +261,7 @@ fn file_to_read() -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// What precedes a setting's name in the environment.
+/// The prefix of a setting's name in the environment.
 const PREFIX: &str = "FI_ISTHMUS_";
 
 /// The name of a setting in the environment.
@@ -271,7 +269,7 @@ pub fn environment_name(name: &str) -> String {
     format!("{PREFIX}{}", name.to_uppercase())
 }
 
-/// A mistyped name would be passed over in silence, and its setting not take effect.
+/// Refuses unknown names: a mistyped setting would silently have no effect.
 fn refuse_unknown(mut names: impl Iterator<Item = String>) -> Result<(), SettingsError> {
     let known: Vec<String> = PARAMETERS.iter().map(|p| environment_name(p.name)).collect();
     match names.find(|name| name.starts_with(PREFIX) && !known.contains(name)) {
@@ -314,14 +312,14 @@ macro_rules! integer_value {
 
 integer_value!(u16, u32);
 
-/// Something that is done or left.
+/// Whether something is on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Switch {
-    /// It is done.
+    /// It is on.
     #[default]
     On,
-    /// It is left.
+    /// It is off.
     Off,
 }
 
@@ -357,13 +355,13 @@ impl<'de> Deserialize<'de> for Streams {
     }
 }
 
-/// What a peer may send ahead of its receives.
+/// Bytes that a peer may send before receives are posted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Credit {
-    /// What the path holds.
+    /// As much as the path holds.
     #[default]
     Auto,
-    /// So many bytes.
+    /// A fixed number of bytes.
     Bytes(u64),
 }
 
@@ -392,7 +390,7 @@ impl<'de> Deserialize<'de> for Credit {
     }
 }
 
-/// What lanes go by.
+/// The carriers of lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
     /// TCP connections.
@@ -409,7 +407,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// As the setting has it.
+    /// The setting's value.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -420,7 +418,7 @@ impl Transport {
         }
     }
 
-    /// Whether lanes go as packets; `local`: to a process on the same host.
+    /// Whether lanes go as packets. `local` says that the peer is on the same host.
     pub(crate) fn is_udp(self, local: bool) -> bool {
         match self {
             Self::Tcp => false,
@@ -450,7 +448,7 @@ impl<'de> Deserialize<'de> for Transport {
     }
 }
 
-/// Where the routers of a subnet are: a list of `HOST:PORT`, as one text or as an array. Names are resolved as it is read.
+/// The routers of a subnet: a list of `HOST:PORT`, as one text or as an array. Names are resolved when it is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routers(pub Vec<SocketAddr>);
 
@@ -461,7 +459,7 @@ impl FromStr for Routers {
         let mut routers = Vec::new();
         for entry in entries {
             let entry: HostPort = entry.parse().map_err(|error: HostPortError| error.to_string())?;
-            // A name may stand for several of them.
+            // A name may resolve to several addresses.
             routers.extend(entry.resolve().map_err(|error| error.to_string())?);
         }
         Ok(Self(routers))

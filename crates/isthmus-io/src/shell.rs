@@ -1,15 +1,14 @@
-//! The shell of one endpoint's engine: its sockets, and the loops that move bytes
-//! between them and the engine. Every loop has a bound.
+//! The shell of one endpoint's engine: its lanes, and the loops that move bytes between them and the engine. Every loop
+//! has a bound.
 //!
-//! Whoever turns the shell owns it for that time; the engine is locked only between
-//! system calls, never across them.
+//! A thread that drives the shell owns it meanwhile. It locks the engine only between system calls, never across one.
 
+mod direct;
 mod down;
+mod fast_path;
 mod memory;
-mod reach;
-mod short;
-mod strangers;
 mod summary;
+mod unauthenticated;
 mod up;
 
 use std::io;
@@ -27,9 +26,9 @@ use crate::log::{info_log, warn_sparingly};
 use crate::memory::ProcessMemory;
 use crate::poller::{Events, Poller, Ready};
 use crate::settings::{Changes, Protocols};
-pub(crate) use reach::REACHED;
-pub(crate) use short::Brief;
-use strangers::Strangers;
+pub(crate) use direct::REACHED;
+pub(crate) use fast_path::Brief;
+use unauthenticated::Unauthenticated;
 
 /// The engine and the memory that it refers to.
 #[derive(Debug)]
@@ -49,16 +48,18 @@ impl Core {
     }
 }
 
-/// Reads from one lane before others get their turn.
+/// Most reads from one lane before the next lane is read. Count.
 const READS_PER_TURN: usize = 8;
-/// Batches written in one turn.
+/// Most batches written in one pass. Count.
 const WRITES_PER_TURN: usize = 64;
-/// Up to so many busy lanes are read without asking first which are readable.
+/// Most busy lanes that are read directly, without asking epoll first. Count.
 const DIRECT_LANES: usize = 2;
-/// Turns between asking for events while lanes are read directly.
-const DIRECT_TURNS: u32 = 16;
+/// Every how many passes epoll is asked while lanes are read directly. Count.
+const DIRECT_PASSES: u32 = 16;
 
+/// Key of the listeners in the poller.
 const LISTENER: u64 = u64::MAX;
+/// Key of the carriers' descriptor in the poller.
 const CARRIERS: u64 = u64::MAX - 1;
 
 /// The lanes of one endpoint.
@@ -67,60 +68,62 @@ pub(crate) struct Shell {
     carriers: Carriers,
     listeners: Vec<Socket>,
     lanes: Vec<Option<Lane>>,
-    /// Lanes that exist, in any phase.
+    /// Number of lanes, in any phase.
     count: usize,
     open: usize,
     ungreeted: usize,
-    /// Nothing moves any longer.
+    /// All lanes have ended for good.
     ended: bool,
-    strangers: Strangers,
+    unauthenticated: Unauthenticated,
     poller: Poller,
     events: Events,
     scratch: Vec<libc::iovec>,
     spares: Spares,
-    /// Room for a short message that comes by shared memory; empty before the first.
+    /// Buffer for a short message by shared memory; empty before the first.
     short: Box<[u8]>,
-    turns: u32,
+    passes: u32,
     swept: Instant,
-    /// Lanes that the carriers' own turn brought news of.
+    /// Events that the carriers themselves reported.
     news: Vec<Ready>,
     /// Lanes that are read directly.
     busy: Vec<usize>,
-    /// Lanes that send from memory of the program's without a copy.
+    /// Lanes that send from the program's memory without a copy.
     borrowing: Vec<usize>,
-    /// Whether lanes may be read directly at all: with a single peer only. What one peer
-    /// sent before it told another, and that one us, must not be read after the latter.
+    /// Whether lanes may be read directly: with a single peer only. If one peer sends to us, then tells a second peer,
+    /// and that one tells us, we must not read the second message first.
     direct: bool,
-    /// Lanes by shared memory that are looked at in every turn, and how many others there are.
+    /// Lanes by shared memory that every pass looks at.
     memory: Vec<usize>,
+    /// How many lanes by shared memory wait to be woken instead.
     asleep: usize,
-    /// All of those wait to be woken: whoever turns the shell sleeps.
+    /// The driving thread sleeps, so the lanes in `memory` wait to be woken, too.
     dozing: bool,
-    /// This turn looks at descriptors and the clock.
+    /// This pass looks at descriptors and the clock.
     fully: bool,
+    /// When memory of idle lanes was last given back.
     rested: Instant,
     /// No lane's bytes come by its descriptor.
-    all_turned: bool,
-    /// All lanes go by shared memory and are looked at.
+    all_polled: bool,
+    /// All lanes go by shared memory and are in `memory`.
     all_memory: bool,
     /// When descriptors were last looked at.
     looked: Instant,
     /// The endpoint's watch shows what comes on all lanes, none of which waits to write.
     watched: bool,
-    /// `direct` is to be found out anew.
+    /// Lanes have changed, so `direct` and the like must be determined again.
     changed: bool,
-    /// Decisions of which it was said that they were not told.
+    /// How many dropped decisions were logged so far.
     untold: u64,
-    /// Where settings may change.
+    /// The configuration file that the endpoint follows.
     settings: Option<Changes>,
 }
 
 // SAFETY: `scratch` is empty between calls.
 unsafe impl Send for Shell {}
 
-/// What a turn came to.
+/// The result of a pass.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Turned {
+pub(crate) struct PassResult {
     /// Something came.
     pub(crate) read: bool,
     /// The engine may have finished operations.
@@ -144,13 +147,13 @@ impl Shell {
             open: 0,
             ungreeted: 0,
             ended: false,
-            strangers: Strangers::default(),
+            unauthenticated: Unauthenticated::default(),
             poller,
             events: Events::with_capacity(64),
             scratch: Vec::new(),
             spares: Spares::default(),
             short: Box::default(),
-            turns: 0,
+            passes: 0,
             swept: Instant::now(),
             news: Vec::new(),
             busy: Vec::with_capacity(DIRECT_LANES),
@@ -161,7 +164,7 @@ impl Shell {
             dozing: false,
             fully: false,
             rested: Instant::now(),
-            all_turned: false,
+            all_polled: false,
             all_memory: false,
             looked: Instant::now(),
             watched: false,
@@ -176,12 +179,11 @@ impl Shell {
         &self.poller
     }
 
-    /// Reads what has come, writes what is to go, and does what is due. Whoever turns it again and again
-    /// need not do so `fully`: then descriptors and the clock are looked at now and then only, where nothing is
-    /// lost by that.
-    pub(crate) fn turn(&mut self, core: &Mutex<Core>, fully: bool) -> Turned {
+    /// Makes one pass: reads what has come, writes what is to go, and does what is due. A thread that calls this again
+    /// and again need not do so `fully`. Then most passes skip descriptors and the clock, if nothing is lost by that.
+    pub(crate) fn run_pass(&mut self, core: &Mutex<Core>, fully: bool) -> PassResult {
         if self.ended {
-            return Turned::default();
+            return PassResult::default();
         }
         self.fully = fully;
         self.watched = false;
@@ -218,10 +220,10 @@ impl Shell {
         }
         self.carriers.flush();
         self.sweep(core);
-        Turned { read, done }
+        PassResult { read, done }
     }
 
-    /// Takes up what a file says of protocols whenever it changes.
+    /// Follows the protocol settings in this file.
     pub(crate) fn follow(&mut self, path: &Path) {
         self.settings = Some(Changes::of(path));
     }
@@ -232,12 +234,12 @@ impl Shell {
         }
     }
 
-    /// Of which small protocols messages and lanes are made.
+    /// The protocols that messages and lanes are made of.
     pub(crate) fn protocols(&self) -> &Protocols {
         self.carriers.protocols()
     }
 
-    /// Makes them of these from now on.
+    /// Changes the protocols that messages and lanes are made of.
     pub(crate) fn set_protocols(&mut self, core: &Mutex<Core>, protocols: Protocols) {
         core.lock().engine.set_transfers(protocols.transfers.clone());
         let former = self.carriers.set_protocols(protocols);
@@ -245,23 +247,23 @@ impl Shell {
     }
 
     fn take_in(&mut self, core: &Mutex<Core>) -> bool {
-        self.turns = self.turns.wrapping_add(1);
-        let turned = !self.carriers.is_plain() && self.turn_carriers(core);
+        self.passes = self.passes.wrapping_add(1);
+        let polled = !self.carriers.is_plain() && self.poll_carriers(core);
         let read = self.take_in_by_memory(core);
-        self.take_in_by_descriptors(core) || read || turned
+        self.take_in_by_descriptors(core) || read || polled
     }
 
     fn take_in_by_descriptors(&mut self, core: &Mutex<Core>) -> bool {
         if self.changed {
             self.changed = false;
-            let turned = self.lanes.iter().flatten().filter(|lane| lane.carrier.is_turned()).count();
-            self.all_turned = self.count > 0 && turned == self.count && self.asleep == 0;
+            let polled = self.lanes.iter().flatten().filter(|lane| lane.carrier.is_polled()).count();
+            self.all_polled = self.count > 0 && polled == self.count && self.asleep == 0;
             self.all_memory = self.memory.len() == self.count && self.count > 0 && self.open == self.count;
-            self.direct = self.open == self.count && (self.all_turned || core.lock().engine.talks_to_one());
+            self.direct = self.open == self.count && (self.all_polled || core.lock().engine.talks_to_one());
         }
         if self.direct
-            && (self.all_turned || !self.busy.is_empty())
-            && !self.turns.is_multiple_of(DIRECT_TURNS)
+            && (self.all_polled || !self.busy.is_empty())
+            && !self.passes.is_multiple_of(DIRECT_PASSES)
             && !self.fully
         {
             return self.read_busy(core);
@@ -290,7 +292,7 @@ impl Shell {
         read
     }
 
-    /// Lets a lane's carrier know that its descriptor is readable.
+    /// Tells a lane's carrier that its descriptor is readable.
     fn stir(&mut self, ready: &Ready) {
         let index = ready.key as usize;
         if let Some(Some(lane)) = self.lanes.get_mut(index)
@@ -303,7 +305,7 @@ impl Shell {
         }
     }
 
-    /// Reads and writes a lane that is ready for it; true where something came.
+    /// Reads and writes a lane that is ready. True if something came.
     fn attend(&mut self, ready: Ready, core: &Mutex<Core>) -> bool {
         let index = ready.key as usize;
         if ready.writable {
@@ -312,10 +314,10 @@ impl Shell {
         ready.readable && self.receive(index, core)
     }
 
-    /// Turns what lanes share; true where something came.
-    fn turn_carriers(&mut self, core: &Mutex<Core>) -> bool {
+    /// Drives what lanes share. True if something came.
+    fn poll_carriers(&mut self, core: &Mutex<Core>) -> bool {
         let mut news = std::mem::take(&mut self.news);
-        self.carriers.turn(&mut news);
+        self.carriers.run_pass(&mut news);
         self.give_back(core);
         let mut read = self.accept_turned(core);
         for ready in news.drain(..) {
@@ -326,7 +328,7 @@ impl Shell {
         read
     }
 
-    /// Tells the engine of what lanes have borrowed and use no longer.
+    /// Tells the engine which borrowed batches lanes no longer use.
     pub(super) fn give_back(&mut self, core: &Mutex<Core>) {
         let lanes = &mut self.lanes;
         self.borrowing.retain(|index| {
@@ -341,18 +343,18 @@ impl Shell {
         });
     }
 
-    /// Tells the engine which lanes leave bulk to others from now on, or take it up again.
+    /// Tells the engine which lanes leave bulk data to others from now on, or carry it again.
     fn rest_lanes(&mut self, core: &Mutex<Core>) {
         let rested = self.carriers.take_rested();
         if !rested.is_empty() {
             let mut guard = core.lock();
             let lanes =
                 rested.into_iter().filter(|(index, _)| self.lanes.get(*index).is_some_and(Option::is_some));
-            lanes.for_each(|(index, rests)| guard.engine.lane_rests(LaneId(index as u32), rests));
+            lanes.for_each(|(index, rests)| guard.engine.rest_lane(LaneId(index as u32), rests));
         }
     }
 
-    /// Reads the lanes on which something came lately: one system call instead of two.
+    /// Reads the lanes on which something came lately, without asking epoll first: one system call instead of two.
     fn read_busy(&mut self, core: &Mutex<Core>) -> bool {
         let mut read = false;
         for i in (0..self.busy.len()).rev() {
@@ -370,10 +372,10 @@ impl Shell {
         read
     }
 
-    /// Something came on this lane: it may be read directly from now on.
+    /// Something came on this lane, so it may be read directly from now on.
     fn note_busy(&mut self, index: usize) {
         let Some(Some(lane)) = self.lanes.get_mut(index) else { return };
-        if lane.carrier.is_turned() {
+        if lane.carrier.is_polled() {
             return;
         }
         let was_idle = std::mem::replace(&mut lane.vain_reads, 0) >= IDLE_READS;
@@ -384,7 +386,7 @@ impl Shell {
         }
     }
 
-    /// A lane can be written to again, or has been connected.
+    /// Continues a lane that can be written to again, or that has been connected.
     fn resume(&mut self, index: usize, core: &Mutex<Core>) {
         let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return };
         if lane.phase == Phase::Settling {
@@ -401,10 +403,10 @@ impl Shell {
                     guard.engine.lane_sample(now, id, sample);
                 }
                 if news.outdone {
-                    guard.engine.lane_is_outdone(id);
+                    guard.engine.on_lane_outdone(id);
                 }
                 if let Some(rtt_us) = news.rtt_us {
-                    guard.engine.path_rtt(id, rtt_us);
+                    guard.engine.set_lane_rtt(id, rtt_us);
                 }
             }
         }
@@ -415,8 +417,8 @@ impl Shell {
 
     fn wait_to_write(&mut self, index: usize, wanted: bool) {
         let Some(lane) = self.lanes[index].as_mut() else { return };
-        // What is turned would be writable by its descriptor at once, and for ever.
-        let wanted = wanted && !lane.carrier.is_turned();
+        // If the lane does not write to its descriptor, that would be writable all the time.
+        let wanted = wanted && !lane.carrier.is_polled();
         if lane.waits_to_write != wanted {
             lane.waits_to_write = wanted;
             if let Some(fd) = lane.carrier.fd()
@@ -427,13 +429,13 @@ impl Shell {
         }
     }
 
-    /// Writes what the engine has to send, does what it asks, and lets it go.
+    /// Writes what the engine has to send, carries out its actions, and flushes the carriers.
     pub(crate) fn put_out(&mut self, core: &Mutex<Core>) {
         self.write_out(core);
         self.carriers.flush();
     }
 
-    /// Writes what the engine has to send, and does what it asks.
+    /// Writes what the engine has to send, and carries out its actions.
     fn write_out(&mut self, core: &Mutex<Core>) {
         if self.ended {
             return;
@@ -453,7 +455,7 @@ impl Shell {
             }
             self.spares.lend_outgoing(lane);
             let now = guard.now();
-            guard.engine.note_time(now);
+            guard.engine.set_clock(now);
             fill(lane, id, &mut guard);
             drop(guard);
             if !self.write(index, core) {
@@ -462,7 +464,7 @@ impl Shell {
         }
     }
 
-    /// Does what the engine asks for.
+    /// Carries out an action of the engine.
     fn act(&mut self, action: Action, core: &Mutex<Core>) {
         match action {
             Action::Dial { lane, locator, key } => self.dial(lane, locator, &key, core),
@@ -483,7 +485,7 @@ impl Shell {
         }
     }
 
-    /// Writes what the lane holds. False where the engine has nothing more to send, by any lane.
+    /// Writes what the lane holds. False if the engine has nothing more to send on any lane.
     fn write(&mut self, index: usize, core: &Mutex<Core>) -> bool {
         let mut more = true;
         let Some(lane) = self.lanes[index].as_mut() else { return more };
@@ -510,7 +512,7 @@ impl Shell {
             if outgoing.secret().is_some() {
                 lane.carrier.seal_outward();
             }
-            let borrows = lane.carrier.borrows(&self.carriers);
+            let borrows = lane.carrier.close_batch(&self.carriers);
             let mut guard = core.lock();
             let Core { engine, memory, .. } = &mut *guard;
             if borrows {
@@ -531,7 +533,7 @@ impl Shell {
         more
     }
 
-    /// Reads from a lane; true where something came.
+    /// Reads from a lane. True if something came.
     pub(super) fn receive(&mut self, index: usize, core: &Mutex<Core>) -> bool {
         let mut any = false;
         for _ in 0..READS_PER_TURN {
@@ -540,7 +542,7 @@ impl Shell {
             match phase {
                 Phase::Settling if self.settle(index, core) => continue,
                 Phase::Settling => return any,
-                Phase::Flushing | Phase::Parting => {
+                Phase::Flushing | Phase::HalfClosed => {
                     self.discard(index, core);
                     return any;
                 }
@@ -552,7 +554,7 @@ impl Shell {
                 Ok(Some((n, offered))) => {
                     any = true;
                     self.greeted(index, core);
-                    // Of shared memory a read brings no more than goes to one place.
+                    // A read of shared memory brings no more than goes to one target.
                     if n < offered && !self.is_readable_by_memory(index) {
                         break;
                     }
@@ -573,7 +575,7 @@ impl Shell {
         any
     }
 
-    /// A lane that has said who it is no longer counts as unknown.
+    /// Counts a lane as open once it is authenticated.
     fn greeted(&mut self, index: usize, core: &Mutex<Core>) {
         let Some(lane) = self.lanes[index].as_mut() else { return };
         if lane.phase == Phase::Ungreeted && core.lock().engine.is_greeted(LaneId(index as u32)) {
@@ -585,7 +587,7 @@ impl Shell {
         }
     }
 
-    /// Whoever turns the shell is about to sleep on its poller. False where there is something to do.
+    /// Prepares for a sleep on the shell's poller. False if there is something to do.
     pub(crate) fn doze(&mut self) -> bool {
         if !self.carriers.is_plain() {
             self.carriers.doze();
@@ -593,7 +595,7 @@ impl Shell {
         self.doze_by_memory()
     }
 
-    /// When the shell wants to be turned even without events.
+    /// When the shell has to be driven even without events.
     pub(crate) fn deadline(&mut self) -> Option<Duration> {
         let own = (self.unsettled() > 0).then_some(Duration::from_millis(200));
         let own = own.into_iter().chain(self.accepts_again_in());
@@ -608,39 +610,39 @@ impl Shell {
         }
     }
 
-    /// What each lane goes by.
+    /// The carrier of each lane.
     pub(crate) fn carriers(&self) -> Vec<String> {
         self.lanes.iter().flatten().map(|lane| lane.carrier.name(&self.carriers).to_owned()).collect()
     }
 
-    /// What lanes by UDP were made up of, and how many.
+    /// The compositions of UDP lanes, and how many lanes had each.
     pub(crate) fn udp_protocols(&self) -> Vec<(Composition, u64)> {
         self.carriers.udp_protocols()
     }
 
-    /// What lanes by UDP are made up of, and where that may change.
+    /// The state that lanes share.
     pub(crate) fn carriers_mut(&mut self) -> &mut Carriers {
         &mut self.carriers
     }
 
-    /// Why a fabric that lanes went by has failed, if one has.
+    /// Why a fabric that carried lanes has failed, if one has.
     pub(crate) fn fabric_failure(&self) -> Option<&str> {
         self.carriers.fabric_failure()
     }
 
-    /// UDP packets that were passed over.
+    /// UDP packets that were dropped.
     pub(crate) fn dropped(&self) -> Dropped {
         self.carriers.dropped()
     }
 
-    /// Whether any lane is left, or something to deliver that was given to one.
+    /// Whether any lane is left, or something that was given to a lane is undelivered.
     pub(crate) fn has_lanes(&mut self) -> bool {
         self.count > 0 || !self.carriers.is_settled()
     }
 
-    /// Whether a lane has something that has not left this host's programs, or may have.
+    /// Whether a lane may hold something that has not been sent once.
     pub(crate) fn has_unsent(&self) -> bool {
-        self.lanes.iter().flatten().any(|lane| lane.phase != Phase::Parting) || self.carriers.has_unsent()
+        self.lanes.iter().flatten().any(|lane| lane.phase != Phase::HalfClosed) || self.carriers.has_unsent()
     }
 }
 

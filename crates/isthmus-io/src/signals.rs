@@ -1,4 +1,4 @@
-//! Signals and fork: what a library in somebody else's process has to mind.
+//! Signals and fork, which a library in another program's process has to mind.
 
 use std::mem::MaybeUninit;
 use std::sync::Once;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub struct Restore(libc::sigset_t);
 
-/// Blocks all signals in this thread, and so in those it starts meanwhile.
+/// Blocks all signals in this thread, and so in threads that it starts meanwhile.
 pub fn block_all() -> Restore {
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
@@ -34,10 +34,10 @@ extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Tells a process from those it was forked from: what was opened under another number
-/// belongs to an ancestor, and its I/O thread does not exist here.
+/// A number that distinguishes a process from those it was forked from. What was opened under another number belongs to
+/// an ancestor, and its I/O thread does not exist here.
 ///
-/// Cheaper than the system's number, which is asked for by a call each time.
+/// It is cheaper than `getpid(2)`, which is a system call each time.
 #[inline]
 pub fn process_number() -> u32 {
     WATCH.call_once(|| {

@@ -1,38 +1,39 @@
-//! What a poll looks at before it takes any lock: whether there is anything to do at all.
+//! Tells a poll, before it takes any lock, whether there is anything to do.
 //!
-//! Programs poll without end, and most polls are in vain. Where all lanes of an endpoint go by shared memory, news
-//! shows in a word of each lane's ring; the rest that a poll does is due now and then only.
+//! Programs poll without a pause, and most polls are in vain. If all lanes of an endpoint go by shared memory, anything
+//! new shows in one word of each lane's ring, its [`Spot`]. The other work of a poll is due only now and then.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::carrier::Spot;
-use crate::courtesy;
+use crate::cpu_yield;
 
-/// Most lanes that are watched.
+/// Most lanes that are watched. Count; with more, every poll is a full one.
 pub(crate) const WATCHED_MAX: usize = 64;
-/// One in so many polls that find nothing does all that a poll does.
+/// Every how many vain polls one does the full work of a poll. Count.
 pub(crate) const POLLS_A_LOOK: u64 = 32;
 
-/// So many polls after something came look again and again for so long before they are in vain, the clock at one in so
-/// many looks: an answer to what was sent meanwhile comes within two microseconds, and programs that wait for one yield
-/// the processor between two polls, which takes a quarter of that.
+/// How many polls after something came spin before they are in vain. Count.
 const PATIENT_POLLS: u32 = 1;
+/// How long such a poll spins. An answer to what was sent meanwhile comes within this time. Programs that wait for an
+/// answer yield the processor between two polls, which takes a quarter of it.
 const PATIENCE: Duration = Duration::from_micros(2);
+/// Every how many spins the clock is read. Count.
 const LOOKS_A_GLANCE: u32 = 4;
-/// With more lanes than these to look at polls are not patient.
+/// With more lanes than this, polls do not spin. Count.
 const LOOKED_AT: usize = 4;
 
-/// What an endpoint's polls look at first.
+/// The words that an endpoint's polls read first.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Watch {
-    /// How many polls in vain may still be patient.
+    /// How many vain polls may still spin.
     patience: AtomicU32,
     /// How often the program polled.
     polls: AtomicU64,
-    /// Nothing is left to do, and what comes will show at `spots`.
+    /// Nothing is left to do, and everything that comes will show at `spots`.
     idle: AtomicBool,
     count: AtomicUsize,
     spots: [Spot; WATCHED_MAX],
@@ -49,14 +50,15 @@ impl Watch {
         }
     }
 
-    /// A poll: whether it would find nothing. Where that is not plain it is false, and the poll is to be
-    /// made ([`crate::Endpoint::poll`]), which is counted then.
+    /// Counts a poll and returns true if the poll would find nothing. If that is not certain, returns false and counts
+    /// nothing: the caller then makes the poll ([`crate::Endpoint::poll`]), which counts it.
     #[inline]
     pub fn is_poll_vain(&self) -> bool {
         self.is_vain(Self::is_worth_waiting)
     }
 
-    /// As [`Watch::is_poll_vain`], of a program that does not wait for anything in particular, or looks again at once.
+    /// As [`Watch::is_poll_vain`], without spinning: the program waits for nothing in particular, or polls again at
+    /// once.
     #[inline]
     pub fn is_glance_vain(&self) -> bool {
         self.is_vain(|_| false)
@@ -75,7 +77,7 @@ impl Watch {
         true
     }
 
-    /// Looks a little longer where that may pay: whether something came.
+    /// Spins a little if that may pay. True if something came.
     #[inline]
     fn is_worth_waiting(&self) -> bool {
         let patience = self.patience.load(Ordering::Relaxed);
@@ -85,7 +87,7 @@ impl Watch {
     #[inline(never)]
     fn comes_soon(&self, patience: u32) -> bool {
         self.patience.store(patience - 1, Ordering::Relaxed);
-        if self.count.load(Ordering::Relaxed) > LOOKED_AT || !courtesy::may_linger() {
+        if self.count.load(Ordering::Relaxed) > LOOKED_AT || !cpu_yield::may_linger() {
             return false;
         }
         let start = Instant::now();
@@ -103,17 +105,17 @@ impl Watch {
         }
     }
 
-    /// Something came: more may come soon.
+    /// Something came, so more may come soon: the next polls may spin.
     pub(crate) fn note_read(&self) {
         self.patience.store(PATIENT_POLLS, Ordering::Relaxed);
     }
 
-    /// The program has read of what came that it was waiting for: no poll is patient until more comes.
+    /// The program has what it was waiting for: no poll spins until more comes.
     pub fn note_answered(&self) {
         self.patience.store(0, Ordering::Relaxed);
     }
 
-    /// Counts a poll. That of two threads one is not counted is no harm.
+    /// Counts a poll. If two threads race, one poll may not be counted, which does no harm.
     pub(crate) fn count_poll(&self) -> u64 {
         let polls = self.polls().wrapping_add(1);
         self.polls.store(polls, Ordering::Relaxed);
@@ -125,12 +127,12 @@ impl Watch {
         self.polls.load(Ordering::Relaxed)
     }
 
-    /// Something was left to the next turn.
+    /// Work was left for the next pass, so the next poll must be a full one.
     pub(crate) fn stir(&self) {
         self.idle.store(false, Ordering::Relaxed);
     }
 
-    /// Whoever turns the endpoint leaves nothing, and what comes shows at the first so many spots.
+    /// No work is left, and everything that comes will show at the first `count` spots.
     pub(crate) fn settle(&self, count: usize) {
         self.count.store(count, Ordering::Relaxed);
         self.idle.store(true, Ordering::Release);
@@ -140,7 +142,7 @@ impl Watch {
         self.idle.load(Ordering::Acquire)
     }
 
-    /// Whether something has come that is to be read. False also where that does not show.
+    /// Whether something to read shows at a spot.
     pub fn has_news(&self) -> bool {
         let count = self.count.load(Ordering::Relaxed);
         self.spots.iter().take(count).any(Spot::has_news)

@@ -1,79 +1,80 @@
-//! A flow's part in the ledger.
+//! A flow's use of the ledger: its own report, and its share of the path.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::table::{ENDS, PACED, PAUSES, RESTS, SENDS, SENDS_LITTLE, Slot};
 use crate::{Kind, LEARNED_LIFE_US, Ledger, Micros, PathKey};
 
-/// What a flow that sends little may have beyond what it sends, before it takes from others.
+/// A flow that sends little gets this multiple of its own rate before its share counts against others.
 const LITTLE_MORE: f64 = 1.25;
 
-/// How long a plan holds that nobody has renewed. Microseconds.
+/// A plan that nobody renewed holds for this time. Microseconds.
 const PLAN_LIFE_US: Micros = 10_000_000;
-/// Longer round trips are no path's: others write the table too. Microseconds (60 s).
-const RTT_MOST_US: Micros = 60_000_000;
+/// No path has a longer round trip. Other processes write the table, so larger values are rejected. Microseconds (60
+/// s).
+const MAX_RTT_US: Micros = 60_000_000;
 const MILLION: u64 = 1_000_000;
 
-/// What a flow tells of itself.
+/// What a flow reports about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What it delivers. Bytes/s.
+    /// Rate that it delivers. Bytes/s.
     pub rate: u64,
-    /// What it has under way. Bytes.
+    /// Bytes that it has in flight.
     pub in_flight: u64,
     /// Streams or connections that it consists of.
     pub flows: u32,
-    /// Its program gives it less to send than it might.
+    /// Its program gives it less data than it could send.
     pub sends_little: bool,
 }
 
-/// What the leader of a path plans for all flows of it together.
+/// What the leader of a path plans for all its flows together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// What the path carries. Bytes/s (wire); 0 if it is not known.
+    /// Capacity of the path. Bytes/s (wire); 0 if unknown.
     pub capacity: u64,
-    /// How fast all send. Bytes/s (wire); 0 if nothing is planned.
+    /// Rate at which all flows together send. Bytes/s (wire); 0 if nothing is planned.
     pub pace: u64,
-    /// Most that is under way. Bytes (wire).
+    /// Limit on the bytes in flight. Bytes (wire).
     pub window: u64,
-    /// Share of packets that are lost by chance.
+    /// Share of packets lost at random, that is, not by congestion.
     pub loss: f64,
-    /// The least round trip. Microseconds.
+    /// Shortest round trip. Microseconds.
     pub rtt_us: Micros,
 }
 
-/// What a flow is to do among those that use its path now.
+/// A flow's part among the flows that use its path now.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Group {
-    /// It is this one that plans for all.
+    /// This flow leads: it plans for all.
     pub leads: bool,
-    /// Somebody does.
+    /// Some flow leads.
     pub is_led: bool,
-    /// Flows that have something to send, this one among them.
+    /// Number of flows with data to send, this one included.
     pub count: u32,
-    /// What part of the pace is this flow's; above 0, at most 1.
+    /// This flow's share of the pace; above 0, at most 1.
     pub share: f64,
-    /// What the others have under way. Bytes.
+    /// Bytes that the others have in flight.
     pub others_in_flight: u64,
-    /// What all have delivered, those too that have ended, from any start, modulo its size. Bytes.
+    /// Bytes that all flows have delivered, ended ones included. The counter has no fixed start and wraps.
     pub delivered: u64,
-    /// What is planned, if it is known.
+    /// The present plan.
     pub plan: Plan,
 }
 
-/// A flow's part in the ledger. Where there is no room for it, it goes by itself.
+/// A flow in the ledger. If the table has no room for it, it controls its rate alone.
 #[derive(Debug)]
 pub struct Flow {
     ledger: Ledger,
     key: PathKey,
     kind: Kind,
-    /// Path and slot.
+    /// Its path and slot in the table.
     place: Option<(usize, usize)>,
-    /// There was no room, until when not to look again.
+    /// The table had no room; until this time it does not try again.
     none_until: Micros,
 }
 
-/// How long a flow for which there is no room goes by itself. Microseconds.
+/// A flow that found no room tries again after this time. Microseconds.
 const ALONE_US: Micros = 1_000_000;
 
 impl Flow {
@@ -81,7 +82,7 @@ impl Flow {
         Self { ledger, key, kind, place: None, none_until: 0 }
     }
 
-    /// Bulk is under way. False where there is no room for the flow.
+    /// Reports that the flow sends bulk data. False if the table has no room for the flow.
     pub fn tell(&mut self, now: Micros, report: Report) -> bool {
         let now = now + self.ledger.ahead_us;
         let Some((path, place)) = self.take_place(now) else { return false };
@@ -98,9 +99,8 @@ impl Flow {
         true
     }
 
-    /// There is nothing to send, until [`Flow::tell`] says otherwise: what this flow might send is the others',
-    /// but what it has under way still counts. If it leads it goes on, unless it `ends`: then
-    /// another one may.
+    /// The flow has nothing to send until the next [`Flow::tell`]. The others may use its share, but its bytes in
+    /// flight still count. If it leads, it goes on leading, unless `ends` is true; then another flow may lead.
     pub fn pause(&self, ends: bool) {
         if let Some((path, slot)) = self.place {
             let state = if ends { ENDS } else { PAUSES };
@@ -108,7 +108,7 @@ impl Flow {
         }
     }
 
-    /// So much more of this flow has arrived. Bytes (wire).
+    /// Counts `bytes` more bytes of this flow as delivered. Bytes (wire).
     pub fn deliver(&self, bytes: u64) {
         if let Some((path, _)) = self.place {
             self.ledger.shared.path(path).delivered.fetch_add(bytes, Relaxed);
@@ -117,7 +117,8 @@ impl Flow {
 
     fn take_place(&mut self, now: Micros) -> Option<(usize, usize)> {
         let shared = &self.ledger.shared;
-        // The path may have given its place to another while this flow rested, or have two since two took it at once.
+        // While this flow rested, another path may have taken the record. Or two processes entered the path at once,
+        // and it has two records.
         if let Some((path, slot)) = self.place.take_if(|(path, _)| shared.find(self.key.0) != Some(*path)) {
             shared.release(path, slot);
         }
@@ -129,7 +130,7 @@ impl Flow {
         self.place
     }
 
-    /// Nothing is under way: what it had is the others'.
+    /// Nothing is in flight: the flow gives its share to the others.
     pub fn rest(&mut self) {
         if let Some((path, slot)) = self.place.take() {
             self.ledger.shared.release(path, slot);
@@ -137,19 +138,19 @@ impl Flow {
         self.none_until = 0;
     }
 
-    /// Whether it has a place.
+    /// Whether it has a slot in the table.
     pub fn has_place(&self) -> bool {
         self.place.is_some()
     }
 
-    /// What is planned for the path. What was planned longer ago is a hint only: a pace, and no window.
+    /// The plan for the path. An older plan is a hint only: it has a pace and no window.
     fn plan(&self, now: Micros) -> Plan {
         let (plan, age) = self.ledger.last_plan(now, self.key).unwrap_or_default();
         if age < PLAN_LIFE_US { plan } else { Plan { capacity: 0, window: 0, ..plan } }
     }
 
-    /// What this flow is to do among those that send; `None` where it has no place. Who sends all
-    /// it may takes the lead where nobody has it.
+    /// This flow's part among those that send. `None` if it has no slot. If no flow leads, a flow that sends as much as
+    /// it may takes the lead.
     pub fn group(&mut self, now: Micros) -> Option<Group> {
         let (path, own) = self.place?;
         let now = now + self.ledger.ahead_us;
@@ -187,7 +188,7 @@ impl Flow {
         (took, true)
     }
 
-    /// Says what is planned for all; for the leader.
+    /// Stores the plan for all flows. Only the leader calls this.
     pub fn teach(&self, now: Micros, plan: &Plan) {
         let now = now + self.ledger.ahead_us;
         let Some((path, _)) = self.place else { return };
@@ -200,7 +201,7 @@ impl Flow {
         path.learned_at.store(now, Release);
     }
 
-    /// Says what share of packets is lost, by chance or not; for the leader.
+    /// Stores the share of packets lost for any reason. Only the leader calls this.
     pub fn teach_loss(&self, loss: f64) {
         if let Some((path, _)) = self.place {
             self.ledger.shared.path(path).lost.store(1 + (loss * MILLION as f64) as u64, Relaxed);
@@ -209,7 +210,7 @@ impl Flow {
 }
 
 impl Ledger {
-    /// What was planned last for a path, if it is of use, and its age; by the ledger's time.
+    /// The last plan for a path, if it is recent enough, and its age by the ledger's time.
     fn last_plan(&self, now: Micros, key: PathKey) -> Option<(Plan, Micros)> {
         let path = self.shared.find(key.0).map(|path| self.shared.path(path))?;
         let age = now.saturating_sub(path.learned_at.load(Relaxed));
@@ -223,13 +224,13 @@ impl Ledger {
         (age < LEARNED_LIFE_US).then_some((plan, age))
     }
 
-    /// What was found out of a path by whoever used it last, in this process or another, where that is known.
+    /// What the last user of a path measured, in this process or another.
     pub fn known(&self, now: Micros, key: PathKey) -> Option<Plan> {
         let (plan, _) = self.last_plan(now + self.ahead_us, key)?;
-        (plan.capacity > 0 && (1..RTT_MOST_US).contains(&plan.rtt_us)).then_some(plan)
+        (plan.capacity > 0 && (1..MAX_RTT_US).contains(&plan.rtt_us)).then_some(plan)
     }
 
-    /// What share of packets is lost on a path, by chance or not, as far as whoever used it last found that out.
+    /// The share of packets lost on a path for any reason, as the last user measured it.
     pub fn known_loss(&self, now: Micros, key: PathKey) -> Option<f64> {
         self.last_plan(now + self.ahead_us, key)?;
         let lost = self.shared.path(self.shared.find(key.0)?).lost.load(Relaxed);
@@ -243,7 +244,7 @@ impl Drop for Flow {
     }
 }
 
-/// What a flow needs that does not send all it might. Bytes/s.
+/// The rate that a flow needs if it does not send all it might. Bytes/s.
 fn need(slot: &Slot<'_>) -> Option<f64> {
     match slot.state.load(Relaxed) {
         SENDS_LITTLE => Some(LITTLE_MORE * slot.rate.load(Relaxed).max(1) as f64),
@@ -252,13 +253,13 @@ fn need(slot: &Slot<'_>) -> Option<f64> {
     }
 }
 
-/// The part of `pace` that each of `count` flows has, of which some need less than that.
+/// The rate of each of `count` flows that share `pace`, if some of them need less than an equal part.
 fn share<I: Iterator<Item = f64>>(pace: f64, count: u32, needs: impl Fn() -> I) -> f64 {
     let mut each = 1.0 / f64::from(count.max(1));
     if pace <= 0.0 {
         return each;
     }
-    // Of what those leave the others have more, and then some more of them need less than that.
+    // What those leave raises the part of the others. Then more flows may need less than their part.
     for _ in 0..4 {
         let less = needs().filter(|need| *need < each * pace);
         let (little, sum) = less.fold((0, 0.0), |(count, sum), need| (count + 1, sum + need));

@@ -1,12 +1,20 @@
-//! What the endpoints of one host tell each other of the paths that they use: which flows have
-//! bulk under way, how fast and how much of it, and what is known of each path. So they share a
-//! path as one would use it alone ("The Congestion Manager", RFC 3124; "TCP Control Block
-//! Interdependence", RFC 9040).
+//! A table in which the endpoints of one host share what they know about network paths.
 //!
-//! No I/O, no clock: a [`Ledger`] is a table of atomic words, which a shell maps into all processes
-//! of a user on a host, and a simulation keeps in memory; the time goes in. Every process writes its
-//! own slots only, and, while it leads a path, what it found out of that. No lock: what is read may be torn between
-//! two moments, and each value is of use by itself.
+//! For each path it lists the flows that send bulk data, their rates and bytes in flight, and what was measured. With
+//! it, the flows of a host share a path as one flow would use it alone ("The Congestion Manager", RFC 3124; "TCP
+//! Control Block Interdependence", RFC 9040).
+//!
+//! ```text
+//!   Ledger ─┬─ path ─┬─ record: capacity, pace, window, loss, round trip (the leader writes it)
+//!           │        ├─ slot of flow 1 (its process writes it)
+//!           │        └─ slot of flow 2
+//!           └─ path …
+//! ```
+//!
+//! The crate does no I/O and has no clock; callers pass the time. A [`Ledger`] is a table of atomic words. A shell maps
+//! it into all processes of a user on a host; a simulation keeps it in memory. Every process writes only its own slots,
+//! and the record of a path while it leads the path. There is no lock. Values read together may come from two moments,
+//! so each value must be useful alone.
 
 #![forbid(unsafe_code)]
 
@@ -22,23 +30,24 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use table::Shared;
 
-/// Time since any fixed start that all who share a ledger have in common. Microseconds.
+/// Time since a fixed start that is the same for all users of a ledger. Microseconds.
 pub type Micros = u64;
 
-/// Silence after which a flow counts no more, whatever became of its process. Microseconds.
+/// A flow that was silent for this time no longer counts: its process may have died. Microseconds.
 pub const SILENT_US: Micros = 1_000_000;
-/// Silence of all its flows after which a path may give its place to another one. Microseconds (5 s).
+/// If all flows of a path were silent for this time, another path may take its record. Microseconds (5 s).
 const PATH_LIFE_US: Micros = 5_000_000;
-/// How long what was learned of a path is of use. Microseconds (10 min).
+/// Measurements of a path are used for this time. Microseconds (10 min).
 pub const LEARNED_LIFE_US: Micros = 600_000_000;
 
-/// Which way, and whereto.
+/// Identifies a path by its local address and its destination network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PathKey(u64);
 
 impl PathKey {
-    /// The way that leaves by `from`, where that is known, to the host `to`: one for all hosts of its network (the
-    /// first 24 bits of an IPv4 address, 64 of an IPv6 one) if that is not one's own.
+    /// The key of the path from the local address `from`, if known, to the host `to`. All hosts of a remote network
+    /// share one path: the first 24 bits of an IPv4 address, or 64 of an IPv6 address. Hosts of the local network each
+    /// have their own.
     pub fn new(from: Option<IpAddr>, to: IpAddr) -> Self {
         let away = from.is_some_and(|from| network(from) != network(to));
         let place = if away { network(to) } else { (bits(to), false) };
@@ -59,53 +68,53 @@ fn bits(ip: IpAddr) -> u128 {
     }
 }
 
-/// A host's network, and that it is one.
+/// The network of a host, with a mark that it is a network and not a host.
 fn network(ip: IpAddr) -> (u128, bool) {
     let host_bits = if ip.is_ipv4() { 8 } else { 64 };
     (bits(ip) >> host_bits, true)
 }
 
-/// What kind of flow.
+/// Kinds of flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Paced by our own control, which shares one plan for the path with its kind.
+    /// Our own congestion control paces it. All flows of this kind share one plan for the path.
     Paced,
-    /// Under a control of the system's, such as a TCP connection.
+    /// The kernel controls its rate, as for a TCP connection.
     System,
 }
 
-/// Who uses a path now, and what it carries.
+/// How much a path is used now, and what it can carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathUse {
-    /// Endpoints with bulk under way.
+    /// Endpoints that send bulk data.
     pub endpoints: u32,
-    /// Their flows: streams, connections.
+    /// Their flows: streams and connections.
     pub flows: u32,
-    /// What these deliver together. Bytes/s.
+    /// Rate that these deliver together. Bytes/s.
     pub rate: u64,
-    /// What they have under way together. Bytes.
+    /// Bytes that they have in flight together.
     pub in_flight: u64,
-    /// What the path can carry, as far as is known of late; 0 if it is not. Bytes/s (wire).
+    /// Capacity of the path as measured lately; 0 if unknown. Bytes/s (wire).
     pub capacity: u64,
-    /// The least round trip known; 0 if none is. Microseconds.
+    /// Shortest round trip measured; 0 if unknown. Microseconds.
     pub rtt_us: Micros,
 }
 
-/// The ledger, as one endpoint holds it. Clones are the same endpoint.
+/// One endpoint's handle on the ledger. Clones stand for the same endpoint.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     shared: Arc<Shared>,
     endpoint: u64,
-    /// What the ledger's clock is ahead of the holder's. Microseconds.
+    /// How far the ledger's clock is ahead of the holder's. Microseconds.
     ahead_us: Micros,
 }
 
 impl Ledger {
-    /// The ledger in these words, as held by an endpoint of this process, of a number that no other
-    /// endpoint of the host has. Words that are all zero become one. `lives` tells whether a process still does.
+    /// Opens the ledger in these words for an endpoint of this process. The endpoint's number must be unique on the
+    /// host. If all words are zero, a new ledger is made of them. `lives` tells whether a process is still alive.
     ///
     /// # Errors
-    /// [`Unfit`] where they are no ledger of this version.
+    /// [`Unfit`] if the words are no ledger of this version.
     pub fn new(
         words: impl Words + 'static,
         owner: Owner,
@@ -116,17 +125,17 @@ impl Ledger {
         Ok(Self { shared, endpoint, ahead_us: 0 })
     }
 
-    /// The same for another endpoint of this process.
+    /// A handle for another endpoint of this process.
     pub fn for_endpoint(&self, endpoint: u64) -> Self {
         Self { endpoint, ..self.clone() }
     }
 
-    /// The same for a holder whose clock is so far behind the ledger's. Microseconds.
+    /// A handle for a holder whose clock is `us` microseconds behind the ledger's.
     pub fn ahead_by(&self, us: Micros) -> Self {
         Self { ahead_us: us, ..self.clone() }
     }
 
-    /// Who uses a path now: all flows, one's own too.
+    /// How much a path is used now, by all flows including the caller's.
     pub fn path_use(&self, now: Micros, key: PathKey) -> PathUse {
         let now = now + self.ahead_us;
         let Some(path) = self.shared.find(key.0) else { return PathUse::default() };
@@ -136,7 +145,7 @@ impl Ledger {
             sum.flows = sum.flows.saturating_add(slot.count());
             sum.rate = sum.rate.saturating_add(slot.rate.load(Relaxed));
             sum.in_flight = sum.in_flight.saturating_add(slot.in_flight.load(Relaxed));
-            sum.endpoints += u32::from(endpoints.is_new(slot.endpoint.load(Relaxed)));
+            sum.endpoints += u32::from(endpoints.add_if_new(slot.endpoint.load(Relaxed)));
         }
         let path = self.shared.path(path);
         if now < path.learned_at.load(Relaxed).saturating_add(LEARNED_LIFE_US) {
@@ -146,13 +155,13 @@ impl Ledger {
         sum
     }
 
-    /// A flow of this endpoint's by that path. It takes a place as soon as it has bulk.
+    /// Makes a flow of this endpoint on that path. It takes a slot once it has bulk data to send.
     pub fn flow(&self, key: PathKey, kind: Kind) -> Flow {
         Flow::new(self.clone(), key, kind)
     }
 }
 
-/// Endpoints seen, as far as there is room for them.
+/// The set of endpoints seen, up to a fixed number.
 struct Endpoints {
     seen: [u64; 64],
     count: usize,
@@ -165,7 +174,7 @@ impl Default for Endpoints {
 }
 
 impl Endpoints {
-    fn is_new(&mut self, endpoint: u64) -> bool {
+    fn add_if_new(&mut self, endpoint: u64) -> bool {
         if self.seen[..self.count].contains(&endpoint) {
             return false;
         }

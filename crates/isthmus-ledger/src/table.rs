@@ -1,7 +1,7 @@
-//! The table: where in the words what is.
+//! The layout of the table in the shared words.
 //!
-//! A header; then for each path a record and the slots of its flows. All of fixed size, so that all
-//! who map it agree; each slot has cache lines of its own.
+//! It has a header, and then for each path a record and the slots of its flows. All sizes are fixed, so that all
+//! processes agree. Each slot has its own cache lines.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
@@ -9,23 +9,23 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::{Micros, PATH_LIFE_US, SILENT_US};
 
-/// Changes with what the table looks like.
+/// Magic number and version of the layout.
 const VERSION: u64 = 0x6973_7468_6c65_0001;
-/// Words of the header, of a path's record, and of a slot: two cache lines each.
+/// Words of the header, of a path's record, and of a slot: two cache lines each, so that processes do not share lines.
 const UNIT: usize = 16;
-/// Most paths, and flows on each: those beyond go by themselves.
+/// Limit on paths, and on flows of each path. Flows beyond it control their rate alone.
 const PATHS: usize = 32;
 const FLOWS: usize = 128;
 /// Words of the table.
 pub const WORDS: usize = UNIT * (1 + PATHS * (1 + FLOWS));
 
-/// Memory that those who share a ledger share.
+/// The memory of a ledger, which all its users share.
 pub trait Words: Send + Sync + fmt::Debug {
     /// The words: [`WORDS`] of them.
     fn words(&self) -> &[AtomicU64];
 }
 
-/// Words of this process alone, or of a simulation.
+/// Words in the memory of one process, such as a simulation.
 #[derive(Debug)]
 pub struct Heap(Box<[AtomicU64]>);
 
@@ -47,12 +47,12 @@ impl Words for std::sync::Arc<Heap> {
     }
 }
 
-/// A process, among all that there are at different times.
+/// Identifies a process, also if its pid is used again later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Its number, not 0.
+    /// Its pid; not 0.
     pub pid: u32,
-    /// When it started, in any unit.
+    /// Its start time, in any unit.
     pub started: u32,
 }
 
@@ -66,25 +66,25 @@ impl Owner {
     }
 }
 
-/// Words that are no ledger.
+/// Why words are no ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// Of another length.
+    /// They have another length.
     #[error("its length is not that of this version's")]
     Length,
-    /// Of another version, or something else altogether.
+    /// They have another version, or are something else.
     #[error("it is of another version")]
     Version,
 }
 
-/// What a flow's program has it do.
+/// The state of a flow. This one: nothing to do.
 pub(crate) const RESTS: u64 = 0;
 pub(crate) const SENDS: u64 = 1;
 /// It sends less than it might.
 pub(crate) const SENDS_LITTLE: u64 = 2;
 /// It has nothing to send at the moment.
 pub(crate) const PAUSES: u64 = 3;
-/// It has had nothing for a while: what it has under way is its last.
+/// It has had nothing to send for a while: the bytes in flight are its last.
 pub(crate) const ENDS: u64 = 4;
 
 /// The record of a path.
@@ -92,24 +92,24 @@ pub(crate) struct Path<'a> {
     pub(crate) key: &'a AtomicU64,
     /// When it was last used.
     pub(crate) touched: &'a AtomicU64,
-    /// The slot, and 1, of the flow that plans for all; 0 for none.
+    /// One more than the slot of the leading flow; 0 if none leads.
     pub(crate) leader: &'a AtomicU64,
     pub(crate) capacity: &'a AtomicU64,
     pub(crate) learned_at: &'a AtomicU64,
     pub(crate) rtt_us: &'a AtomicU64,
     pub(crate) pace: &'a AtomicU64,
     pub(crate) window: &'a AtomicU64,
-    /// Share of packets lost by chance. Millionths.
+    /// Share of packets lost at random. Millionths.
     pub(crate) loss_ppm: &'a AtomicU64,
-    /// One more than the last slot that was ever used.
+    /// One more than the highest slot that was ever used.
     pub(crate) used: &'a AtomicU64,
-    /// What all paced flows have delivered since the table was made, modulo its size. Bytes (wire).
+    /// Bytes that all paced flows have delivered since the table was made; it wraps. Bytes (wire).
     pub(crate) delivered: &'a AtomicU64,
-    /// Share of packets lost, by chance or not. Millionths, and 1; 0 where it is not known.
+    /// One more than the share of packets lost for any reason, in millionths; 0 if unknown.
     pub(crate) lost: &'a AtomicU64,
 }
 
-/// A flow's place.
+/// The slot of a flow.
 pub(crate) struct Slot<'a> {
     pub(crate) owner: &'a AtomicU64,
     pub(crate) endpoint: &'a AtomicU64,
@@ -117,7 +117,7 @@ pub(crate) struct Slot<'a> {
     pub(crate) state: &'a AtomicU64,
     pub(crate) rate: &'a AtomicU64,
     pub(crate) in_flight: &'a AtomicU64,
-    /// Streams or connections, and the kind.
+    /// Number of streams or connections, and the kind.
     pub(crate) flows: &'a AtomicU64,
 }
 
@@ -125,7 +125,7 @@ pub(crate) struct Slot<'a> {
 pub(crate) const PACED: u64 = 1 << 32;
 
 impl Slot<'_> {
-    /// Whether it has bulk under way.
+    /// Whether it sends bulk data.
     pub(crate) fn is_busy(&self, now: Micros) -> bool {
         self.owner.load(Relaxed) != 0
             && self.state.load(Acquire) != RESTS
@@ -141,7 +141,7 @@ impl Slot<'_> {
     }
 }
 
-/// The table as this process sees it.
+/// The table in the shared words, with this process's identity.
 pub(crate) struct Shared {
     words: Box<dyn Words>,
     owner: Owner,
@@ -202,23 +202,23 @@ impl Shared {
         Slot { owner, endpoint, heard, state, rate, in_flight, flows }
     }
 
-    /// All slots of a path that were ever used.
+    /// All slots of a path up to the highest that was ever used.
     pub(crate) fn slots(&self, path: usize) -> impl Iterator<Item = Slot<'_>> + Clone {
-        // What somebody else wrote there may be anything.
+        // Another process may have written any value.
         let used = (self.path(path).used.load(Acquire) as usize).min(FLOWS);
         (0..used).map(move |slot| self.slot(path, slot))
     }
 
-    /// Where a path's record is: the first that there is of it.
+    /// The index of a path's record. If a path has two records, the first one counts.
     pub(crate) fn find(&self, key: u64) -> Option<usize> {
         (0..PATHS).find(|path| self.path(*path).key.load(Acquire) == key)
     }
 
-    /// The same; a place is made where there is none, of those of which nothing was heard for long the
-    /// one of which that was longest ago.
+    /// Like [`Shared::find`]. If the path has no record, it takes the one that was silent the longest, provided that it
+    /// was silent long enough.
     pub(crate) fn enter(&self, now: Micros, key: u64) -> Option<usize> {
-        // Who comes at the same time tries the same places in the same order, and so finds what another has just
-        // taken: flows of two records of one path would not know of each other.
+        // Processes that enter at the same time try the records in the same order, so each finds what another has just
+        // taken. Flows in two records of one path would not know of each other.
         for path in 0..PATHS {
             match self.path(path).key.compare_exchange(0, key, AcqRel, Acquire) {
                 Ok(_) => {
@@ -239,11 +239,11 @@ impl Shared {
             known.into_iter().chain(others).for_each(|word| word.store(0, Relaxed));
             record.touched.store(now, Release);
         }
-        // Somebody else may have been sooner, there or elsewhere; of two the first is the path's.
+        // Another process may have been first, here or in another record. Of two records the first one counts.
         self.find(key)
     }
 
-    /// Takes a slot of a path: a free one, else one whose process has ended.
+    /// Takes a slot of a path: a free one, or one whose process has ended.
     pub(crate) fn claim(&self, now: Micros, path: usize) -> Option<usize> {
         let own = self.owner.to_word();
         let take = |slot: usize, from: u64| {
@@ -265,7 +265,7 @@ impl Shared {
         Some(slot)
     }
 
-    /// Gives a slot back, if it is still this process's.
+    /// Frees a slot if it still belongs to this process.
     pub(crate) fn release(&self, path: usize, slot: usize) {
         let known = self.slot(path, slot);
         if known.owner.load(Relaxed) == self.owner.to_word() {

@@ -1,5 +1,5 @@
-//! Who is with the service: strangers, who have yet to say who they are and what they want, and sessions. Each are
-//! few, and strangers take no session's place: of too many that say nothing the oldest is let go.
+//! The clients of the service: unauthenticated ones ("strangers"), and those with a session. Both numbers are limited
+//! separately, so strangers take no session from others. If there are too many strangers, an old one is dropped.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use isthmus_proto::PeerId;
 use crate::MoverError;
 use crate::session::Event;
 
-/// Most strangers: each costs a thread, and 1 MiB for what it may say.
+/// Limit on strangers. Each costs a thread, and 1 MiB for its messages.
 const STRANGERS_MAX: usize = 32;
 const LET_GO: &str = "too many others begin a transfer as well; try again later";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Stranger,
-    /// It was told that it has to go.
+    /// It was told to leave.
     LetGo,
     Session,
 }
@@ -27,9 +27,9 @@ struct Guest {
     state: State,
 }
 
-/// See the module. Guests are known by the order in which they came.
+/// The table of clients; see the module. Each is numbered in the order of arrival.
 pub(crate) struct Admission {
-    /// Most sessions.
+    /// Limit on sessions.
     sessions: usize,
     guests: BTreeMap<u64, Guest>,
 }
@@ -39,12 +39,12 @@ impl Admission {
         Self { sessions, guests: BTreeMap::new() }
     }
 
-    /// From now on there may be so many sessions; those that are there stay.
+    /// Changes the limit on sessions. Existing sessions stay.
     pub(crate) fn bound(&mut self, sessions: usize) {
         self.sessions = sessions;
     }
 
-    /// A stranger has come. Where there are too many, the oldest goes of the peer that has the most of them.
+    /// Adds a stranger. If there are too many, the peer with the most strangers loses its oldest.
     pub(crate) fn arrive(&mut self, order: u64, peer: PeerId, inbox: Sender<Event>) {
         self.guests.insert(order, Guest { peer, inbox, state: State::Stranger });
         let strangers = || self.guests.iter().filter(|(_, guest)| guest.state == State::Stranger);
@@ -52,7 +52,7 @@ impl Admission {
             return;
         }
         let of_peer = |peer| strangers().filter(|(_, guest)| guest.peer == peer).count();
-        // Of equals the last: the oldest.
+        // `max_by_key` takes the last of equals, which is the oldest here.
         let goes = strangers().rev().max_by_key(|(_, guest)| of_peer(guest.peer)).map(|(order, _)| *order);
         if let Some(guest) = goes.and_then(|order| self.guests.get_mut(&order)) {
             guest.state = State::LetGo;
@@ -60,10 +60,11 @@ impl Admission {
         }
     }
 
-    /// A stranger is known and has a session from now on; beside the most where it `succeeds` one that is to end.
+    /// Turns an authenticated stranger into a session. If it `succeeds` a session that will end, the limit may be
+    /// exceeded.
     ///
     /// # Errors
-    /// There are as many as there may be.
+    /// The limit on sessions is reached.
     pub(crate) fn admit(&mut self, order: u64, succeeds: bool) -> Result<(), MoverError> {
         let sessions = self.guests.values().filter(|guest| guest.state == State::Session).count();
         if sessions >= self.sessions * if succeeds { 2 } else { 1 } {
@@ -76,12 +77,12 @@ impl Admission {
         Ok(())
     }
 
-    /// Somebody has left.
+    /// Removes a client that has left.
     pub(crate) fn leave(&mut self, order: u64) {
         self.guests.remove(&order);
     }
 
-    /// Tells everybody that it is over.
+    /// Tells all clients that the service ends.
     pub(crate) fn stop(&self, why: &str) {
         for guest in self.guests.values() {
             let _ = guest.inbox.send(Event::Stop(why.to_owned()));

@@ -1,28 +1,27 @@
-//! Memory of a block.
+//! The memory of one block.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
 
 use memmap2::MmapMut;
 
-/// Memory that begins with a page, as files want it that are read and written past the page cache.
+/// Page-aligned memory, as reads and writes past the page cache need it.
 #[derive(Debug)]
 pub(crate) enum Buffer {
-    /// Pages of its own, from the system and given back to it: of many that a transfer may need, those that it
-    /// does not touch cost nothing.
+    /// Pages mapped from the system. Pages that a transfer does not touch cost nothing.
     Pages(MmapMut),
-    /// As it is, wherever that begins.
+    /// Bytes without alignment.
     Bytes(Vec<u8>),
 }
 
-/// Where a buffer begins, and what is read or written past the page cache, is a multiple of this. Bytes.
+/// Alignment of buffers, and of reads and writes past the page cache. Bytes.
 pub(crate) const PAGE: usize = 4096;
 
 impl Buffer {
-    /// Of zeros.
+    /// Makes a buffer of zeros.
     ///
     /// # Errors
-    /// Where the system has no memory left, or gives the process no more.
+    /// The system has no memory left, or gives the process no more.
     pub(crate) fn new(len: usize) -> io::Result<Self> {
         let refused = |error| {
             let text = format!(

@@ -1,12 +1,12 @@
-//! Whether blocks of a file go through the page cache or past it (`O_DIRECT` of `open(2)`): by what blocks of this
-//! file took so far.
+//! Decides whether blocks of a file go through the page cache or past it (`O_DIRECT` of `open(2)`). It measures what
+//! blocks of this file cost each way.
 //!
-//! Which is better is not known beforehand. What was read lately lies in the cache, and writes that it takes in cost a
-//! copy; but where memory is short, dirty pages have to be written first, or each page is made anew by a virtual
-//! machine's host, the disk alone is several times as fast. So now and then a block goes the other way.
+//! Which way is better is not known beforehand. Data read lately is in the cache, and a write to the cache costs only a
+//! copy. But past the cache can be several times as fast: if memory is short, if dirty pages must be written first, or
+//! if a virtual machine's host must provide each page. So now and then a block goes the other way.
 //!
-//! Where the network is the limit, and a thread that reads or writes has nothing to do for much of the time, the better
-//! way is not the one that ends sooner but the one that leaves more processor to those who send and receive.
+//! If the network is the limit, a disk thread is idle for much of the time. Then the better way is the one that costs
+//! less processor time, because the network code needs it.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::str::FromStr;
@@ -22,19 +22,19 @@ use serde::Deserialize;
 use crate::buffer::PAGE;
 use crate::disk;
 
-/// Less than this always goes through the cache. Bytes.
+/// Shorter reads and writes always go through the cache. Bytes; direct ones would not pay.
 const SHORT: usize = 64 << 10;
 
 /// Whether blocks of files that are longer than one go through the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cache {
-    /// As is found to be better.
+    /// The better way is measured.
     #[default]
     Measured,
     /// Always.
     Always,
-    /// Never, where the file system can do without.
+    /// Never, if the file system supports that.
     Never,
 }
 
@@ -46,18 +46,18 @@ impl FromStr for Cache {
     }
 }
 
-/// A way for a block.
+/// Through the page cache, or past it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum IoPath {
     Cached,
     Direct,
 }
 
-/// What a block took, or a byte of it. Nanoseconds.
+/// The cost of a block, or of a byte. Nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     elapsed: f64,
-    /// Of the thread that read or wrote.
+    /// Processor time of the thread that read or wrote.
     processor: f64,
 }
 
@@ -68,12 +68,12 @@ impl Cost {
     }
 }
 
-/// How fast blocks follow one another.
+/// The rate at which blocks follow one another.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
-    /// When the last one ended. Nanoseconds.
+    /// When the last block ended. Nanoseconds.
     last: Option<u64>,
-    /// Of lately, in the mean: bytes of a block, and nanoseconds from one to the next.
+    /// Moving averages: bytes of a block, and nanoseconds from one block to the next.
     block: f64,
     interval: f64,
 }
@@ -81,7 +81,7 @@ struct Pace {
 impl Pace {
     const WEIGHT: f64 = 0.05;
 
-    fn note(&mut self, bytes: usize, now: u64) {
+    fn record(&mut self, bytes: usize, now: u64) {
         if let Some(last) = self.last.replace(now) {
             let (block, interval) = (bytes as f64, now.saturating_sub(last) as f64);
             let weight = if self.block > 0.0 { Self::WEIGHT } else { 1.0 };
@@ -90,56 +90,57 @@ impl Pace {
         }
     }
 
-    /// Bytes a nanosecond; without bound before two blocks have ended.
+    /// Bytes per nanosecond; infinite before two blocks have ended.
     fn rate(&self) -> f64 {
         if self.interval > 0.0 { self.block / self.interval } else { f64::INFINITY }
     }
 }
 
-/// What the ways cost, and which is next.
+/// The measured cost of both ways, and the choice of the next.
 #[derive(Clone, Debug, Default)]
-struct Ways {
-    /// Of each way, for a byte; none before the first block.
+struct PathChoice {
+    /// Cost of a byte for each way. None before its first block.
     cost: [Option<Cost>; 2],
     pace: Pace,
     /// Blocks since one went the other way.
     since: f64,
-    /// One has.
+    /// A block has gone the other way.
     tried: bool,
 }
 
-impl Ways {
-    /// A block in so many goes the other way; in as many more as that costs more than the usual way, or takes longer
-    /// than from one block to the next. What looking costs is so bounded.
+impl PathChoice {
+    /// One block in this many goes the other way. The number grows in proportion if the other way costs more, or takes
+    /// longer than the time between blocks. So the cost of trials is bounded.
     const TRIAL: f64 = 32.0;
-    /// The first that does.
+    /// The first trial comes after this many blocks.
     const FIRST: f64 = 4.0;
-    /// The cache is left where it costs so much more: it takes later reads as well.
+    /// The cache must cost this many times more before it is left, because it also serves later reads.
     const MARGIN: f64 = 1.25;
-    /// A way keeps up where one thread by it alone would be busy for less than this share of the time.
+    /// A way keeps up with the blocks if one thread would be busy with it for less than this share of the time.
     const BUSY: f64 = 0.7;
-    /// What a block weighs against all before it, on the way that most go and on the other.
+    /// Weight of a new block in the moving average: for the usual way, and for the other one, which has fewer samples.
     const WEIGHT: [f64; 2] = [0.25, 0.75];
 
-    fn better(&self) -> Way {
+    fn better(&self) -> IoPath {
         match self.cost {
             [Some(cached), Some(direct)] if self.price(cached) > Self::MARGIN * self.price(direct) => {
-                Way::Direct
+                IoPath::Direct
             }
-            _ => Way::Cached,
+            _ => IoPath::Cached,
         }
     }
 
-    /// By what a way is judged: processor time where it keeps up, else the time that it takes.
+    /// The price by which ways are compared: processor time if the way keeps up, else elapsed time.
     fn price(&self, cost: Cost) -> f64 {
         if cost.elapsed * self.pace.rate() < Self::BUSY { cost.processor } else { cost.elapsed }
     }
 
-    fn next(&mut self) -> Way {
+    fn next(&mut self) -> IoPath {
         let better = self.better();
         let wait = match self.cost {
             [Some(cached), Some(direct)] => {
-                let (usual, other) = if better == Way::Cached { (cached, direct) } else { (direct, cached) };
+                let (usual, other) =
+                    if better == IoPath::Cached { (cached, direct) } else { (direct, cached) };
                 let dearer = self.price(other) / self.price(usual);
                 let longer = other.elapsed / usual.elapsed.max(1.0 / self.pace.rate());
                 Self::TRIAL * dearer.max(longer).max(1.0)
@@ -152,11 +153,11 @@ impl Ways {
             return better;
         }
         (self.since, self.tried) = (0.0, true);
-        if better == Way::Cached { Way::Direct } else { Way::Cached }
+        if better == IoPath::Cached { IoPath::Direct } else { IoPath::Cached }
     }
 
-    /// What a block took that ended now, by any clock of nanoseconds.
-    fn note(&mut self, now: u64, way: Way, bytes: usize, took: Cost) {
+    /// Counts a block that ended at `now` (nanoseconds of any clock) and its cost.
+    fn record(&mut self, now: u64, way: IoPath, bytes: usize, took: Cost) {
         let a_byte = |ns: f64| ns.max(1.0) / bytes.max(1) as f64;
         let took = Cost { elapsed: a_byte(took.elapsed), processor: a_byte(took.processor) };
         let weight = Self::WEIGHT[usize::from(way != self.better())];
@@ -164,27 +165,27 @@ impl Ways {
             Some(cost) => cost.add(took, weight),
             none => *none = Some(took),
         }
-        self.pace.note(bytes, now);
+        self.pace.record(bytes, now);
     }
 }
 
-/// An open file, both ways.
+/// A file that is open through the cache and, if needed, past it.
 #[derive(Debug)]
 pub(crate) struct Opened {
     file: OwnedFd,
-    /// Opened when first needed; none where that cannot be done.
+    /// The direct descriptor, opened when first needed. None if that fails.
     direct: OnceLock<Option<OwnedFd>>,
-    /// The file system takes no such reads or writes as ours.
+    /// The file system refused direct reads or writes.
     refused: AtomicBool,
     /// None: always through the cache.
-    ways: Option<Mutex<Ways>>,
+    choice: Option<Mutex<PathChoice>>,
     opened: Instant,
 }
 
 impl Opened {
     /// A file of several blocks.
     pub(crate) fn long(file: OwnedFd) -> Self {
-        Self { ways: Some(Mutex::default()), ..Self::short(file) }
+        Self { choice: Some(Mutex::default()), ..Self::short(file) }
     }
 
     /// A file of one.
@@ -193,63 +194,65 @@ impl Opened {
             file,
             direct: OnceLock::new(),
             refused: AtomicBool::new(false),
-            ways: None,
+            choice: None,
             opened: Instant::now(),
         }
     }
 
-    /// As `pread(2)`; short where the rest has to go another way.
+    /// Like `pread(2)`. The result is short if the rest must go the other way.
     pub(crate) fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<usize, Errno> {
         let (way, whole) = (self.way(bytes, offset), bytes.len());
         self.by(way, whole, |file, len| disk::read_at(file, &mut bytes[..len], offset))
     }
 
-    /// As `pwrite(2)`; short where the rest has to go another way.
+    /// Like `pwrite(2)`. The result is short if the rest must go the other way.
     pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize, Errno> {
         let way = self.way(bytes, offset);
         self.by(way, bytes.len(), |file, len| disk::write_at(file, &bytes[..len], offset))
     }
 
-    /// How this is to be read or written.
-    fn way(&self, bytes: &[u8], offset: u64) -> Way {
-        let Some(ways) = self.ways.as_ref().filter(|_| bytes.len() >= SHORT) else { return Way::Cached };
+    /// Chooses the way of this read or write.
+    fn way(&self, bytes: &[u8], offset: u64) -> IoPath {
+        let Some(choice) = self.choice.as_ref().filter(|_| bytes.len() >= SHORT) else {
+            return IoPath::Cached;
+        };
         let aligned = bytes.as_ptr().align_offset(PAGE) == 0 && offset.is_multiple_of(PAGE as u64);
         let cache = disk::cache();
         if !aligned || cache == Cache::Always || self.refused.load(Ordering::Relaxed) {
-            return Way::Cached;
+            return IoPath::Cached;
         }
-        if cache == Cache::Never { Way::Direct } else { ways.lock().next() }
+        if cache == Cache::Never { IoPath::Direct } else { choice.lock().next() }
     }
 
-    /// Does it, past the cache in whole pages, and notes what it took.
+    /// Reads or writes and records the cost. Past the cache only whole pages are transferred.
     fn by(
         &self,
-        way: Way,
+        way: IoPath,
         whole: usize,
         mut act: impl FnMut(BorrowedFd<'_>, usize) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
-        let direct = if way == Way::Direct { self.direct() } else { None };
-        let ways = self.ways.as_ref().filter(|_| whole >= SHORT);
-        let begin = ways.map(|_| (Instant::now(), disk::processor_time()));
+        let direct = if way == IoPath::Direct { self.direct() } else { None };
+        let choice = self.choice.as_ref().filter(|_| whole >= SHORT);
+        let begin = choice.map(|_| (Instant::now(), disk::processor_time()));
         let (way, done) = match direct {
-            None => (Way::Cached, act(self.file.as_fd(), whole)),
+            None => (IoPath::Cached, act(self.file.as_fd(), whole)),
             Some(direct) => match act(direct.as_fd(), whole / PAGE * PAGE) {
                 Err(Errno::INVAL | Errno::OPNOTSUPP) => {
                     self.refused.store(true, Ordering::Relaxed);
-                    (Way::Cached, act(self.file.as_fd(), whole))
+                    (IoPath::Cached, act(self.file.as_fd(), whole))
                 }
-                done => (Way::Direct, done),
+                done => (IoPath::Direct, done),
             },
         };
-        if let (Some(ways), Some((begin, processor)), Ok(bytes)) = (ways, begin, &done)
+        if let (Some(choice), Some((begin, processor)), Ok(bytes)) = (choice, begin, &done)
             && *bytes >= SHORT
         {
             let elapsed = begin.elapsed().as_nanos() as f64;
-            // A ring's work is done by others as well.
+            // With an io_uring, kernel threads do part of the work, so there is no processor time of this thread.
             let processor = processor.zip(disk::processor_time()).map(|(begin, end)| (end - begin) as f64);
             let took = Cost { elapsed, processor: processor.unwrap_or(elapsed) };
-            let mut ways = ways.lock();
-            ways.note(self.opened.elapsed().as_nanos() as u64, way, *bytes, took);
+            let mut choice = choice.lock();
+            choice.record(self.opened.elapsed().as_nanos() as u64, way, *bytes, took);
         }
         done
     }
@@ -282,14 +285,14 @@ mod tests {
     /// What blocks take in all, in nanoseconds, and how many went past the cache, where block `n` would cost
     /// `cost(n)`: through the cache, and past it. One follows the other at once, or when the network wants it.
     fn paced(blocks: u32, interval: u64, cost: impl Fn(u32) -> [Cost; 2]) -> (u64, u32) {
-        let (mut ways, mut now, mut sum, mut direct) = (Ways::default(), 0, 0, 0);
+        let (mut choice, mut now, mut sum, mut direct) = (PathChoice::default(), 0, 0, 0);
         for block in 0..blocks {
-            let way = ways.next();
+            let way = choice.next();
             let took = cost(block)[way as usize];
             now += interval.max(took.elapsed as u64);
-            ways.note(now, way, 1 << 20, took);
+            choice.record(now, way, 1 << 20, took);
             sum += took.elapsed as u64;
-            direct += u32::from(way == Way::Direct);
+            direct += u32::from(way == IoPath::Direct);
         }
         (sum, direct)
     }
@@ -330,7 +333,7 @@ mod tests {
     #[test]
     fn where_the_network_is_the_limit_processor_time_decides() {
         let cost = |elapsed, processor| Cost { elapsed, processor };
-        let past = |interval, ways: [Cost; 2]| paced(640, interval, |_| ways).1;
+        let past = |interval, choice: [Cost; 2]| paced(640, interval, |_| choice).1;
         // Written: the cache takes it as soon, but with all of the processor.
         let written = [cost(370_000.0, 370_000.0), cost(340_000.0, 60_000.0)];
         assert!(past(4_000_000, written) > 600);

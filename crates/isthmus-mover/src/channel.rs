@@ -1,5 +1,5 @@
-//! The control messages' channel: TLS 1.3, or as they are where networks are trusted. No I/O:
-//! bytes of the other side go in, control messages come out, and the other way round.
+//! The channel of control messages: TLS 1.3, or unencrypted where the network is trusted. No I/O is done here: bytes of
+//! the other side go in and control messages come out, and the reverse.
 
 use std::io::{Read, Write};
 
@@ -15,13 +15,13 @@ use crate::wire::{CONTROL_MAX, Control, WireError};
 /// first of these is version 6.
 pub const PROTOCOLS: &[&[u8]] = &[b"isthmus-mover/1"];
 
-/// Why a channel is of no use any more.
+/// Why a channel has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// The TLS session failed: whose certificate, or what was done to the bytes.
+    /// The TLS session failed: the certificate was refused, or the bytes were changed.
     #[error("the other side cannot be trusted: {}", isthmus_trust::explain(.0))]
     Tls(#[from] rustls::Error),
-    /// What came through it.
+    /// A message that came through it is invalid.
     #[error(transparent)]
     Wire(#[from] WireError),
 }
@@ -32,40 +32,40 @@ enum Cover {
     Tls(Box<Connection>),
 }
 
-/// See the module.
+/// One side of the channel; see the module.
 #[derive(Debug)]
 pub struct Channel {
     cover: Cover,
-    /// What came and is not taken yet.
+    /// Bytes that came and were not decoded yet.
     inward: Vec<u8>,
 }
 
 impl Channel {
-    /// No cover at all.
+    /// A channel without encryption.
     pub fn plain() -> Self {
         Self { cover: Cover::Plain { out: Vec::new() }, inward: Vec::new() }
     }
 
-    /// The side that begins.
+    /// The connecting side.
     pub fn client(trust: &Trust) -> Result<Self, ChannelError> {
-        // Certificates name an AS; the name of a server is for TLS's form only.
+        // TLS requires a server name. It is not checked, because certificates name an AS.
         let name = ServerName::try_from("isthmus").map_err(|_| WireError::Garbled)?;
         let client = rustls::ClientConnection::new(trust.client.clone(), name)?;
         Ok(Self::tls(Connection::Client(client)))
     }
 
-    /// The side that answers.
+    /// The accepting side.
     pub fn server(trust: &Trust) -> Result<Self, ChannelError> {
         Ok(Self::tls(Connection::Server(rustls::ServerConnection::new(trust.server.clone())?)))
     }
 
     fn tls(mut connection: Connection) -> Self {
-        // What is said is bounded by who says it.
+        // The caller limits the bytes written.
         connection.set_buffer_limit(None);
         Self { cover: Cover::Tls(Box::new(connection)), inward: Vec::new() }
     }
 
-    /// Whether both sides know each other.
+    /// Whether the handshake is done.
     pub fn is_ready(&self) -> bool {
         match &self.cover {
             Cover::Plain { .. } => true,
@@ -73,7 +73,7 @@ impl Channel {
         }
     }
 
-    /// The AS of the other side, by its certificate.
+    /// The AS of the other side according to its certificate.
     pub fn peer_as(&self) -> Option<AsId> {
         match &self.cover {
             Cover::Plain { .. } => None,
@@ -81,7 +81,7 @@ impl Channel {
         }
     }
 
-    /// The fingerprint of that certificate.
+    /// The fingerprint of the other side's certificate.
     pub fn peer_fingerprint(&self) -> Option<isthmus_trust::Fingerprint> {
         match &self.cover {
             Cover::Plain { .. } => None,
@@ -89,10 +89,10 @@ impl Channel {
         }
     }
 
-    /// Bytes of the other side.
+    /// Takes bytes from the other side.
     ///
     /// # Errors
-    /// [`ChannelError::Tls`]; what is to be sent then tells the other side why.
+    /// [`ChannelError::Tls`]. The next [`Channel::output`] then tells the other side why.
     pub fn receive(&mut self, mut bytes: &[u8]) -> Result<(), ChannelError> {
         let connection = match &mut self.cover {
             Cover::Plain { .. } => {
@@ -132,7 +132,7 @@ impl Channel {
         Ok(Some(control))
     }
 
-    /// Says something; it is among the next [`Channel::output`].
+    /// Queues a control message for the next [`Channel::output`].
     ///
     /// # Errors
     /// [`WireError::TooLong`].
@@ -152,14 +152,14 @@ impl Channel {
         Ok(())
     }
 
-    /// What is to be sent to the other side.
+    /// The bytes to send to the other side.
     pub fn output(&mut self) -> Vec<u8> {
         match &mut self.cover {
             Cover::Plain { out } => std::mem::take(out),
             Cover::Tls(connection) => {
                 let mut out = Vec::new();
                 while connection.wants_write() {
-                    // A vector takes all.
+                    // Writing to a vector cannot fail.
                     if connection.write_tls(&mut out).is_err() {
                         break;
                     }
@@ -169,10 +169,10 @@ impl Channel {
         }
     }
 
-    /// The seals of what this side sends and of what it receives.
+    /// The seals for the blocks that this side sends and receives.
     ///
     /// # Errors
-    /// The handshake is not over.
+    /// The handshake is not done.
     pub fn seals(&self) -> Result<(Seal, Seal), ChannelError> {
         let Cover::Tls(connection) = &self.cover else { return Ok((Seal::none(), Seal::none())) };
         let seal = |who: &[u8]| {

@@ -1,4 +1,4 @@
-//! The client: one command's transfer.
+//! The client: the transfer of one command.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -19,10 +19,10 @@ use crate::sender::{Sending, SendingSide};
 use crate::session::{TAG_OPEN, Wire, key};
 use crate::walk::{Filter, Root, Roots, is_contents};
 use crate::watch::{Summary, Watch};
-use crate::wire::{Choice, Control, Open, Rules, Trouble, VERSIONS, Way};
+use crate::wire::{Choice, Control, Open, Rules, TransferRequest, Trouble, VERSIONS};
 use crate::{confine, names, server};
 
-/// What is to be copied where.
+/// What to copy, and where.
 #[derive(Clone, Debug)]
 pub enum Direction {
     /// Local files to a path below the export. A source that ends in "/" or "/." stands for what is in the folder.
@@ -36,7 +36,7 @@ pub enum Direction {
     },
     /// Files below the export to a local path.
     Get {
-        /// Below the export; likewise.
+        /// Below the export; a trailing "/" or "/." means the same here.
         paths: Vec<Vec<u8>>,
         /// On this host.
         destination: PathBuf,
@@ -46,7 +46,7 @@ pub enum Direction {
 /// One transfer.
 #[derive(Clone, Debug)]
 pub struct Transfer {
-    /// Where the service is.
+    /// Address of the service.
     pub service: Address,
     /// Certificates; none: neither encrypted nor authenticated.
     pub trust: Option<Trust>,
@@ -54,11 +54,11 @@ pub struct Transfer {
     pub settings: Settings,
     /// Name of the export.
     pub export: String,
-    /// What is to be copied where.
+    /// What to copy, and where.
     pub direction: Direction,
     /// Which files.
     pub choice: Choice,
-    /// How to treat what is there.
+    /// How to treat files that are there already.
     pub rules: Rules,
     /// Bytes of a block, one of [`crate::wire::BLOCK_SIZES`].
     pub block: u64,
@@ -73,11 +73,10 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// Copies; `watch` is told how it goes.
+    /// Copies the files. `watch` gets the progress.
     ///
     /// # Errors
-    /// [`MoverError`], where the transfer ended early. What single files came to is in the
-    /// summary.
+    /// [`MoverError`] if the transfer ended early. Failures of single files are in the summary.
     pub fn run(&self, watch: &mut Watch<'_>) -> Result<Summary, MoverError> {
         let filter = Filter::new(&self.choice, self.block).map_err(MoverError::Usage)?;
         let local = self.local()?;
@@ -92,7 +91,7 @@ impl Transfer {
         };
         let first = server::opening(session, self.trust.is_none(), &channel.output());
         let mut wire = Wire::new(port.clone(), peer, None, session, channel)?;
-        // Where nobody listens it has left nevertheless: that shows by this message, and by nothing else.
+        // Only this message shows whether the service is still there.
         port.deliver(peer, TAG_OPEN, first, key::CONTROL_OUT, wire.sender())?;
         wire.say(&Control::Open(self.open()))?;
         let (block, memory, threads, disk) = (self.block, self.memory, self.threads, self.disk);
@@ -108,14 +107,14 @@ impl Transfer {
             }
         };
         if let Err(error) = &done {
-            wire.part(error);
+            wire.shutdown(error);
         }
         drop(wire);
         port.leave();
         done.map_err(|error| self.explained(error))
     }
 
-    /// What is known of how much will go, as fast as it can: the lengths of single files. Bytes.
+    /// A quick estimate of the bytes to send: the lengths of the single files named. Bytes.
     fn expected(&self, local: &Local) -> u64 {
         let all_go = self.rate == 0 && !self.rules.dry_run && !self.rules.update;
         match local {
@@ -141,13 +140,15 @@ impl Transfer {
         let way = match &self.direction {
             Direction::Put { path, folder, sources } => {
                 let into = is_into(sources.iter().map(|source| source.as_os_str().as_bytes()));
-                Way::Put { path: path.clone(), folder: *folder || into }
+                TransferRequest::Put { path: path.clone(), folder: *folder || into }
             }
-            Direction::Get { paths, .. } => Way::Get { paths: paths.clone(), choice: self.choice.clone() },
+            Direction::Get { paths, .. } => {
+                TransferRequest::Get { paths: paths.clone(), choice: self.choice.clone() }
+            }
         };
         let host = rustix::system::uname();
         let (share, paths) = (self.choice.share, self.local_paths());
-        // The processes that share a copy are other transfers, on whatever host each runs next.
+        // Processes that share a copy are separate transfers, and may run on other hosts next time.
         let host = if share.ranks > 1 { None } else { Some(host.nodename()) };
         let what = format!("{host:?} {share:?} {:?} {paths:?} {way:?}", self.export);
         let mut transfer = [0; 16];
@@ -190,7 +191,7 @@ fn is_into<'a>(mut sources: impl ExactSizeIterator<Item = &'a [u8]>) -> bool {
     sources.len() > 1 || sources.any(is_contents)
 }
 
-/// A source that the user named; a symbolic link stands for what it leads to.
+/// A source that the user named. A symbolic link is followed.
 fn root(source: &Path) -> Result<Root, Trouble> {
     let written = source.as_os_str().as_bytes();
     let fault = |error: &dyn std::fmt::Display| Trouble {
@@ -206,7 +207,7 @@ fn root(source: &Path) -> Result<Root, Trouble> {
     Ok(Root { dir, at: own.as_bytes().to_vec(), name: (!is_contents(written)).then_some(name) })
 }
 
-/// Where files arrive on this host: the user may name any folder.
+/// The landing on this host. The user may name any folder.
 fn landing(destination: &Path, into: bool, rules: Rules, block: u64) -> Result<Landing, MoverError> {
     let fault =
         |error: &dyn std::fmt::Display| MoverError::Usage(format!("{}: {error}", destination.display()));

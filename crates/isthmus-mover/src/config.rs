@@ -1,4 +1,4 @@
-//! Configuration, from TOML: of the service, and of the sites that a client knows.
+//! Configuration from TOML: of the service, and of the sites that a client knows.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,8 +17,8 @@ use crate::disk::{Disk, Io};
 
 /// Longest configuration file. Bytes.
 const FILE_MAX: u64 = 1 << 20;
-/// What one peer may send ahead, where the settings say no other: four times what 1 Gb/s holds at 366 ms, for
-/// what is lost there holds up what follows for a round trip or two. Bytes.
+/// Default credit of one peer. Bytes. It is four times the product of 1 Gb/s and 366 ms, because a lost packet there
+/// delays what follows for one or two round trips.
 const CREDIT: u64 = 192 << 20;
 
 /// A folder that a service offers.
@@ -131,8 +131,8 @@ impl Site {
     }
 }
 
-/// Places by their names, which are looked up when they are needed: a file with many sites is of use where one of
-/// them cannot be resolved.
+/// Host names, which are resolved when they are needed. So a file with many sites still works if one name cannot be
+/// resolved.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(untagged, expecting = "expected HOST:PORT, or a list of them")]
 pub enum Names {
@@ -146,7 +146,7 @@ pub enum Names {
     List(Vec<String>),
 }
 
-/// What a client knows of the world.
+/// The client's configuration: the sites that it knows.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SitesConfig {
@@ -251,7 +251,7 @@ impl ServeConfig {
     }
 }
 
-/// What suits copies better than messages of programs: more credit.
+/// Adapts settings to copies: they need more credit than messages of programs.
 pub fn for_copies(mut settings: Settings) -> Settings {
     if settings.credit == Settings::default().credit {
         settings.credit = Credit::Bytes(CREDIT);
@@ -292,11 +292,11 @@ impl SitesConfig {
 mod tests {
     use super::*;
 
-    const LEAST: &str = "listen = \"127.0.0.1:0\"\nplain = true\n[export.data]\npath = \"/data\"\n";
+    const MINIMAL: &str = "listen = \"127.0.0.1:0\"\nplain = true\n[export.data]\npath = \"/data\"\n";
 
     #[test]
     fn a_few_lines_are_enough() {
-        let config = ServeConfig::parse("serve.toml", LEAST).expect("accepted");
+        let config = ServeConfig::parse("serve.toml", MINIMAL).expect("accepted");
         assert_eq!((config.sessions, config.threads, config.memory), (16, 2, Size(256 << 20)));
         assert!(!config.exports["data"].writable);
     }
@@ -305,10 +305,10 @@ mod tests {
     fn faults_name_the_remedy() {
         let said = |text: &str| ServeConfig::parse("serve.toml", text).expect_err("refused").to_string();
         assert!(said("listen = \"127.0.0.1:0\"\nplain = true\n").contains("[export.NAME]"));
-        assert!(said(&LEAST.replace("plain = true", "plain = false")).contains("isthmus router keygen"));
-        assert!(said(&LEAST.replace("127.0.0.1", "0.0.0.0")).contains("use that of an interface"));
-        assert!(said(&LEAST.replace("/data", "")).contains("[export.data]: path = \"\" names no folder"));
-        let unknown = said(&LEAST.replace("plain", "plane"));
+        assert!(said(&MINIMAL.replace("plain = true", "plain = false")).contains("isthmus router keygen"));
+        assert!(said(&MINIMAL.replace("127.0.0.1", "0.0.0.0")).contains("use that of an interface"));
+        assert!(said(&MINIMAL.replace("/data", "")).contains("[export.data]: path = \"\" names no folder"));
+        let unknown = said(&MINIMAL.replace("plain", "plane"));
         assert!(unknown.starts_with("serve.toml:2: unknown field `plane`"), "{unknown}");
         let sites = SitesConfig::parse("sites.toml", "[site.b]\naddress = \"nowhere\"\n");
         let error = sites.expect_err("refused").to_string();
@@ -352,7 +352,7 @@ mod tests {
         let errors =
             [there.endpoint().expect_err("unknown").to_string(), there.routers().expect_err("unknown")];
         assert!(errors.iter().all(|error| error.contains("cannot be resolved")), "{errors:?}");
-        let serve = ServeConfig::parse("serve.toml", &LEAST.replace("127.0.0.1:0", "localhost:0"));
+        let serve = ServeConfig::parse("serve.toml", &MINIMAL.replace("127.0.0.1:0", "localhost:0"));
         assert!(serve.expect("accepted").settings().expect("known").interface.parse::<IpAddr>().is_ok());
     }
 }

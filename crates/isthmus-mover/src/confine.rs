@@ -1,6 +1,5 @@
-//! Opening files of a folder, and none outside it: the kernel is told to refuse every way out
-//! (`openat2(2)`), so that no name and no symbolic link leads elsewhere, however quickly
-//! somebody exchanges one for the other.
+//! Opens files of a folder, and none outside it. The kernel refuses every path that leaves the folder (`openat2(2)`).
+//! So no name and no symbolic link leads elsewhere, even if somebody exchanges them at the same time.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,29 +10,28 @@ use rustix::io::Errno;
 
 use crate::names;
 
-/// How often an open is repeated that a rename elsewhere disturbed.
+/// Limit on repeated opens after a rename elsewhere disturbed one. Count.
 const TRIES: usize = 16;
-/// Most symbolic links that are followed one after the other, as the kernel has it.
+/// Limit on symbolic links followed in a row; the kernel has the same.
 const LINKS_MAX: usize = 40;
 
-/// Opens a folder that the user of this host named.
+/// Opens a folder that a user of this host named.
 pub fn folder(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Opens something below `dir` on a path without symbolic links.
+/// Opens `path` below `dir`. No part of it may be a symbolic link.
 pub fn open(dir: impl AsFd, path: &[u8], flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
     resolve(dir, path, flags | OFlags::NOFOLLOW, mode, ResolveFlags::NO_SYMLINKS)
 }
 
-/// Opens something below `dir` on a path that may lead through symbolic links, as long as
-/// they stay below it.
+/// Opens `path` below `dir`. It may contain symbolic links that stay below `dir`.
 pub fn open_following(dir: impl AsFd, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
     resolve(dir, path, flags, Mode::empty(), ResolveFlags::empty())
 }
 
-/// What a path below `dir` stands for where it ends in a symbolic link: the folder that holds what the link leads to at
-/// last, opened, and the name in it, which is no link; all of it stays below `dir`. `path` is not empty.
+/// Resolves a path below `dir` that may end in a symbolic link. Returns the opened folder that holds the final target,
+/// and the name in it, which is no link. All of it stays below `dir`. `path` must not be empty.
 pub fn follow(dir: impl AsFd, path: &[u8]) -> io::Result<(OwnedFd, Vec<u8>)> {
     let folder = |path: &[u8]| open_following(&dir, path, OFlags::RDONLY | OFlags::DIRECTORY);
     let mut path = path.to_vec();
@@ -59,7 +57,7 @@ pub fn follow(dir: impl AsFd, path: &[u8]) -> io::Result<(OwnedFd, Vec<u8>)> {
     Err(io::Error::other("the path leads through too many symbolic links"))
 }
 
-/// The folder at `path` below `dir`; "" is `dir` itself.
+/// Opens the folder at `path` below `dir`; "" is `dir` itself.
 pub fn open_folder(dir: impl AsFd, path: &[u8]) -> io::Result<OwnedFd> {
     open(dir, if path.is_empty() { b"." } else { path }, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
 }

@@ -1,8 +1,8 @@
-//! How disk threads read and write at a place of a file: by a system call, or in pieces that an io_uring of
-//! the thread has under way at once.
+//! How disk threads read and write at an offset of a file: by a system call, or in several pieces at once by an
+//! io_uring of the thread.
 //!
-//! With `port.rs` the place of this crate with `unsafe` code: the kernel is lent a buffer, and nothing returns
-//! before all of it is given back.
+//! Only this file and `port.rs` of the crate have `unsafe` code. The kernel borrows a buffer, and no function returns
+//! before the kernel has released it.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, AsRawFd};
@@ -16,19 +16,20 @@ use serde::de::IntoDeserializer;
 
 use crate::cache::Cache;
 
-/// A piece that is under way. Bytes.
+/// Length of one piece of an io_uring operation. Bytes.
 const PIECE: usize = 256 << 10;
-/// Most pieces at once.
+/// Limit on pieces in flight. Count.
 const DEPTH: u32 = 8;
 
-/// By what disk threads read and write.
+/// The interface by which disk threads read and write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Io {
-    /// Each by system calls of its own.
+    /// System calls, one at a time in each thread.
     #[default]
     Threads,
-    /// Each by an io_uring, several pieces of a block at once; as above where the kernel has none.
+    /// An io_uring in each thread, several pieces of a block at once. Without io_uring in the kernel: as
+    /// [`Io::Threads`].
     Uring,
 }
 
@@ -40,7 +41,7 @@ impl FromStr for Io {
     }
 }
 
-/// What a configuration calls by this name.
+/// Parses a name from a configuration.
 pub(crate) fn by_name<'a, T: Deserialize<'a>>(name: &'a str) -> Result<T, String> {
     T::deserialize(name.into_deserializer()).map_err(|error: serde::de::value::Error| error.to_string())
 }
@@ -48,9 +49,9 @@ pub(crate) fn by_name<'a, T: Deserialize<'a>>(name: &'a str) -> Result<T, String
 /// How disk threads read and write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disk {
-    /// By what.
+    /// The interface.
     pub io: Io,
-    /// Through what.
+    /// The use of the page cache.
     pub cache: Cache,
 }
 
@@ -59,7 +60,7 @@ thread_local! {
     static RING: RefCell<Option<IoUring>> = const { RefCell::new(None) };
 }
 
-/// Chooses for this thread.
+/// Sets the choice for this thread.
 pub(crate) fn begin(Disk { io, cache }: Disk) {
     CACHE.set(cache);
     let ring = match io {
@@ -71,12 +72,12 @@ pub(crate) fn begin(Disk { io, cache }: Disk) {
     RING.set(ring);
 }
 
-/// What was chosen for this thread.
+/// The choice for this thread.
 pub(crate) fn cache() -> Cache {
     CACHE.get()
 }
 
-/// Processor time of this thread, nanoseconds, where all that it has read or written was its own work.
+/// Processor time of this thread. Nanoseconds. None with an io_uring, because kernel threads then do part of the work.
 pub(crate) fn processor_time() -> Option<i64> {
     if RING.with_borrow(Option::is_some) {
         return None;
@@ -107,8 +108,8 @@ pub(crate) fn write_at(file: impl AsFd, bytes: &[u8], offset: u64) -> Result<usi
     if let Some(done) = by_ring(pieces) { done } else { pwrite(file, bytes, offset) }
 }
 
-/// Does the first pieces at once: how many bytes from the first on are done. None: there is no ring, or nothing
-/// to do at once.
+/// Does the first pieces at once, and returns how many bytes from the start are done. None: there is no ring, or only
+/// one piece.
 fn by_ring(pieces: impl Iterator<Item = (squeue::Entry, usize)>) -> Option<Result<usize, Errno>> {
     RING.with_borrow_mut(|place| {
         let ring = place.as_mut()?;
@@ -133,15 +134,15 @@ fn by_ring(pieces: impl Iterator<Item = (squeue::Entry, usize)>) -> Option<Resul
     })
 }
 
-/// Submits, and waits until all has ended. Where the kernel takes nothing at all: false.
+/// Submits all pieces and waits until they have ended. False if the kernel accepted none.
 fn complete(ring: &mut IoUring, got: &mut [i32]) -> bool {
     let (mut submitted, mut ended) = (0, 0);
     while ended < got.len() {
         match ring.submit_and_wait(1) {
             Ok(more) => submitted += more,
-            // Nothing is with the kernel, nor will be: the ring is dropped.
+            // The kernel has no piece, and gets none: the ring is dropped.
             Err(error) if submitted == 0 && !passes(&error) => return false,
-            // What is there ends; nobody may touch its buffers before.
+            // Submitted pieces end by themselves. Nobody may touch their buffers before.
             Err(_) => {}
         }
         for completion in ring.completion() {
@@ -159,7 +160,7 @@ fn passes(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }
 
-/// What pieces came to, as one call would tell it: what is done up to the first that is short.
+/// Combines the results of the pieces into the result of one call: the bytes up to the first short piece.
 fn together(wanted: &[usize], got: &[i32]) -> Result<usize, Errno> {
     let mut done = 0;
     for (wanted, got) in wanted.iter().zip(got) {

@@ -1,6 +1,6 @@
 //! Why a transfer, or the service, ended.
 
-/// The cause, by what the user can do; the text says it.
+/// The cause, sorted by what the user can do about it. The text says what.
 #[derive(Debug, thiserror::Error)]
 pub enum MoverError {
     /// The command or a configuration is wrong.

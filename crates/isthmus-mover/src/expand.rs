@@ -1,4 +1,4 @@
-//! What a pattern of a client stands for at the service: names below an export.
+//! Expands a client's pattern at the service to names below an export.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,7 @@ use rustix::fs::{Dir, OFlags};
 use crate::walk::is_contents;
 use crate::{confine, names};
 
-/// Most paths that the patterns of a session may stand for.
+/// Limit on the paths to which the patterns of a session expand; it bounds memory.
 pub(crate) const MATCHES_MAX: usize = 4096;
 
 /// Whether a path that a user wrote stands for the names that fit it. "[" alone does not make it one: files are called so.
@@ -19,9 +19,9 @@ pub(crate) fn is_pattern(path: &[u8]) -> bool {
     path.iter().any(|byte| matches!(byte, b'*' | b'?'))
 }
 
-/// The paths below `root` that `pattern` stands for, in the order of their names; as with a shell "*" and "?" stand for
-/// no "/", and not for a dot that a name begins with. What is no pattern, or the path of something, stands for itself.
-/// `room` is how many paths there may still be.
+/// The paths below `root` that match `pattern`, sorted by name. As in a shell, "*" and "?" match no "/", and no dot at
+/// the start of a name. A text that is no pattern, or is the path of an existing file, stands for itself. `room` is the
+/// number of paths still allowed.
 ///
 /// # Errors
 /// The pattern is none, nothing fits it or too much does, or a folder cannot be read.
@@ -58,13 +58,13 @@ pub(crate) fn expand(root: &OwnedFd, pattern: &[u8], room: &mut usize) -> io::Re
     Ok(found)
 }
 
-/// Of what the part before stands for, not all need be folders of the export.
+/// Whether the error means that a match of the part before is no folder of the export.
 fn is_no_folder(error: &io::Error) -> bool {
     use io::ErrorKind::{CrossesDevices, NotADirectory, NotFound};
     matches!(error.kind(), NotADirectory | NotFound | CrossesDevices)
 }
 
-/// Appends the paths of what is in a folder and fits one part of a pattern, up to `room` of them.
+/// Appends the paths in a folder that match one part of a pattern, at most `room` of them.
 fn fitting(
     root: impl AsFd,
     folder: &[u8],

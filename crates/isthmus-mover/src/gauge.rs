@@ -1,44 +1,45 @@
-//! How much to have under way: the bandwidth-delay product, as it shows.
+//! How many bytes to keep in flight: the measured bandwidth-delay product.
 //!
-//! The delay is the shortest time that a block took from being posted to being acknowledged,
-//! the bandwidth the greatest amount that was acknowledged in twice as long a time, at most a tenth of a second:
-//! while the network keeps up with the window, that doubles each time.
+//! The delay is the shortest time from the post of a block to its acknowledgement. The bandwidth is the greatest amount
+//! acknowledged within twice the delay, or within 100 ms if that is shorter. While the network keeps up with the
+//! window, the window doubles each time.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Least window: what a network may need of which no more than its round trip is known, up to
-/// this one, and as many times more on a longer one. Bytes. It is what 5 Gb/s hold twice, and 1 Gb/s ten times: what
-/// is lost comes a round trip later, or two, and holds up what follows it.
-const LEAST: u64 = 32 << 20;
-const LEAST_TRIP: Duration = Duration::from_millis(24);
-/// The same within a host or a site, which has room for little, and answers at once: few buffers stay in the
-/// processor's caches, and cost no memory that is touched for the first time. Bytes, and the round trip below which.
-const LEAST_NEAR: u64 = 8 << 20;
+/// Smallest window while only the round trip of a path is known. Bytes. It holds for round trips up to the one below,
+/// and grows in proportion on longer paths. It is twice the product of a 5 Gb/s path, and ten times that of 1 Gb/s,
+/// because a lost packet comes one or two round trips later and delays what follows.
+const MIN_WINDOW: u64 = 32 << 20;
+const MIN_WINDOW_TRIP: Duration = Duration::from_millis(24);
+/// Smallest window within a host or a site, and the round trip below which a path counts so. Bytes. Such a path needs
+/// few buffers. Few buffers stay in the processor's caches, and touch no new memory.
+const MIN_NEAR: u64 = 8 << 20;
 const NEAR: Duration = Duration::from_millis(1);
-/// Least window in blocks.
-const LEAST_BLOCKS: u64 = 4;
-/// Over how long the bandwidth is taken: twice the delay, lest a burst counts for much, within these.
-const LOOK_LEAST: Duration = Duration::from_millis(20);
-const LOOK_MOST: Duration = Duration::from_millis(100);
+/// Smallest window in blocks, so that disk threads and network work at the same time.
+const MIN_BLOCKS: u64 = 4;
+/// Limits on the interval over which the bandwidth is measured. The interval is twice the delay, so that a burst counts
+/// little.
+const MIN_LOOK: Duration = Duration::from_millis(20);
+const MAX_LOOK: Duration = Duration::from_millis(100);
 
-/// What to have under way on a path of this round trip before more is known of it. Bytes.
+/// The first window for a path of this round trip. Bytes.
 pub(crate) fn at_first(round_trip: Option<Duration>) -> u64 {
-    if is_near(round_trip) { LEAST_NEAR } else { scaled(LEAST, LEAST_TRIP, round_trip) }
+    if is_near(round_trip) { MIN_NEAR } else { scaled(MIN_WINDOW, MIN_WINDOW_TRIP, round_trip) }
 }
 
-/// The other side is in this host or site: who waits for its answer loses next to nothing.
+/// Whether the other side is in this host or site, so that waiting for its answer costs next to nothing.
 pub(crate) fn is_near(round_trip: Option<Duration>) -> bool {
     round_trip.is_some_and(|round_trip| round_trip < NEAR)
 }
 
-/// So many bytes, or for a longer round trip than `trip` as many times more.
+/// `bytes`, or more in proportion if the round trip is longer than `trip`.
 pub(crate) fn scaled(bytes: u64, trip: Duration, round_trip: Option<Duration>) -> u64 {
     let times = round_trip.map_or(1.0, |it| it.as_secs_f64() / trip.as_secs_f64());
     (bytes as f64 * times.max(1.0)) as u64
 }
 
-/// See the module.
+/// Measures a session's path; see the module.
 #[derive(Debug)]
 pub(crate) struct Gauge {
     block: u64,
@@ -48,27 +49,27 @@ pub(crate) struct Gauge {
     delay: Option<Duration>,
     since: Instant,
     bytes: u64,
-    /// Most bytes a second.
+    /// Highest rate measured. Bytes/s.
     rate: f64,
 }
 
 impl Gauge {
-    /// For blocks of this size, and never more than `most` bytes.
+    /// Makes it for blocks of `block` bytes. The window never exceeds `most` bytes.
     pub(crate) fn new(block: u64, most: u64) -> Self {
-        let most = most.max(block * LEAST_BLOCKS);
-        let window = LEAST.max(block * LEAST_BLOCKS).min(most);
+        let most = most.max(block * MIN_BLOCKS);
+        let window = MIN_WINDOW.max(block * MIN_BLOCKS).min(most);
         let since = Instant::now();
         Self { block, most, window, posted: VecDeque::new(), delay: None, since, bytes: 0, rate: 0.0 }
     }
 
-    /// How much may be read and under way. Bytes.
+    /// Limit on the bytes that are read and in flight.
     pub(crate) fn window(&self) -> u64 {
         self.window
     }
 
-    /// Now the path's round trip is known, and nothing else of it yet.
+    /// Sets the path's round trip, when nothing else of the path is known.
     pub(crate) fn expect(&mut self, round_trip: Option<Duration>) {
-        self.window = at_first(round_trip).max(self.block * LEAST_BLOCKS).min(self.most);
+        self.window = at_first(round_trip).max(self.block * MIN_BLOCKS).min(self.most);
     }
 
     pub(crate) fn posted(&mut self, bytes: u64) {
@@ -77,25 +78,25 @@ impl Gauge {
 
     pub(crate) fn delivered(&mut self, bytes: u64) {
         self.bytes += bytes;
-        // Blocks end nearly in the order in which they began.
+        // Blocks end nearly in the order in which they were posted.
         if let Some((at, _)) = self.posted.pop_front() {
             let took = at.elapsed();
             self.delay = Some(self.delay.map_or(took, |delay| delay.min(took)));
         }
     }
 
-    /// Adapts the window if it is time.
+    /// Adapts the window if the interval has passed.
     pub(crate) fn look(&mut self) {
         let spent = self.since.elapsed();
-        if spent < self.delay.map_or(LOOK_MOST, |delay| 2 * delay).clamp(LOOK_LEAST, LOOK_MOST) {
+        if spent < self.delay.map_or(MAX_LOOK, |delay| 2 * delay).clamp(MIN_LOOK, MAX_LOOK) {
             return;
         }
         self.rate = self.rate.max(self.bytes as f64 / spent.as_secs_f64());
         (self.since, self.bytes) = (Instant::now(), 0);
         if let Some(delay) = self.delay {
-            // Twice: one product under way, one read ahead or on its way back as acknowledgement.
+            // Twice: one product is in flight; the other is read ahead, or comes back as acknowledgements.
             let product = (self.rate * delay.as_secs_f64()) as u64;
-            let wanted = product.saturating_mul(2).saturating_add(LEAST_BLOCKS * self.block);
+            let wanted = product.saturating_mul(2).saturating_add(MIN_BLOCKS * self.block);
             self.window = self.window.max(wanted).min(self.most);
         }
     }

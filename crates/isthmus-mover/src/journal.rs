@@ -1,9 +1,8 @@
-//! The journal of a file that is not whole: which blocks are there, and their digests.
+//! The journal of a partial file: the blocks that are there, and their digests.
 //!
-//! Append-only. A record is written after the block's bytes were, so that whatever of it a
-//! killed process left is true. After a reboot bytes may be lost that the journal speaks of:
-//! it names the boot, and the blocks of another boot are read and compared before they count, as they are
-//! where the file was written to after the journal's last record.
+//! It is append-only. A record is written after the block's bytes. So the journal of a killed process is always true.
+//! After a reboot, bytes that the journal names may be lost. So the journal names the boot, and blocks of another boot
+//! are read and compared before they count. The same is done if the file was written after the journal's last record.
 
 use crate::digest::Digest;
 use crate::wire::Time;
@@ -15,18 +14,18 @@ pub const HEAD_LEN: usize = 8 + 8 + 8 + 12 + 12 + 16 + CHECK;
 /// Length of a record. Bytes.
 pub const RECORD_LEN: usize = 8 + 32 + CHECK;
 
-/// What a journal is about: blocks of one version of a source.
+/// The head of a journal: it identifies one version of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Bytes of a block.
     pub block: u64,
     /// Length of the source. Bytes.
     pub size: u64,
-    /// The source's last change of content.
+    /// Time of the source's last change of content.
     pub mtime: Time,
-    /// The source's last change of anything.
+    /// Time of the source's last change of content or attributes.
     pub ctime: Time,
-    /// The boot of the receiving system during which it was written.
+    /// The boot id of the receiving host when it was written.
     pub boot: [u8; 16],
 }
 
@@ -36,12 +35,12 @@ impl Head {
         Self { boot: other.boot, ..*self } == *other
     }
 
-    /// Whether they may be, which the blocks tell: attributes of the source have changed.
+    /// Whether they may be: attributes of the source have changed, and only the blocks can tell.
     pub fn resembles(&self, other: &Self) -> bool {
         Self { ctime: other.ctime, ..*self }.fits(other)
     }
 
-    /// How many blocks the file has.
+    /// Number of blocks of the file.
     pub fn blocks(&self) -> u64 {
         self.size.div_ceil(self.block)
     }
@@ -64,7 +63,7 @@ impl Head {
         head
     }
 
-    /// The head of a journal; none where these bytes are not a whole one.
+    /// Decodes the head of a journal. None if these bytes are no complete head.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (body, sum) = bytes.get(..HEAD_LEN)?.split_at(HEAD_LEN - CHECK);
         if &body[..8] != MAGIC || sum != check(body, &[]) {
@@ -83,13 +82,13 @@ impl Head {
         (head.block > 0).then_some(head)
     }
 
-    /// The record that all of a process's share of the file is there, and `synced`: on the disk. It
-    /// counts as a block after the last.
+    /// The record that a process's whole share of the file is there, and whether it is on the disk (`synced`). It is
+    /// numbered like a block after the last.
     pub fn mark(&self, synced: bool) -> [u8; RECORD_LEN] {
         self.record(self.blocks(), &[u8::from(synced); 32])
     }
 
-    /// The record that block `index` is there.
+    /// The record of block `index`.
     pub fn record(&self, index: u64, digest: &Digest) -> [u8; RECORD_LEN] {
         let mut out = [0; RECORD_LEN];
         out[..8].copy_from_slice(&index.to_le_bytes());
@@ -100,8 +99,7 @@ impl Head {
     }
 }
 
-/// What a journal tells: blocks with their digests, among them perhaps [`Head::mark`], and how many
-/// of its bytes are good.
+/// Reads a journal: the blocks with their digests, perhaps with a [`Head::mark`], and the number of valid bytes.
 pub fn read(head: &Head, bytes: &[u8]) -> (Vec<(u64, Digest)>, u64) {
     let mut found = Vec::new();
     let mut good = HEAD_LEN as u64;
@@ -117,7 +115,7 @@ pub fn read(head: &Head, bytes: &[u8]) -> (Vec<(u64, Digest)>, u64) {
     (found, good)
 }
 
-/// A sum that tells a torn write from a whole one, and one journal's record from another's.
+/// A checksum. It detects torn writes, and records of another journal.
 fn check(bytes: &[u8], context: &[u8]) -> [u8; CHECK] {
     let mut hasher = blake3::Hasher::new();
     let digest = hasher.update(context).update(bytes).finalize();

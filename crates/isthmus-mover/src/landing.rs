@@ -1,4 +1,5 @@
-//! Where a transfer arrives: what is there already, folders, symbolic links, and files to come.
+//! The destination of a transfer: compares entries with what is there, makes folders and symbolic links, and prepares
+//! files.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -18,45 +19,45 @@ use crate::target::{Target, Wanted, boot, sync_folder, unique};
 use crate::wire::{Answer, Entry, ITSELF, Kind, Meta, Outcome, Rules, Time};
 use crate::{confine, meta, names};
 
-/// Most folders that are kept open.
+/// Limit on folders that are kept open; it bounds descriptors.
 const FOLDERS_MAX: usize = 64;
-/// Most folders of which is remembered that they could not be made: of more it is told twice.
+/// Limit on remembered folders that could not be made. Beyond it the same failure may be reported twice.
 const REFUSED_MAX: usize = 1024;
 
-/// The folder that everything goes to, and nothing outside it.
+/// The folder to which everything goes. Nothing outside it is touched.
 #[derive(Debug)]
 pub(crate) struct Landing {
     base: Arc<OwnedFd>,
-    /// Whether the base was missing, and is made by this transfer.
+    /// Whether this transfer makes the base folder.
     is_new: bool,
     goes: Goes,
     rules: Rules,
     block: u64,
     boot: [u8; 16],
-    /// Where symbolic links may lead; none: anywhere.
+    /// The folder inside which symbolic links may lead. None: anywhere.
     bounds: Option<Bounds>,
     folders: HashMap<Vec<u8>, Arc<OwnedFd>>,
-    /// Folders that could not be made, and of which the end is still to come.
+    /// Folders that could not be made and whose end is still to come.
     refused: HashSet<Vec<u8>>,
 }
 
-/// Where entries go below the base.
+/// The place of entries below the base.
 #[derive(Debug)]
 enum Goes {
     /// Under their own paths.
     Into,
-    /// Likewise in a folder that is not made: by a dry run, or because it cannot be.
+    /// Under their own paths in a folder that does not exist: in a dry run, or because it could not be made.
     IntoMissing(Vec<u8>),
-    /// The one file gets this name. A folder keeps its own: it goes into a folder of this name, which is made for it.
+    /// The single file gets this name. A folder keeps its own name, and goes into a new folder of this name.
     As(Vec<u8>),
 }
 
-/// What becomes of an entry.
+/// The result for an entry.
 #[derive(Debug)]
 pub(crate) enum Prepared {
     /// All that is to be done was done.
     Over(Outcome),
-    /// An answer, and the file if it is to come.
+    /// An answer, and the file if it will come.
     Asked(Answer, Option<Box<Target>>),
 }
 
@@ -113,17 +114,17 @@ impl Landing {
         Ok(at(above, if into { Goes::IntoMissing(name) } else { Goes::As(name) }))
     }
 
-    /// Whether nothing is changed.
+    /// Whether this is a dry run.
     pub(crate) fn is_dry(&self) -> bool {
         self.rules.dry_run
     }
 
-    /// What a single file is called here, if not as there.
+    /// Name of a single file here, if it differs.
     pub(crate) fn name(&self) -> Option<&[u8]> {
         if let Goes::As(name) = &self.goes { Some(name) } else { None }
     }
 
-    /// Does what can be done at once for an entry. `alive` is called now and then.
+    /// Does everything for an entry that can be done at once. It calls `alive` now and then.
     pub(crate) fn prepare(&mut self, entry: Entry, alive: &mut dyn FnMut()) -> Prepared {
         let (path, kind) = (entry.path.clone(), entry.kind.clone());
         let refused = |text| match kind {
@@ -132,11 +133,11 @@ impl Landing {
         };
         let is_below = self.is_in_refused(&path);
         if kind == Kind::FolderEnd && (is_below || self.refused.remove(&path)) {
-            // Its trouble was told when it began.
+            // Its failure was reported when it began.
             return Prepared::Over(Outcome::Done(None));
         }
         if is_below {
-            // And so was that of all in it.
+            // The failure of its folder was reported.
             return refused(String::new());
         }
         self.try_prepare(entry, alive).unwrap_or_else(|error| {
@@ -207,8 +208,8 @@ impl Landing {
         }
     }
 
-    /// A folder goes into the destination whether that was there or not: so a command that is repeated continues what
-    /// it began, and does not copy into it.
+    /// Makes the destination folder. A folder always goes into the destination, whether that existed or not. So a
+    /// repeated command continues the first one.
     fn make_destination(&mut self) -> io::Result<()> {
         let Goes::As(name) = &self.goes else { return Ok(()) };
         let name = name.clone();
@@ -221,7 +222,7 @@ impl Landing {
         Ok(())
     }
 
-    /// The folder of which the content goes here: one that was here before keeps what it has.
+    /// Handles the folder whose contents go here. If it existed before, it keeps its attributes.
     fn itself(&self, entry: &Entry) -> io::Result<Prepared> {
         match entry.kind {
             Kind::Folder if self.is_new => {
@@ -259,7 +260,7 @@ impl Landing {
             Goes::Into => path.to_vec(),
             Goes::IntoMissing(folder) => names::join(folder, path),
             Goes::As(name) => {
-                // Whatever comes, nothing beside that name is touched.
+                // Nothing outside that name is touched, whatever the sender says.
                 let below = path.iter().position(|byte| *byte == b'/').map_or(&b""[..], |at| &path[at + 1..]);
                 names::join(name, below)
             }
@@ -271,7 +272,7 @@ impl Landing {
         Ok(here)
     }
 
-    /// The folder at `path`, opened once for all that goes there.
+    /// The folder at `path`. It stays open for further entries.
     fn folder(&mut self, path: &[u8]) -> io::Result<Arc<OwnedFd>> {
         if path.is_empty() {
             return Ok(self.base.clone());
@@ -359,7 +360,7 @@ impl Landing {
         Ok(Prepared::Over(if is_same { Outcome::Kept } else { Outcome::Done(None) }))
     }
 
-    /// Whether what is there is newer than what comes, and that counts.
+    /// Whether the existing file stays because it is newer and `update` is set.
     fn is_to_stay(&self, there: &Stat, mtime: Time) -> bool {
         self.rules.update && meta::mtime(there) > mtime
     }
@@ -373,7 +374,7 @@ impl Landing {
         (same && !self.rules.all).then_some(Answer::Same)
     }
 
-    /// What a dry run says of something that is to be made in the folder at `path`.
+    /// The result in a dry run for something to be made in the folder at `path`.
     fn would(&mut self, path: &[u8], kind: &Kind) -> io::Result<Prepared> {
         self.would_write(path)?;
         Ok(match *kind {
@@ -384,7 +385,7 @@ impl Landing {
         })
     }
 
-    /// Whether something could be made in the folder at `path`, or in the nearest one above that is there.
+    /// Checks whether something could be made in the folder at `path`, or in the nearest existing one above it.
     ///
     /// # Errors
     /// The system would refuse it.
@@ -398,14 +399,14 @@ impl Landing {
             }
         };
         match accessat(&folder, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty()) {
-            // Its owner is let in when it is copied to.
+            // The copy itself would give the owner permission.
             Err(Errno::ACCESS) if !path.is_empty() && fstat(&folder)?.st_uid == geteuid().as_raw() => Ok(()),
             answer => Ok(answer?),
         }
     }
 }
 
-/// What is where a folder is to be: only another will do.
+/// Checks that the existing entry where a folder must be is a folder.
 fn is_folder(there: &Stat) -> io::Result<()> {
     if FileType::from_raw_mode(there.st_mode) == FileType::Directory {
         return Ok(());
@@ -414,7 +415,7 @@ fn is_folder(there: &Stat) -> io::Result<()> {
     Err(io::Error::other(text))
 }
 
-/// Whether what is there may give way to a file or a symbolic link.
+/// Checks that the existing entry may be replaced by a file or a symbolic link.
 fn may_be_replaced(there: &Stat) -> io::Result<()> {
     let what = match FileType::from_raw_mode(there.st_mode) {
         FileType::RegularFile | FileType::Symlink => return Ok(()),
@@ -425,18 +426,18 @@ fn may_be_replaced(there: &Stat) -> io::Result<()> {
     Err(io::Error::other(format!("there is a {what} of this name; remove it, or copy elsewhere")))
 }
 
-/// Gives a file whose content is the same already what is kept beside it.
+/// Sets the attributes of a file whose content is the same already.
 fn renew(parent: &OwnedFd, name: &[u8], seen: &Stat, meta: &Meta) -> io::Result<()> {
     let file = openat(parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let stat = fstat(&file)?;
-    // Something else took its place just now: that is left alone.
+    // Another file has taken its name just now; leave it alone.
     if (stat.st_dev, stat.st_ino) != (seen.st_dev, seen.st_ino) {
         return Ok(());
     }
     meta::renew(&file, &stat, meta)?.map_err(io::Error::other)
 }
 
-/// All that goes into a folder is there: now its times will stay.
+/// Sets a folder's attributes and times after all its entries are there.
 fn end_folder(folder: &OwnedFd, meta: &Meta, sync: bool) -> io::Result<()> {
     let kept = meta::renew(folder, &fstat(folder)?, meta)?;
     futimens(folder, &meta::times(meta))?;
@@ -464,15 +465,16 @@ fn put_link(parent: &OwnedFd, name: &[u8], text: &[u8], meta: &Meta, is_same: bo
     Ok(renamed?)
 }
 
-/// Lets the owner into a folder that was made as one that may not be written to; until its end.
+/// Gives the owner write permission for a read-only folder until its end.
 fn open_up(parent: &OwnedFd, name: &[u8]) {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = openat(parent, name, flags, Mode::empty());
-    // Where it fails, what is to be written there tells.
+    // If this fails, the write into the folder reports it.
     let _ = folder.and_then(|folder| meta::open_up(&folder, &fstat(&folder)?));
 }
 
-/// Makes a folder, on the disk if it is to `sync`, unless another session that copies the same tree just did.
+/// Makes a folder, and syncs it to the disk if `sync` is set. Another session that copies the same tree may have made
+/// it.
 fn make_folder(parent: &OwnedFd, name: &[u8], mode: u32, sync: bool) -> io::Result<()> {
     match mkdirat(parent, name, Mode::from_raw_mode(mode)) {
         Ok(()) | Err(Errno::EXIST) => {}

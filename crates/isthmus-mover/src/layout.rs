@@ -1,18 +1,18 @@
-//! How long blocks had better be, by how the files of this host lie on their storage.
+//! Chooses the block length by the layout of files on this host's storage.
 //!
-//! Lustre tells a file's stripes by an attribute (`lustre.lov`: `lov_user_md` of its `lustre_user.h`), other file
-//! systems a good length to read or write by `st_blksize` (`stat(2)`). A block that is no shorter than a stripe, or a
-//! part of one, is with one server.
+//! Lustre gives a file's stripes in an attribute (`lustre.lov`: `lov_user_md` of its `lustre_user.h`). Other file
+//! systems give a good length for reads and writes in `st_blksize` (`stat(2)`). With a block of one stripe, or a part
+//! of one, each request goes to one server.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::getxattr;
 
-/// The usual length of a block, and the longest that is chosen: longer ones overlap less. Bytes.
+/// The usual block length, and the longest one chosen. Bytes. With longer blocks, reading and sending overlap less.
 const USUAL: u64 = 1 << 20;
 const LONGEST: u64 = 4 << 20;
-/// Longest attribute that is read: some thousands of stripes. Bytes.
+/// Longest attribute that is read. Bytes; enough for some thousands of stripes.
 const ATTRIBUTE_MAX: usize = 64 << 10;
 
 /// A length for the blocks of what is read or written here: the same for the same places, for a partial file is gone on

@@ -1,20 +1,32 @@
-//! Files from site to site: verified block by block, resumable, sealed end to end.
+//! Copies files from site to site. Each block is verified; a transfer can be resumed; data is encrypted end to end.
 //!
-//! A client ([`client`]) and a service ([`server`]) converse over an endpoint, so over whatever
-//! lanes and routers lie between them. One side sends and the other receives, whichever of
-//! them began. From the outside in:
+//! A client ([`client`]) and a service ([`server`]) talk over an endpoint, and so over any lanes and routers between
+//! them. One side sends and the other receives; either side may have begun.
 //!
-//! - `sender` and `receiver` are the two sides' loops, each on one thread with its disk threads
-//!   (`pool`); `session` is the conversation, `port` the endpoint without `unsafe`;
-//! - `channel` carries control messages through TLS, `seal` encrypts blocks with its keys, and
-//!   `wire` is what both sides say;
-//! - `plan` chooses what is sent next, `gauge` how much at once; `journal` remembers what came,
-//!   `digest` is BLAKE3 of files by blocks;
-//! - `walk`, `expand` and `source` read, `landing`, `links` and `target` write, by `disk`; `confine` keeps them in.
+//! ```text
+//!   sender                                                receiver
+//!   walk, expand ── entries ──────────────────────▶ landing, links: compare with files here
+//!   plan ◀───────── answers: send, same, have … ─── target, journal
+//!   source ── blocks (read, digest, seal) ────────▶ target: open, compare digest, write, journal
+//!        └───────── session, channel, port: one endpoint ─────────┘
+//! ```
 //!
-//! Memory: buffers of at most [`client::Transfer::memory`] or [`config::ServeConfig::memory`]
-//! a session and side, 33 bytes a block of the at most 64 files of several blocks that are
-//! under way (at a sender only of those that it has to read again), and about a kilobyte for each of at most 16,384 announced entries.
+//! - `sender` and `receiver` are the loops of the two sides. Each has one thread, and disk threads (`pool`).
+//! - `session` orders the messages. `port` wraps the endpoint, so that its users need no `unsafe`.
+//! - `channel` carries control messages through TLS. `seal` encrypts blocks with keys of that channel. `wire` defines
+//!   the messages.
+//! - `plan` chooses the next block. `gauge` sets how many bytes are in flight. `journal` records the blocks that came.
+//!   `digest` is BLAKE3 of files by blocks.
+//! - `walk`, `expand` and `source` read files. `landing`, `links` and `target` write them. Both use `disk`. `confine`
+//!   keeps
+//!   all paths below the folder.
+//!
+//! Memory of each side of a session:
+//!
+//! - buffers: at most [`client::Transfer::memory`] or [`config::ServeConfig::memory`];
+//! - 33 bytes for each block of the at most 64 long files in progress (a sender needs this only for files that it reads
+//!   again);
+//! - about 1 kB for each of at most 16,384 announced entries.
 #![deny(unsafe_code)]
 
 mod admission;

@@ -1,8 +1,9 @@
-//! Whether a symbolic link that arrives leads out of the export: judged by where it leads, not by how it is spelt.
+//! Checks whether an incoming symbolic link leads out of the export. It checks where the link leads, not how it is
+//! written.
 //!
-//! What is not there yet is judged by its name: whatever is made there later is judged in its turn. A ".." after a
-//! name counts only where that name is a folder now: no client can make a folder a link later, but it could make
-//! one of a name that is free, and the ".." would then go up from wherever that leads.
+//! Parts of the path that do not exist yet are judged by their names, because whatever is made there later is checked
+//! too. A ".." after a name is accepted only if that name is a folder now. No client can turn a folder into a link
+//! later. But it could make a link of a free name, and the ".." would then go up from the link's target.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -14,15 +15,15 @@ use crate::confine;
 
 const OUTSIDE: &str = "which is outside of the export";
 
-/// The folder that links may lead to, and to all in it.
+/// The folder inside which links may lead.
 #[derive(Clone, Debug)]
 pub(crate) struct Bounds {
     root: Arc<OwnedFd>,
-    /// Where it is: absolute links may name it.
+    /// Its absolute path, which absolute links may contain.
     place: Vec<Vec<u8>>,
 }
 
-/// The names on the way to an open folder, as the kernel has them.
+/// The parts of an open folder's absolute path, as the kernel gives it.
 fn place(folder: impl AsFd) -> io::Result<Vec<Vec<u8>>> {
     let path = format!("/proc/self/fd/{}", folder.as_fd().as_raw_fd());
     let path = readlinkat(CWD, path, Vec::new())?;
@@ -34,7 +35,7 @@ fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 impl Bounds {
-    /// The folder `root` and all in it.
+    /// The bounds of the folder `root`.
     pub(crate) fn new(root: Arc<OwnedFd>) -> io::Result<Self> {
         let place = place(&*root)?;
         Ok(Self { root, place })
@@ -82,7 +83,7 @@ impl Bounds {
         confine::open_folder(&self.root, &at.join(&b'/')).is_ok()
     }
 
-    /// Where the part of the way leads that is there already.
+    /// Checks where the existing part of the path leads.
     fn leads_in(&self, at: &[Vec<u8>]) -> Result<(), &'static str> {
         for len in (1..=at.len()).rev() {
             let flags = OFlags::PATH | OFlags::CLOEXEC;

@@ -1,4 +1,4 @@
-//! What is kept of a file beside its content.
+//! The attributes of a file that are copied with its content.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -12,9 +12,9 @@ use rustix::io::Errno;
 use crate::names;
 use crate::wire::{Meta, Time, XATTRS_MAX};
 
-/// Permission bits that are kept: not those that lend a file's owner's rights.
+/// Permission bits that are copied: all but set-user-id and set-group-id, which lend the owner's rights.
 const MODE_KEPT: u32 = 0o1777;
-/// What an owner needs to read and to change attributes, whatever the file is to become.
+/// Permission bits that the owner needs to read the file and change its attributes, whatever its final bits.
 const MODE_OWN: u32 = 0o600;
 /// Longest list of names, and longest value, that the kernel gives. Bytes.
 const XATTR_LIST: usize = 64 << 10;
@@ -22,27 +22,27 @@ const XATTR_LIST: usize = 64 << 10;
 /// Extended attributes: name and value.
 type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// An extended attribute that is not kept, with all else there.
+/// An extended attribute that could not be copied; everything else was.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "it is there, but for its extended attribute {0}: {1}; shorten or remove that, or copy to a file system that takes it"
 )]
 pub(crate) struct Unkept(String, Errno);
 
-/// Whether all attributes are kept.
+/// Whether all attributes were copied.
 pub(crate) type Kept = Result<(), Unkept>;
 
-/// When the content changed last.
+/// Time of the last change of content.
 pub(crate) fn mtime(stat: &Stat) -> Time {
     (stat.st_mtime, stat.st_mtime_nsec as u32)
 }
 
-/// When anything of it changed last.
+/// Time of the last change of content or attributes.
 pub(crate) fn ctime(stat: &Stat) -> Time {
     (stat.st_ctime, stat.st_ctime_nsec as u32)
 }
 
-/// What `stat` says; no extended attributes.
+/// The attributes in `stat`; it has no extended attributes.
 pub(crate) fn of(stat: &Stat) -> Meta {
     Meta {
         mode: stat.st_mode & MODE_KEPT,
@@ -52,10 +52,10 @@ pub(crate) fn of(stat: &Stat) -> Meta {
     }
 }
 
-/// The users' extended attributes of an open file; none where the file system has none.
+/// The user's extended attributes of an open file. Empty if the file system has none.
 ///
 /// # Errors
-/// They are more than are carried, or cannot be read.
+/// They are longer than the limit, or cannot be read.
 pub(crate) fn xattrs(file: impl AsFd) -> io::Result<Xattrs> {
     read_xattrs(|names| flistxattr(&file, names), |name, value| fgetxattr(&file, name, value))
 }
@@ -96,14 +96,14 @@ fn read_xattrs(
     Ok(found)
 }
 
-/// The times as the system takes them.
+/// The times in the form of the system call.
 pub(crate) fn times(meta: &Meta) -> Timestamps {
     let spec = |time: Time| Timespec { tv_sec: time.0, tv_nsec: i64::from(time.1.min(999_999_999)) };
     Timestamps { last_access: spec(meta.atime), last_modification: spec(meta.mtime) }
 }
 
-/// Gives a new file what is kept: attributes, permissions, and last its times. Attributes that the file system does not
-/// take are told, and cost nothing else.
+/// Sets extended attributes, permissions and finally times of a new file. Extended attributes that the file system
+/// refuses are reported, and have no other effect.
 pub(crate) fn apply(file: impl AsFd, meta: &Meta) -> io::Result<Kept> {
     let mut kept = Ok(());
     for (name, value) in &meta.xattrs {
@@ -117,8 +117,8 @@ pub(crate) fn apply(file: impl AsFd, meta: &Meta) -> io::Result<Kept> {
     Ok(kept)
 }
 
-/// Gives a file or folder that was there before what is kept but for its times: attributes that it has not are
-/// taken away as well. It may be open without permission to read it (`O_PATH`).
+/// Sets all attributes but the times of an existing file or folder. Extended attributes that the source lacks are
+/// removed. The file may be open without permission to read it (`O_PATH`).
 pub(crate) fn renew(there: impl AsFd, stat: &Stat, meta: &Meta) -> io::Result<Kept> {
     let own = own_path(there);
     let wanted = meta.mode & MODE_KEPT;
@@ -137,7 +137,7 @@ pub(crate) fn renew(there: impl AsFd, stat: &Stat, meta: &Meta) -> io::Result<Ke
     Ok(kept)
 }
 
-/// Lets the owner of a folder read and change it.
+/// Gives the owner of a folder permission to read and change it.
 pub(crate) fn open_up(folder: impl AsFd, stat: &Stat) -> Result<(), Errno> {
     if stat.st_mode & 0o700 == 0o700 {
         return Ok(());
@@ -145,14 +145,14 @@ pub(crate) fn open_up(folder: impl AsFd, stat: &Stat) -> Result<(), Errno> {
     chmod(own_path(folder), beside_group(stat, stat.st_mode & MODE_KEPT | 0o700))
 }
 
-/// These permissions; a folder whose files are its group's stays one.
+/// These permissions, with the set-group-id bit of a folder kept.
 fn beside_group(stat: &Stat, mode: u32) -> Mode {
     let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
     let group = if is_folder { stat.st_mode & 0o2000 } else { 0 };
     Mode::from_raw_mode(mode | group)
 }
 
-/// The path by which the system knows what is open, whatever it was opened for.
+/// The path below /proc of an open file, which works for every kind of descriptor.
 fn own_path(open: impl AsFd) -> String {
     format!("/proc/self/fd/{}", open.as_fd().as_raw_fd())
 }
@@ -181,7 +181,7 @@ fn check_name(name: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// What is said of an attribute that was not taken; nothing where a file system has none at all.
+/// The report about an attribute that was refused. None if the file system has no attributes at all.
 fn unkept(name: &[u8], error: Errno) -> Kept {
     if error == Errno::OPNOTSUPP { Ok(()) } else { Err(Unkept(names::shown(name), error)) }
 }

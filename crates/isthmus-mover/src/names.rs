@@ -1,10 +1,10 @@
-//! Names that come from the other side, and our own beside the user's files.
+//! Checks names from the other side, and makes the names of partial files.
 
 /// Longest name of one file that Linux takes. Bytes.
 pub const NAME_MAX: usize = 255;
-/// Longest path within a transfer: the destination's own path needs room too. Bytes.
+/// Longest path within a transfer. Bytes; below the system's 4096, because the destination's own path is added.
 pub const PATH_MAX: usize = 3072;
-/// Most folders within each other.
+/// Limit on the depth of nested folders.
 pub const DEPTH_MAX: usize = 200;
 
 const OWN: &str = ".isthmus-";
@@ -26,18 +26,18 @@ pub enum NameError {
     TooLong(String),
 }
 
-/// Most characters of a path that people are shown.
+/// Limit on the characters of a path in messages.
 const SHOWN_MAX: usize = 300;
-/// Most characters of a text of the other side that people are shown: a path, and why.
+/// Limit on the characters of a text from the other side in messages: a path and a reason.
 const TEXT_MAX: usize = 4 * PATH_MAX;
 
-/// Shows bytes of a name to people: no control characters, no more than a line. A longer one loses its
-/// middle: its beginning tells where it is, its end what it is.
+/// Formats a path for people: without control characters, at most one line. A longer path loses its middle, because its
+/// start tells where it is and its end what it is.
 pub fn shown(path: &[u8]) -> String {
     cut(&String::from_utf8_lossy(path), SHOWN_MAX)
 }
 
-/// Shows what the other side says: no control characters. The end of it, which says why, is never cut off.
+/// Formats a text from the other side: without control characters. The end says why, so it is never cut off.
 pub fn said(text: &str) -> String {
     cut(text, TEXT_MAX)
 }
@@ -77,8 +77,8 @@ pub fn check(path: &[u8]) -> Result<(), NameError> {
     Ok(())
 }
 
-/// As [`check`], of what a user wrote after an export's name: empty components, "." and a
-/// trailing slash are taken out first. Empty: the export itself.
+/// Like [`check`], for a path that a user wrote after an export's name. Empty components, "." and a trailing slash are
+/// removed first. An empty path is the export itself.
 pub fn tidy(path: &[u8]) -> Result<Vec<u8>, NameError> {
     if path.first() == Some(&b'/') {
         return Err(NameError::Escapes(shown(path)));
@@ -92,7 +92,7 @@ pub fn tidy(path: &[u8]) -> Result<Vec<u8>, NameError> {
     Ok(tidy)
 }
 
-/// The folder and the name of a path; no folder for a name alone.
+/// The folder and the name of a path. The folder is empty for a name alone.
 pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|byte| *byte == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),
@@ -106,7 +106,7 @@ pub fn unslashed(path: &[u8]) -> &[u8] {
     &path[..end]
 }
 
-/// Joins two paths, of which either may be empty.
+/// Joins two paths. Either may be empty.
 pub fn join(folder: &[u8], name: &[u8]) -> Vec<u8> {
     match (folder, name) {
         (b"", name) => name.to_vec(),
@@ -115,32 +115,31 @@ pub fn join(folder: &[u8], name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The path of something at the destination, where a single file has the new name `name`.
+/// The path of an entry at the destination, if a single file has the new name `name`.
 pub fn called(name: Option<&[u8]>, path: &[u8]) -> Vec<u8> {
     name.filter(|_| !path.contains(&b'/')).unwrap_or(path).to_vec()
 }
 
-/// What a file is called while it is not whole, and its journal.
+/// The names of the partial file and its journal.
 pub fn partial(name: &[u8]) -> (String, String) {
     let short = &blake3::hash(name).to_hex()[..16];
     (format!("{OWN}{short}.part"), format!("{OWN}{short}.journal"))
 }
 
-/// The same of a file of which several processes bring a share each: `tag` tells its version, and
-/// each has a journal.
+/// The same for a file that several processes write together. `tag` tells its version, and each process has a journal.
 pub fn partial_shared(name: &[u8], tag: &[u8], rank: u32) -> (String, String) {
     let [short, tag] = [name, tag].map(|bytes| blake3::hash(bytes).to_hex()[..16].to_owned());
     (format!("{OWN}{short}-{tag}.part"), format!("{OWN}{short}-{tag}.{rank}.journal"))
 }
 
-/// Whether a name is one that [`partial_shared`] makes of a file that is called `name`.
+/// Whether `found` is a name that [`partial_shared`] makes for a file called `name`.
 pub fn is_shared_of(found: &[u8], name: &[u8]) -> bool {
     let start = format!("{OWN}{}-", &blake3::hash(name).to_hex()[..16]);
     is_partial(found) && found.starts_with(start.as_bytes())
 }
 
-/// Whether a name is one that these make: never copied, never taken as a destination. A user's file may
-/// well begin likewise.
+/// Whether a name is one of a partial file or journal. Such files are never copied, and never a
+/// destination. The check is exact, because a user's own file may begin the same way.
 pub fn is_partial(name: &[u8]) -> bool {
     let Some((short, rest)) = name.strip_prefix(OWN.as_bytes()).and_then(|rest| rest.split_at_checked(16))
     else {

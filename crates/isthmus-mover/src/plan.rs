@@ -1,27 +1,27 @@
-//! The sender's plan: which pieces of which files make up the next block. Pure.
+//! The sender's plan: which pieces of which files form the next block. No I/O is done here.
 //!
-//! Files are sent in the order in which they were announced. A file longer than a block is
-//! cut at multiples of it; shorter ones share a block. A sender trusts that a receiver wants
-//! what it is told of, and sends before the answer comes: up to a bound before the first
-//! answer, then until an answer shows that something is there already; on a short path nothing.
+//! Files are sent in the order of their announcement. A file longer than a block is cut at multiples of the block
+//! length. Shorter files share a block. The sender expects the receiver to want all files, so it sends before the
+//! answers come. Up to the first answer, the amount sent ahead is limited. After it, the sender goes on like this until
+//! an answer shows that the receiver already has something. On a short path nothing is sent ahead.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::wire::{Answer, PIECES_MAX};
 
-/// A piece of a file that is to be read.
+/// A piece of a file to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The entry's number.
     pub id: u64,
-    /// Where it begins. Bytes.
+    /// Its offset in the file. Bytes.
     pub offset: u64,
     /// How long it is. Bytes.
     pub len: u64,
 }
 
-/// An answer that fits no question.
+/// An answer about an entry that was not asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an answer about entry {0}, which was not asked about")]
 pub struct Unasked(pub u64);
@@ -30,26 +30,26 @@ pub struct Unasked(pub u64);
 struct File {
     size: u64,
     answered: bool,
-    /// The next block that was not looked at yet, and the end of what is sent.
+    /// The next block to look at, and the end of the blocks to send.
     next: u64,
     end: u64,
-    /// Blocks that are there: first and count, rising.
+    /// Blocks that the receiver has, in order: first and count.
     have: VecDeque<(u64, u64)>,
 }
 
-/// See the module.
+/// The plan; see the module.
 #[derive(Debug)]
 pub struct Plan {
     block: u64,
     trusting: bool,
-    /// Whether anything, and how much more, may be sent before the first answer. Bytes.
+    /// Whether blocks may be sent before the first answer, and how many bytes more.
     runs_ahead: bool,
     ahead: u64,
     answers: bool,
     files: BTreeMap<u64, File>,
     queue: VecDeque<u64>,
     exhausted: Vec<u64>,
-    /// With what each takes at the receiver until then. Bytes.
+    /// Entries that are not settled, with the memory of each at the receiver. Bytes.
     unsettled: BTreeMap<u64, usize>,
     weight: usize,
 }
@@ -69,7 +69,7 @@ impl File {
 }
 
 impl Plan {
-    /// A plan for blocks of `block` bytes, that sends `ahead` bytes before the first answer.
+    /// Makes a plan for blocks of `block` bytes that sends at most `ahead` bytes before the first answer.
     pub fn new(block: u64, ahead: u64) -> Self {
         Self {
             block,
@@ -85,24 +85,24 @@ impl Plan {
         }
     }
 
-    /// So many bytes more may go before the first answer. Nothing, where none were to go at all.
+    /// Allows `more` more bytes before the first answer, unless none were allowed at all.
     pub fn run_ahead(&mut self, more: u64) {
         if self.runs_ahead {
             self.ahead += more;
         }
     }
 
-    /// Nothing more is sent before its own answer has come.
+    /// From now on no file is sent before its own answer has come.
     pub fn distrust(&mut self) {
         self.trusting = false;
     }
 
-    /// Whether the receiver has said of this file what it wants.
+    /// Whether the receiver has answered for this file.
     pub fn is_answered(&self, id: u64) -> bool {
         self.files.get(&id).is_none_or(|file| file.answered)
     }
 
-    /// An entry that the receiver is told of; of a file its length.
+    /// Adds an announced entry. A file has a length.
     pub fn announce(&mut self, id: u64, size: Option<u64>) {
         self.unsettled.insert(id, 0);
         if let Some(size) = size {
@@ -110,7 +110,7 @@ impl Plan {
         }
     }
 
-    /// A file of so many bytes, of which these blocks are sent; all of them, if it is one block.
+    /// Adds a file of `size` bytes, of which these blocks are sent. A file of one block is sent whole.
     pub fn announce_blocks(&mut self, id: u64, size: u64, blocks: Range<u64>) {
         self.unsettled.insert(id, 0);
         let Range { start: next, end } = blocks;
@@ -118,7 +118,7 @@ impl Plan {
         self.queue.push_back(id);
     }
 
-    /// The receiver's answer about a file. True where it is the last word about it.
+    /// Takes the receiver's answer about a file. True if the answer settles the file.
     ///
     /// # Errors
     /// [`Unasked`].
@@ -131,7 +131,7 @@ impl Plan {
             Answer::Send => {}
             Answer::Have(ranges) | Answer::Perhaps(ranges) => {
                 self.trusting = false;
-                // Ranges that do not rise would only make it send what is there.
+                // Ranges out of order would only make it send blocks that are there.
                 let mut end = 0;
                 let rising = ranges.iter().copied().filter(|(first, count)| {
                     let rises = *first >= end && first.checked_add(*count).is_some();
@@ -155,12 +155,12 @@ impl Plan {
         Ok(false)
     }
 
-    /// Nothing more of this file is sent; its outcome is still awaited.
+    /// Sends nothing more of this file. Its outcome is still expected.
     pub fn abandon(&mut self, id: u64) {
         self.files.remove(&id);
     }
 
-    /// The last word about an entry has been said. False where it had been before.
+    /// Settles an entry. False if it was settled before.
     pub fn settle(&mut self, id: u64) -> bool {
         self.files.remove(&id);
         let settled = self.unsettled.remove(&id);
@@ -168,19 +168,19 @@ impl Plan {
         settled.is_some()
     }
 
-    /// An entry that was announced takes so much at the receiver until it is settled. Bytes.
+    /// Sets the memory that an announced entry takes at the receiver until it is settled. Bytes.
     pub fn weigh(&mut self, id: u64, weight: usize) {
         if let Some(before) = self.unsettled.get_mut(&id) {
             self.weight = self.weight - std::mem::replace(before, weight) + weight;
         }
     }
 
-    /// What all such entries take. Bytes.
+    /// Memory that all unsettled entries take at the receiver. Bytes.
     pub fn weight(&self) -> usize {
         self.weight
     }
 
-    /// How many entries are announced and not settled.
+    /// Number of entries that are announced and not settled.
     pub fn unsettled(&self) -> usize {
         self.unsettled.len()
     }
@@ -190,14 +190,12 @@ impl Plan {
         self.unsettled.first_key_value().is_none_or(|(first, _)| *first >= id)
     }
 
-    /// Files of several blocks of which all that is to be sent has been handed out since the
-    /// last call.
+    /// Files of several blocks whose last piece was handed out since the last call.
     pub fn take_exhausted(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.exhausted)
     }
 
-    /// The pieces of the next block; none while there is nothing to send, or nothing that
-    /// may be sent before more answers come.
+    /// The pieces of the next block. None while nothing is to send, or nothing may be sent before more answers come.
     pub fn next_block(&mut self) -> Option<Vec<Part>> {
         let mut batch: Vec<Part> = Vec::new();
         let mut room = self.block;

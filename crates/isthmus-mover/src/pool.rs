@@ -16,32 +16,32 @@ use crate::source::{HEAD_ROOM, Read, Source, put_header, read_block};
 use crate::target::{Reserved, Target};
 use crate::wire::{Header, Outcome, Verdict};
 
-/// The seal of what is sent, as soon as there is one, and the next block's number.
+/// The seal of outgoing blocks, once it is known, and the number of the next block.
 #[derive(Debug, Default)]
 pub(crate) struct Sealing {
     pub(crate) seal: OnceLock<Seal>,
     next: AtomicU64,
 }
 
-/// A block in its buffer: what of it was read, and what of it is to be sent.
+/// A block in its buffer: the parts that were read, and those to send.
 #[derive(Debug)]
 pub(crate) struct Block {
     pub(crate) buffer: Buffer,
     pub(crate) read: Read,
-    /// The message, once it is sealed.
+    /// Where the message is in the buffer, once it is sealed.
     pub(crate) message: Option<std::ops::Range<usize>>,
 }
 
-/// What a disk thread is to do.
+/// A job for a disk thread.
 #[derive(Debug)]
 pub(crate) enum Job {
     /// Read these pieces, and seal the block if there is a seal yet.
     Read { parts: Vec<(Part, Arc<Source>)>, buffer: Buffer, block: u64, sealing: Arc<Sealing> },
     /// Seal a block that was read before.
     Seal { block: Block, sealing: Arc<Sealing> },
-    /// Look whether this file is what it was; where that is doubtful, by all its blocks, some at a time.
+    /// Check whether this file is unchanged. If that is doubtful, read all its blocks, some at a time.
     Verdict { id: u64, source: Arc<Source>, block: u64, is_doubtful: bool },
-    /// Open a block and write its pieces to these files; none for those not wanted any more.
+    /// Decrypt a block and write its pieces to these files. Pieces that are no longer wanted have no file.
     Write {
         header: Header,
         lead: usize,
@@ -50,17 +50,17 @@ pub(crate) enum Job {
         targets: Vec<Option<Arc<Target>>>,
         seal: Arc<Seal>,
     },
-    /// Take the next of the space that a file will need, from here on.
+    /// Reserve the next step of a file's space, from here on.
     Reserve { id: u64, target: Arc<Target>, from: u64 },
     /// The sender has read a file to its end.
     Close { id: u64, target: Arc<Target>, verdict: Verdict },
 }
 
-/// What a disk thread did.
+/// The result of a job.
 #[derive(Debug)]
 pub(crate) enum Done {
     Read(Block),
-    /// None: there is more to look at, when the blocks that wait have had their turn.
+    /// No verdict yet: more must be read, after the blocks that wait.
     Verdict {
         id: u64,
         verdict: Option<Verdict>,
@@ -76,17 +76,17 @@ pub(crate) enum Done {
         id: u64,
         outcome: Option<Outcome>,
     },
-    /// There is more to take from here on, when the blocks that wait have had their turn.
+    /// More space must be reserved from here on, after the blocks that wait.
     Reserved {
         id: u64,
         target: Arc<Target>,
         until: u64,
     },
-    /// Nothing of this session is worth anything any more.
+    /// A block was corrupt: the session must end.
     Damaged(String),
 }
 
-/// The threads; they end when it is dropped, after what they are at.
+/// The threads. When this is dropped, they end after their present job.
 pub(crate) struct Pool {
     jobs: Option<Sender<Job>>,
     threads: Vec<JoinHandle<()>>,

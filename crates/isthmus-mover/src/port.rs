@@ -1,7 +1,7 @@
-//! An endpoint, safely: buffers are handed over with an operation and come back with its end.
+//! A safe interface to an endpoint. An operation takes its buffer by value, and returns it when it ends.
 //!
-//! With `disk.rs` the place of this crate with `unsafe` code. A thread waits for completions and passes
-//! each to the inbox that its operation named.
+//! Only this file and `disk.rs` of the crate have `unsafe` code. A thread waits for completions, and passes each one to
+//! the inbox that its operation named.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,42 +19,41 @@ use parking_lot::Mutex;
 
 use crate::buffer::Buffer;
 
-/// How often the thread looks whether the port is being closed.
+/// Interval at which the thread checks whether the port is being closed.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What an operation came to.
+/// The result of an operation.
 #[derive(Debug)]
 pub(crate) struct News {
     /// The operation's number.
     pub(crate) operation: u64,
-    /// As given with the operation.
+    /// The key that was given with the operation.
     pub(crate) key: u64,
-    /// The buffer, the caller's again.
+    /// The buffer, returned to the caller.
     pub(crate) buffer: Buffer,
-    /// How much of it was sent or received. Bytes.
+    /// Number of bytes sent or received.
     pub(crate) len: usize,
     /// Tag of the message.
     pub(crate) tag: u64,
-    /// Who is at the other end.
+    /// The peer at the other end.
     pub(crate) peer: Option<PeerId>,
     /// Why it failed.
     pub(crate) error: Option<String>,
 }
 
-/// Where news go.
+/// The receiver of results.
 pub(crate) trait Inbox: Send {
     fn put(&self, news: News);
 }
 
 impl<T: From<News> + Send> Inbox for Sender<T> {
     fn put(&self, news: News) {
-        // Nobody there any more: the buffer is dropped.
+        // If the receiver is gone, the buffer is dropped.
         let _ = self.send(news.into());
     }
 }
 
-/// Operations under way. Numbers are not used again: a late [`Port::cancel`] must not end
-/// another's.
+/// The pending operations. Numbers are never used again, so a late [`Port::cancel`] cannot hit another operation.
 #[derive(Default)]
 struct Table {
     next: u64,
@@ -67,7 +66,7 @@ struct Posted {
     inbox: Box<dyn Inbox>,
 }
 
-/// See the module.
+/// An endpoint with its thread; see the module.
 pub(crate) struct Port {
     endpoint: Arc<Endpoint>,
     posted: Arc<Mutex<Table>>,
@@ -76,11 +75,12 @@ pub(crate) struct Port {
 
 impl Port {
     pub(crate) fn open(settings: &Settings) -> Result<Self, OpenError> {
-        // Clients know a service by its host and port; both ends prove who they are in their session.
+        // Clients know only the host and port of a service. Both ends authenticate in their session.
         let settings = &Settings { admission: Admission::Open, ..settings.clone() };
         let endpoint = Endpoint::open(settings, None, Arc::default())?;
-        // Sessions are encrypted from end to end, or plain at both ends because they were configured so.
-        endpoint.let_lanes_be_plain();
+        // Sessions are encrypted from end to end, unless both ends were configured otherwise. So lanes need no
+        // encryption.
+        endpoint.allow_plain_lanes();
         let posted: Arc<Mutex<Table>> = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));
         std::thread::Builder::new().name("mover-port".to_owned()).spawn({
@@ -94,8 +94,8 @@ impl Port {
         self.endpoint.address()
     }
 
-    /// There will be one peer, which this side calls: what is sent first goes with the lane's first word. About so
-    /// many `bytes` are to go there.
+    /// Tells the endpoint that there will be one peer, which this side connects to. The first message then goes with
+    /// the lane's first bytes. About `bytes` bytes will be sent.
     pub(crate) fn call_one(&self, bytes: u64) {
         self.endpoint.call_one(bytes);
     }
@@ -125,8 +125,8 @@ impl Port {
         self.send_by(Options::default(), peer, tag, (buffer.into(), range), key, inbox)
     }
 
-    /// The same, of which nothing goes before there is a receive for it: so the other side needs memory for what it
-    /// receives and for nothing else, at the price of a round trip.
+    /// Like [`Port::send`], but nothing is sent before the other side has posted a receive. So the other side needs no
+    /// memory for unexpected messages. It costs a round trip.
     pub(crate) fn send_when_wanted(
         &self,
         peer: PeerId,
@@ -140,7 +140,7 @@ impl Port {
         self.send_by(options, peer, tag, (buffer, range), key, inbox)
     }
 
-    /// The same, of what ends when it is there, or cannot be brought there.
+    /// Like [`Port::send`], but it ends only when the message is delivered or cannot be delivered.
     pub(crate) fn deliver(
         &self,
         peer: PeerId,
@@ -190,12 +190,12 @@ impl Port {
         })
     }
 
-    /// Takes a receive back that [`Port::recv`] gave this number; its buffer comes as news.
+    /// Cancels the receive to which [`Port::recv`] gave this number. Its buffer comes back through the inbox.
     pub(crate) fn cancel(&self, receive: u64) {
         self.endpoint.cancel(receive);
     }
 
-    /// Drops one message that nobody has received; the news' error says that there is none.
+    /// Drops one message that no receive has taken. If there is none, the result has an error.
     pub(crate) fn discard(&self, peer: PeerId, tag: u64, key: u64, inbox: impl Inbox + 'static) {
         let _ = self.post(Vec::new().into(), 0..0, key, inbox, |_, context| {
             let options = Options { context, notify: true, ..Options::default() };
@@ -204,7 +204,7 @@ impl Port {
         });
     }
 
-    /// Ends it, of a process that ends: the other side is told, and nobody waits for whether it heard that.
+    /// Closes the port of a process that ends. It tells the other side, and does not wait for an answer.
     pub(crate) fn leave(&self) {
         self.endpoint.leave();
     }
@@ -220,7 +220,7 @@ impl Port {
         let bytes = &mut buffer[range];
         // The buffer's memory stays where it is while the buffer moves.
         let iov = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }];
-        // Known before it starts: its end may come at once.
+        // Enter it in the table before it starts, because it may end at once.
         let posted = Posted { key, buffer, inbox: Box::new(inbox) };
         let mut table = self.posted.lock();
         let number = table.next;
@@ -254,11 +254,11 @@ fn pump(endpoint: &Endpoint, posted: &Mutex<Table>, stop: &AtomicBool) {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        // The thread ends by itself, soon; nobody waits for that.
+        // The thread ends soon by itself and is not joined.
         self.stop.store(true, Ordering::Relaxed);
         self.endpoint.close();
-        // A lane that did not end in time may still write into buffers that were posted, so
-        // they are never freed. The process ends soon: it had one port.
+        // A lane that did not end in time may still write into posted buffers, so they are never freed. The process
+        // ends soon anyway: it has only one port.
         std::mem::forget(std::mem::take(&mut *self.posted.lock()));
     }
 }

@@ -1,4 +1,4 @@
-//! The side that gets the files.
+//! The loop of the side that receives files.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use crate::wire::{
     Answer, BATCH_MAX, Control, ENTRIES_BYTES, ENTRIES_OPEN, Entry, Header, Kind, Outcome, Status, Trouble,
 };
 
-/// Blocks that are kept beside what the sender wants to have under way.
+/// Buffers posted beyond the sender's window, so that it never waits for one. Count.
 const SPARE: u64 = 4;
-/// Longest rest of the loop.
+/// Longest sleep of the loop, so that timers are checked.
 const REST: Duration = Duration::from_millis(200);
 
-/// How a side receives.
+/// Limits of the receiving side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receiving {
     pub(crate) block: u64,
@@ -54,7 +54,7 @@ pub(crate) struct ReceivingSide<'a> {
     pool: Pool,
     seal: Option<Arc<Seal>>,
     targets: HashMap<u64, Arc<Target>>,
-    /// What each of them takes, and all. Bytes.
+    /// Memory of each entry, and of all. Bytes.
     weights: HashMap<u64, usize>,
     announced: usize,
     large: usize,
@@ -62,7 +62,7 @@ pub(crate) struct ReceivingSide<'a> {
     parked: Vec<Parked>,
     answers: Vec<(u64, Answer)>,
     outcomes: Vec<(u64, Outcome)>,
-    /// Buffers: made, and those that wait for a block.
+    /// Buffers that were made, and those posted for a block.
     made: u64,
     posted: u64,
     /// Blocks with the disk threads.
@@ -71,10 +71,10 @@ pub(crate) struct ReceivingSide<'a> {
     status: Status,
     other: Heard,
     told: (Instant, Status, u64),
-    /// How long blocks waited for a free thread, and there were none.
+    /// Two times: blocks waited for a free thread; there were no blocks.
     spans: Spans<2>,
     totals: Option<(u64, u64)>,
-    /// Folders of which the end was not announced.
+    /// Folders whose end was not announced yet.
     folders: u64,
     files: u64,
     bytes_done: u64,
@@ -121,10 +121,10 @@ impl<'a> ReceivingSide<'a> {
         })
     }
 
-    /// Receives it all; `heard` came before.
+    /// Receives all files. `heard` are messages that came before.
     pub(crate) fn run(mut self, heard: Vec<Control>) -> Result<Summary, MoverError> {
         match self.converse(heard) {
-            // The sender does not wait until its last word, that it has finished, is delivered.
+            // The sender does not wait for the delivery of its last message, Finished.
             Err(MoverError::Lost(_)) if self.is_complete() => Ok(self.summary),
             Err(error) => {
                 self.wire.end(&error);
@@ -142,15 +142,15 @@ impl<'a> ReceivingSide<'a> {
                 if control == Control::Finished {
                     finished = true;
                 } else {
-                    self.hear(control)?;
+                    self.on_control(control)?;
                 }
             }
-            // Blocks of files that were not wanted may still be with the disk threads.
+            // Disk threads may still have blocks of files that were not wanted.
             if finished && self.writing == 0 && self.closing == 0 {
                 return self.finish();
             }
             self.unpark()?;
-            self.speak()?;
+            self.send_answers()?;
             self.measure();
             let inbox = self.wire.inbox.clone();
             let first = inbox.recv_timeout(REST).ok();
@@ -169,7 +169,7 @@ impl<'a> ReceivingSide<'a> {
         }
     }
 
-    /// All that the sender has is here.
+    /// Whether all entries of the sender are settled.
     fn is_complete(&self) -> bool {
         self.totals.is_some() && self.folders == 0 && self.targets.is_empty() && self.parked.is_empty()
     }
@@ -178,13 +178,13 @@ impl<'a> ReceivingSide<'a> {
         if !self.is_complete() {
             return Err(MoverError::Refused("the sender ended before all was settled".to_owned()));
         }
-        self.speak()?;
+        self.send_answers()?;
         self.tell(true);
         Ok(())
     }
 
-    /// Says what is to be said of entries.
-    fn speak(&mut self) -> Result<(), MoverError> {
+    /// Sends the answers and outcomes that wait.
+    fn send_answers(&mut self) -> Result<(), MoverError> {
         let mut batch = Vec::new();
         let mut len = 0;
         for (id, answer) in std::mem::take(&mut self.answers) {
@@ -218,12 +218,12 @@ impl<'a> ReceivingSide<'a> {
         self.wire.flush()
     }
 
-    /// Keeps as many buffers posted as the sender wants to have under way.
+    /// Keeps as many buffers posted as the sender's window needs.
     fn post_blocks(&mut self) -> Result<(), MoverError> {
         let size = HEAD_ROOM as u64 + self.receiving.block + TAG_LEN as u64;
         let round_trip = self.wire.round_trip();
         let wanted = at_first(round_trip).max(self.other.now.window).div_ceil(self.receiving.block) + SPARE;
-        // Where the disk is behind, a sender that is far goes on while there is memory; one that is near waits.
+        // If the disk is slow, a far sender goes on while there is memory, and a near one waits.
         let room = self.receiving.memory / size;
         let most = if is_near(round_trip) { room.min(wanted + SPARE) } else { room }.max(SPARE);
         while self.made < most && self.posted < wanted {
@@ -255,7 +255,7 @@ impl<'a> ReceivingSide<'a> {
         Ok(())
     }
 
-    /// Hands over the blocks whose entries are known by now.
+    /// Gives the disk threads the parked blocks whose entries are known now.
     fn unpark(&mut self) -> Result<(), MoverError> {
         let Some(seal) = self.seal.clone() else { return Ok(()) };
         let mut at = 0;
@@ -311,7 +311,7 @@ impl<'a> ReceivingSide<'a> {
         match &outcome {
             Outcome::Done(digest) => {
                 self.summary.bytes += target.bytes();
-                // No digest: others have yet to bring their shares of it.
+                // Without a digest, other processes still have to bring their shares.
                 if let Some(digest) = digest {
                     self.summary.files += 1;
                     let path = Named(target.path().to_vec());
@@ -331,7 +331,7 @@ impl<'a> ReceivingSide<'a> {
         }
     }
 
-    fn hear(&mut self, control: Control) -> Result<(), MoverError> {
+    fn on_control(&mut self, control: Control) -> Result<(), MoverError> {
         match control {
             Control::Opened { .. } => {}
             Control::Entries(entries) => {
@@ -405,7 +405,7 @@ impl<'a> ReceivingSide<'a> {
                 self.outcomes.push((id, outcome));
             }
             Prepared::Asked(answer, target) => {
-                let have = self.note(&answer, path, size);
+                let have = self.report_answer(&answer, path, size);
                 self.bytes_done += have;
                 self.answers.push((id, answer));
                 match target {
@@ -427,8 +427,8 @@ impl<'a> ReceivingSide<'a> {
         Ok(())
     }
 
-    /// Tells who watches of an answer. Returns how many bytes need not come.
-    fn note(&mut self, answer: &Answer, path: Named, size: u64) -> u64 {
+    /// Tells the watcher about an answer. Returns the number of bytes that need not come.
+    fn report_answer(&mut self, answer: &Answer, path: Named, size: u64) -> u64 {
         match answer {
             Answer::Send => 0,
             Answer::Have(ranges) | Answer::Perhaps(ranges) => {
@@ -456,7 +456,7 @@ impl<'a> ReceivingSide<'a> {
         }
     }
 
-    /// Accounts for the time until now by what the disk threads were at, and looks what they are at.
+    /// Charges the time until now to the states that the disk threads were in, and reads their new states.
     fn measure(&mut self) {
         let (is_busy, is_idle) = (self.writing > self.pool.threads(), self.writing == 0);
         self.spans.change(Instant::now(), [is_busy, is_idle]);
@@ -479,7 +479,7 @@ impl<'a> ReceivingSide<'a> {
         };
         self.told = (Instant::now(), self.status, self.spans.ns[1]);
         (self.watch)(Notice::Progress(Progress {
-            // What went ahead of the answer that it is here already counts once.
+            // A block that came before the answer "have" counts once.
             bytes: (self.bytes_done + self.status.bytes)
                 .min(self.totals.map_or(u64::MAX, |(_, bytes)| bytes)),
             bytes_total: self.totals.map(|(_, bytes)| bytes),

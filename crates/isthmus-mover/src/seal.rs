@@ -1,39 +1,39 @@
-//! Blocks in sealed envelopes: AES-256-GCM, one key for each direction of a session.
+//! Encrypts blocks: AES-256-GCM, with one key for each direction of a session.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
 
-/// What sealing adds to a block. Bytes.
+/// Length of the tag that sealing adds to a block. Bytes.
 pub const TAG_LEN: usize = 16;
 /// Length of a key. Bytes.
 pub const KEY_LEN: usize = 32;
 
-/// One direction's key; none where networks are trusted.
+/// The key of one direction. None if blocks are not encrypted.
 #[derive(Debug)]
 pub struct Seal(Option<LessSafeKey>);
 
-/// A block that was not sealed by the other side as it is.
+/// A block is not as the other side sealed it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a block was changed on its way")]
 pub struct Broken;
 
 impl Seal {
-    /// Blocks stay as they are.
+    /// A seal that does not encrypt.
     pub fn none() -> Self {
         Self(None)
     }
 
-    /// Seals by this key, which seals nothing else.
+    /// A seal with this key. The key must not be used for anything else.
     pub fn new(key: &[u8; KEY_LEN]) -> Result<Self, Broken> {
         let key = UnboundKey::new(&AES_256_GCM, key).map_err(|_| Broken)?;
         Ok(Self(Some(LessSafeKey::new(key))))
     }
 
-    /// What sealing adds. Bytes.
+    /// Bytes that sealing adds to a block.
     pub fn overhead(&self) -> usize {
         if self.0.is_some() { TAG_LEN } else { 0 }
     }
 
-    /// Encrypts `body`; the tag covers `header` too. A `number` is used once.
+    /// Encrypts `body`. The tag covers `header` too. Each `number` must be used only once.
     pub fn seal(&self, number: u64, header: &[u8], body: &mut [u8]) -> Result<Option<[u8; TAG_LEN]>, Broken> {
         let Some(key) = &self.0 else { return Ok(None) };
         let tag =
@@ -43,8 +43,8 @@ impl Seal {
         Ok(Some(bytes))
     }
 
-    /// Decrypts what follows the first `lead` bytes, the header: body and tag. Returns the body, which begins where the
-    /// header did: what begins with a page is to be written so.
+    /// Decrypts the body and tag after the header, which is the first `lead` bytes. Returns the body, moved to where
+    /// the header was, so that it starts at a page.
     pub fn open<'a>(&self, number: u64, lead: usize, message: &'a mut [u8]) -> Result<&'a mut [u8], Broken> {
         let Some(key) = &self.0 else {
             let body = message.len().checked_sub(lead).ok_or(Broken)?;

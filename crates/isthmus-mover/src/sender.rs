@@ -1,4 +1,4 @@
-//! The side that has the files.
+//! The loop of the side that sends files.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,47 +24,48 @@ use crate::wire::{
     Verdict,
 };
 
-/// What is sent before the first answer: more than a path of 1 Gb/s carries in four round trips, or one of 5 Gb/s
-/// in one, if they are so long, and as many times more on a longer one: the answer may be lost at first. Bytes.
+/// Bytes sent before the first answer, and the round trip up to which this holds; on a longer path it is more in
+/// proportion. It is more than 1 Gb/s carries in four such round trips, or 5 Gb/s in one, because the first answer may be
+/// lost.
 const AHEAD: u64 = 8 << 20;
 const AHEAD_TRIP: Duration = Duration::from_millis(12);
-/// Answers come at once over a path of a round trip below this: nothing goes ahead of them.
+/// With a round trip below this, answers come at once, so nothing is sent ahead of them.
 const PROMPT: Duration = Duration::from_millis(5);
-/// Files of several blocks among them: each costs the receiver two descriptors.
+/// Limit on announced files of several blocks: each costs the receiver two descriptors.
 pub(crate) const LARGE_OPEN: usize = 64;
-/// Longest rest of the loop.
+/// Longest sleep of the loop, so that timers are checked.
 const REST: Duration = Duration::from_millis(200);
 
-/// How a side sends.
+/// Limits of the sending side.
 #[derive(Clone, Debug)]
 pub(crate) struct Sending {
     pub(crate) block: u64,
-    /// Most bytes of buffers.
+    /// Limit on the memory of buffers. Bytes.
     pub(crate) memory: u64,
     /// Disk threads.
     pub(crate) threads: usize,
     pub(crate) disk: Disk,
-    /// Most bytes a second; 0: no limit.
+    /// The user's rate limit. Bytes/s; 0: no limit.
     pub(crate) rate: u64,
     pub(crate) rules: Rules,
 }
 
 struct Flying {
     source: Arc<Source>,
-    /// Blocks that are there already: first and count.
+    /// Blocks that the receiver already has: first and count.
     have: Vec<(u64, u64)>,
     /// Blocks handed to the disk threads and not read yet.
     reading: u64,
-    /// All its blocks were handed out.
+    /// All its blocks were given to the disk threads.
     exhausted: bool,
     closed: bool,
-    /// What is there may be of another version.
+    /// The receiver's blocks may be of another version of the file.
     is_doubtful: bool,
 }
 
 enum Entity {
     File(Flying),
-    /// A folder or a symbolic link; nothing is told of a folder's end.
+    /// A folder or a symbolic link. The watcher is not told about a folder's end.
     Other {
         path: Vec<u8>,
         what: Option<What>,
@@ -81,32 +82,31 @@ pub(crate) struct SendingSide<'a> {
     walked: bool,
     sealing: Arc<Sealing>,
     entities: HashMap<u64, Entity>,
-    /// What a single file is called at the destination, if not as here.
+    /// Name of a single file at the destination, if it differs.
     name: Option<Vec<u8>>,
     large: usize,
     next_id: u64,
     entries: Vec<Entry>,
     entries_len: usize,
     closes: Vec<(u64, Verdict)>,
-    /// Folders that were left, and the entry before which all is in them.
+    /// Folders that were left, and the first entry after their contents.
     ends: VecDeque<(u64, Item)>,
     free: Vec<Buffer>,
     made: usize,
-    /// Read before there was a seal, or before the answers where they come at once.
+    /// Blocks that were read before the seal was known, or before an answer that comes at once.
     held: Vec<Block>,
     answers_promptly: bool,
     /// Blocks with the disk threads.
     reading: usize,
-    /// Bytes with the network.
+    /// Bytes handed to the network and not acknowledged.
     in_network: u64,
     gauge: Gauge,
-    /// The window that the receiver knows of.
+    /// The window that the receiver was last told.
     window_told: u64,
     status: Status,
     other: Heard,
     told: (Instant, Status, [u64; 3]),
-    /// How long blocks waited for a free thread, as much was under way as the network is given, and the user's limit
-    /// held.
+    /// Three times: blocks waited for a free thread; the window was full; the user's limit held.
     spans: Spans<3>,
     may_read_at: Instant,
     files_total: u64,
@@ -117,7 +117,7 @@ pub(crate) struct SendingSide<'a> {
 }
 
 impl<'a> SendingSide<'a> {
-    /// Starts to walk and to read; nothing is sent before [`SendingSide::run`].
+    /// Starts the walk and the reading. Nothing is sent before [`SendingSide::run`].
     pub(crate) fn start(
         sending: Sending,
         roots: Roots,
@@ -170,7 +170,7 @@ impl<'a> SendingSide<'a> {
         })
     }
 
-    /// Sends it all.
+    /// Sends all files.
     pub(crate) fn run(mut self) -> Result<Summary, MoverError> {
         let done = self.converse();
         if let Err(error) = &done {
@@ -184,7 +184,7 @@ impl<'a> SendingSide<'a> {
         loop {
             self.fill()?;
             if self.is_settled() {
-                // The receiver has said of everything that it is done: no answer is needed.
+                // The receiver has reported the outcome of every entry, so no answer is needed.
                 self.wire.say(&Control::Finished)?;
                 self.wire.flush()?;
                 self.tell(true);
@@ -195,7 +195,7 @@ impl<'a> SendingSide<'a> {
             self.wait(&mut heard)?;
             self.measure();
             for control in heard.drain(..) {
-                self.hear(control)?;
+                self.on_control(control)?;
             }
             if self.wire.channel.is_ready() && self.sealing.seal.get().is_none() {
                 self.know_path();
@@ -203,7 +203,7 @@ impl<'a> SendingSide<'a> {
             }
             self.release()?;
             let status = Status { window: self.gauge.window(), ..self.status };
-            // The receiver is to have buffers for what comes by then.
+            // Tell the receiver the new window early, so that it has buffers in time.
             let has_grown = status.window > self.window_told;
             if self.wire.beat(has_grown, || status)? {
                 self.window_told = status.window;
@@ -212,7 +212,7 @@ impl<'a> SendingSide<'a> {
         }
     }
 
-    /// The path's round trip is known by now: how much may be under way, and go ahead of answers.
+    /// Sets the window, and the bytes sent ahead of answers, now that the path's round trip is known.
     fn know_path(&mut self) {
         let round_trip = self.wire.round_trip();
         tracing::debug!(?round_trip, "both sides know each other");
@@ -236,7 +236,7 @@ impl<'a> SendingSide<'a> {
             && self.in_network == 0
     }
 
-    /// Waits for something to happen, and takes all that has.
+    /// Waits for an event, and processes all events that are there.
     fn wait(&mut self, heard: &mut Vec<Control>) -> Result<(), MoverError> {
         let nothing = never();
         let found = if self.wants_entries() { &self.found } else { &nothing };
@@ -355,7 +355,7 @@ impl<'a> SendingSide<'a> {
         self.wire.say(&Control::Walked { files, bytes })
     }
 
-    /// Announces what was found, and gives the disk threads as much as there is room for.
+    /// Announces the entries found, and gives the disk threads as many blocks as there is room for.
     fn fill(&mut self) -> Result<(), MoverError> {
         while self.wants_entries() {
             match self.found.try_recv() {
@@ -405,13 +405,13 @@ impl<'a> SendingSide<'a> {
         Ok(())
     }
 
-    /// How long so many bytes take at the user's limit, if there is one.
+    /// How long `bytes` take at the user's rate limit, if there is one.
     fn pause(&self, bytes: u64) -> Option<Duration> {
         let rate = self.sending.rate;
         (rate > 0).then(|| Duration::from_secs_f64(bytes as f64 / rate as f64))
     }
 
-    /// Of the user's limit so many bytes that were read are no part: they are not sent.
+    /// Takes bytes that were read and are not sent off the count for the user's limit.
     fn spare(&mut self, bytes: u64) {
         let pause = self.pause(bytes).unwrap_or_default();
         self.may_read_at = self.may_read_at.checked_sub(pause).unwrap_or(self.may_read_at);
@@ -422,7 +422,7 @@ impl<'a> SendingSide<'a> {
         under_way < self.gauge.window()
     }
 
-    /// All of a file is read: is it still what it was?
+    /// Starts the check whether a file is unchanged, if all of it was read.
     fn try_close(&mut self, id: u64) {
         let Some(Entity::File(file)) = self.entities.get_mut(&id) else { return };
         if file.exhausted && file.reading == 0 && !std::mem::replace(&mut file.closed, true) {
@@ -430,7 +430,7 @@ impl<'a> SendingSide<'a> {
         }
     }
 
-    /// Has a file looked at that was read.
+    /// Gives a disk thread the check of a file that was read.
     fn judge(&self, id: u64) {
         let Some(Entity::File(Flying { source, is_doubtful, .. })) = self.entities.get(&id) else { return };
         let (source, is_doubtful, block) = (source.clone(), *is_doubtful, self.sending.block);
@@ -454,12 +454,12 @@ impl<'a> SendingSide<'a> {
         self.status.disk_ns += std::mem::take(&mut read.disk_ns);
         self.status.cpu_ns += std::mem::take(&mut read.cpu_ns);
         let failed = std::mem::take(&mut read.failed);
-        self.has_been_read(&failed);
+        self.record_failures(&failed);
         self.held.push(block);
         self.release()
     }
 
-    /// Seals and sends what was read, as far as it may go.
+    /// Seals and sends the blocks that were read, as far as the limits allow.
     fn release(&mut self) -> Result<(), MoverError> {
         let has_seal = self.sealing.seal.get().is_some();
         for block in std::mem::take(&mut self.held) {
@@ -480,7 +480,7 @@ impl<'a> SendingSide<'a> {
         Ok(())
     }
 
-    /// Whether a piece is not settled, nor there already.
+    /// Whether a piece must be sent: its file is not settled, and the receiver lacks the block.
     fn is_wanted(&self, piece: &Piece) -> bool {
         let Some(Entity::File(file)) = self.entities.get(&piece.id) else { return false };
         let index = piece.offset / self.sending.block;
@@ -489,14 +489,14 @@ impl<'a> SendingSide<'a> {
         held.is_none_or(|(first, count)| index.checked_sub(first).is_none_or(|at| at >= count))
     }
 
-    /// A block of which nobody wants anything.
+    /// Drops a block if none of its pieces is wanted.
     fn drop_block(&mut self, block: Block) {
         self.have_left(&block);
         self.spare(block.read.pieces.iter().map(|piece| u64::from(piece.len)).sum());
         self.free.push(block.buffer);
     }
 
-    /// The pieces of this block are with nobody any more.
+    /// Counts the pieces of this block as no longer in work.
     fn have_left(&mut self, block: &Block) {
         for piece in &block.read.pieces {
             if let Some(Entity::File(file)) = self.entities.get_mut(&piece.id) {
@@ -525,8 +525,8 @@ impl<'a> SendingSide<'a> {
         self.wire.send_block(buffer, range)
     }
 
-    /// Files that could not be read, or changed: nothing more of them is sent.
-    fn has_been_read(&mut self, failed: &[(u64, Verdict)]) {
+    /// Records files that could not be read or have changed. Nothing more of them is sent.
+    fn record_failures(&mut self, failed: &[(u64, Verdict)]) {
         for (id, verdict) in failed {
             self.plan.abandon(*id);
             if let Some(Entity::File(file)) = self.entities.get_mut(id) {
@@ -540,7 +540,7 @@ impl<'a> SendingSide<'a> {
 
     // --- what the receiver says ---
 
-    fn hear(&mut self, control: Control) -> Result<(), MoverError> {
+    fn on_control(&mut self, control: Control) -> Result<(), MoverError> {
         match control {
             Control::Opened { name } => self.name = name,
             Control::Answers(answers) => {
@@ -562,7 +562,7 @@ impl<'a> SendingSide<'a> {
     fn on_answer(&mut self, id: u64, answer: Answer) -> Result<(), MoverError> {
         let last = match self.plan.answer(id, &answer) {
             Ok(last) => last,
-            // It failed before it was answered.
+            // The file failed before this answer came.
             Err(_) if id < self.next_id => return Ok(()),
             Err(unasked) => return Err(MoverError::Refused(unasked.to_string())),
         };
@@ -583,7 +583,7 @@ impl<'a> SendingSide<'a> {
                 if let Some(Entity::File(file)) = self.entities.get_mut(&id) {
                     file.have = ranges;
                     if is_doubtful && !std::mem::replace(&mut file.is_doubtful, true) && file.closed {
-                        // It was judged before that was known.
+                        // The file was checked before this was known.
                         self.judge(id);
                     }
                 }
@@ -635,7 +635,7 @@ impl<'a> SendingSide<'a> {
             (Entity::File(file), Outcome::Done(digest)) => {
                 let Source { size: bytes, share, .. } = *file.source;
                 self.summary.bytes += share.bytes(bytes, self.sending.block);
-                // No digest: others have yet to bring their shares of it.
+                // Without a digest, other processes still have to send their shares.
                 if let Some(digest) = &digest {
                     self.summary.files += 1;
                     (self.watch)(Notice::File { path, bytes, blake3: digest::hex(digest) });
@@ -655,7 +655,7 @@ impl<'a> SendingSide<'a> {
 
     // --- how it goes ---
 
-    /// Accounts for the time until now by what the stages were at, and looks what they are at.
+    /// Charges the time until now to the states that the stages were in, and reads their new states.
     fn measure(&mut self) {
         let now = Instant::now();
         let is_busy = self.reading > self.pool.threads();
@@ -682,7 +682,7 @@ impl<'a> SendingSide<'a> {
         self.told = (Instant::now(), self.status, self.spans.ns);
         let moved = if last { self.status.bytes } else { self.other.now.bytes.min(self.status.bytes) };
         (self.watch)(Notice::Progress(Progress {
-            // What went ahead of the answer that it was there already counts once.
+            // A block sent before the answer "have" counts once.
             bytes: (self.bytes_done + moved).min(if self.walked { self.bytes_total } else { u64::MAX }),
             bytes_total: self.walked.then_some(self.bytes_total),
             files: self.files,

@@ -1,4 +1,4 @@
-//! The service: it offers folders to clients that it knows.
+//! The service: it offers folders to the clients that it admits.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -26,21 +26,21 @@ use crate::succession::Succession;
 use crate::sweep::Sweep;
 use crate::walk::{Filter, Root, Roots, is_contents};
 use crate::watch::{Notice, Summary};
-use crate::wire::{BLOCK_SIZES, Control, Open, Trouble, VERSIONS, Way};
+use crate::wire::{BLOCK_SIZES, Control, Open, TransferRequest, Trouble, VERSIONS};
 use crate::{confine, names, sweep};
 
 const MAGIC: &[u8; 8] = b"ISTHMOVE";
-/// Magic, version, session, whether it is plain.
+/// Length of the head of a first message: magic, version, session, whether it is unencrypted. Bytes.
 const LEAD: usize = 8 + 2 + 8 + 1;
-/// Longest first message: a TLS client's hello is in it. Bytes.
+/// Longest first message. Bytes; it contains the TLS client hello.
 const OPENING_MAX: usize = 16 << 10;
-/// Receives for first messages that are posted.
+/// Posted receives for first messages. Count.
 const OPENINGS: usize = 16;
-/// How long a client may take to say who it is and what it wants.
+/// Longest time that a client may take to authenticate and to send its request.
 const GREETING: Duration = Duration::from_secs(30);
-/// How long sessions may take to end when the service does.
+/// Longest wait for sessions to end when the service ends.
 const ENDING: Duration = Duration::from_secs(30);
-/// Failures of single files that the log tells of a session; how many there were stands in its last line.
+/// Limit on failed files that the log names for a session. The session's last line has their number.
 const FAILURES_TOLD: usize = 100;
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -55,7 +55,7 @@ pub(crate) fn opening(session: u64, plain: bool, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A client's first message, read.
+/// A decoded first message of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening<'a> {
     /// The oldest version of the protocol that the client speaks.
@@ -64,12 +64,12 @@ pub struct Opening<'a> {
     pub session: u64,
     /// It wants neither encryption nor authentication.
     pub plain: bool,
-    /// What its channel says.
+    /// The first bytes of its channel.
     pub bytes: &'a [u8],
 }
 
 impl<'a> Opening<'a> {
-    /// What a client begins with; none where these bytes are something else.
+    /// Decodes a first message. None if these bytes are something else.
     pub fn decode(message: &'a [u8]) -> Option<Self> {
         let (magic, rest) = message.split_first_chunk::<8>()?;
         let (version, rest) = rest.split_first_chunk::<2>()?;
@@ -81,14 +81,14 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// What the service goes by until the next reload. Sessions keep what they began with.
+/// The settings of the service until the next reload. Sessions keep the settings that they began with.
 struct Current {
     config: ServeConfig,
     trust: Option<Trust>,
 }
 
 impl Current {
-    /// Reads what the configuration names.
+    /// Reads the files that the configuration names.
     fn load(config: ServeConfig) -> Result<Self, MoverError> {
         let trust = config.trust()?;
         Self::with(config, trust)
@@ -104,7 +104,7 @@ impl Current {
     }
 }
 
-/// Says what strangers do: a line in ten seconds, with how many were left out.
+/// Logs faults of unknown clients: one line in ten seconds, with the number of lines left out.
 fn complain(what: std::fmt::Arguments<'_>) {
     static SPARING: Sparing = Sparing::new();
     if let Some(left_out) = SPARING.due(Instant::now()) {
@@ -117,12 +117,12 @@ struct Service {
     current: Mutex<Arc<Current>>,
     admission: Mutex<Admission>,
     succession: Succession,
-    /// How many clients there were.
+    /// Number of clients so far.
     came: AtomicU64,
     sweep: Mutex<Sweep>,
 }
 
-/// Serves until `stop`; tells `ready` its address.
+/// Serves until `stop` is set. Calls `ready` with its address.
 ///
 /// # Errors
 /// The configuration is wrong, or the system refuses an address.
@@ -130,8 +130,8 @@ pub fn serve(config: ServeConfig, stop: &AtomicBool, ready: impl FnOnce(Address)
     serve_tended(config, stop, ready, &mut || None)
 }
 
-/// The same. `tend` is called several times a second, as long as the service is alive; a configuration that it returns
-/// replaces the one before for sessions to come, unless there are faults in it, of which the log tells.
+/// Like [`serve`]. It calls `tend` several times a second while the service is alive. If `tend` returns a
+/// configuration, that replaces the present one for new sessions. A faulty configuration is logged and ignored.
 ///
 /// # Errors
 /// As for [`serve`].
@@ -144,7 +144,7 @@ pub fn serve_tended(
     run(Current::load(config)?, stop, ready, tend)
 }
 
-/// As [`serve`] with certificates that are in no file; none: neither encrypted nor authenticated.
+/// Like [`serve`], with certificates that are in no file. None: neither encrypted nor authenticated.
 ///
 /// # Errors
 /// As [`serve`].
@@ -198,7 +198,7 @@ fn run(
 }
 
 impl Service {
-    /// Goes by another configuration for sessions to come.
+    /// Uses another configuration for new sessions.
     fn follow(&self, config: ServeConfig) {
         let before = self.current.lock().clone();
         if config.listen != before.config.listen || config.device != before.config.device {
@@ -238,7 +238,7 @@ impl Service {
         refuse(&self.port, peer, session, &why);
     }
 
-    /// Begins to hear who somebody is and what is wanted.
+    /// Starts the thread that authenticates a client and reads its request.
     fn begin(
         self: &Arc<Self>,
         current: Arc<Current>,
@@ -263,7 +263,7 @@ impl Service {
         Ok(())
     }
 
-    /// One session from its first message to its end.
+    /// Runs one session from its first message to its end.
     fn hold(
         &self,
         current: &Current,
@@ -324,7 +324,7 @@ impl Service {
         open: Open,
         rest: Vec<Control>,
     ) -> Result<(String, Summary), MoverError> {
-        // Without certificates an AS is what its client says.
+        // Without certificates the client states its AS itself.
         let claimed = self.port.peer_address(peer).as_id.0;
         let as_id = wire.channel.peer_as().map_or(claimed, |proven| proven.0);
         let config = &current.config;
@@ -353,7 +353,7 @@ impl Service {
             notice => tracing::debug!("{notice:?}"),
         };
         match &open.way {
-            Way::Put { path, folder } => {
+            TransferRequest::Put { path, folder } => {
                 let what = format!("{dry}put {}/{}", open.export, names::shown(path));
                 let path = names::tidy(path).map_err(|error| usage(path, &error))?;
                 let landing = Landing::new(root, &path, *folder, open.rules, block, export.any_symlink)
@@ -363,7 +363,7 @@ impl Service {
                 let side = ReceivingSide::start(receiving, landing, wire, &mut quiet)?;
                 Ok((what, side.run(rest)?))
             }
-            Way::Get { paths, choice } => {
+            TransferRequest::Get { paths, choice } => {
                 let what = format!("{dry}get {} paths of {}", paths.len(), open.export);
                 let filter = Filter::new(choice, block).map_err(MoverError::Usage)?;
                 let missing = |path: &[u8], error| Trouble { path: path.to_vec(), text: of(path, &error) };
@@ -384,7 +384,7 @@ impl Service {
         }
     }
 
-    /// Ends all sessions, and waits for them a while.
+    /// Ends all sessions, and waits for them at most [`ENDING`].
     fn end(&self) {
         self.admission.lock().stop("the service is being stopped");
         let until = Instant::now() + ENDING;
@@ -394,8 +394,8 @@ impl Service {
     }
 }
 
-/// Whether there can be a session with a client whose oldest version is this one. With certificates TLS finds the newest
-/// of both; without, this one is spoken.
+/// Whether a client whose oldest version is `version` can have a session. With certificates TLS chooses the newest
+/// common version. Without certificates `version` itself is spoken.
 fn is_spoken(version: u16, plain: bool) -> bool {
     version <= VERSIONS.newest && (!plain || version >= VERSIONS.oldest)
 }
@@ -409,7 +409,7 @@ fn export<'a>(config: &'a ServeConfig, open: &Open, as_id: u32) -> Result<&'a Ex
             open.block
         ));
     }
-    // Whether an export is not there or not for this AS is nobody's business.
+    // A client must not learn whether an export is missing or closed to its AS.
     let is_allowed = |export: &Export| export.allow.as_ref().is_none_or(|allow| allow.contains(&as_id));
     let Some(export) = config.exports.get(&open.export).filter(|export| is_allowed(export)) else {
         let allowed = config.exports.iter().filter(|(_, export)| is_allowed(export));
@@ -420,13 +420,13 @@ fn export<'a>(config: &'a ServeConfig, open: &Open, as_id: u32) -> Result<&'a Ex
             if names.is_empty() { "none".to_owned() } else { names.join(", ") }
         ));
     };
-    if matches!(open.way, Way::Put { .. }) && !export.writable {
+    if matches!(open.way, TransferRequest::Put { .. }) && !export.writable {
         return Err(format!("export {:?} is read-only", open.export));
     }
     Ok(export)
 }
 
-/// Waits until the client has said who it is and what it wants.
+/// Waits until the client is authenticated and has sent its request.
 fn greet(wire: &mut Wire) -> Result<(Open, Vec<Control>), MoverError> {
     let until = Instant::now() + GREETING;
     let mut heard = Vec::new();
@@ -456,8 +456,7 @@ fn greet(wire: &mut Wire) -> Result<(Open, Vec<Control>), MoverError> {
     }
 }
 
-/// Where a walk of `path` below an export begins. As on the client's side a symbolic link that is named stands for what
-/// it leads to.
+/// The root of a walk of `path` below an export. A symbolic link that is named is followed, as on the client's side.
 fn below(root: &Arc<OwnedFd>, export: &str, path: &[u8]) -> std::io::Result<Root> {
     let tidy = names::tidy(path).map_err(std::io::Error::other)?;
     let named = |name: &[u8]| (!is_contents(path)).then(|| name.to_vec());
@@ -465,7 +464,7 @@ fn below(root: &Arc<OwnedFd>, export: &str, path: &[u8]) -> std::io::Result<Root
         return Ok(Root { dir: root.clone(), at: b".".to_vec(), name: named(export.as_bytes()) });
     }
     let name = named(names::split(&tidy).1);
-    // Where no link is on the way no folder need be kept open, of which there may be many.
+    // If the path has no link, no folder need be kept open. There may be many such paths.
     match confine::open(root, &tidy, OFlags::PATH, Mode::empty()) {
         Ok(file) if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Symlink => {
             Ok(Root { dir: root.clone(), at: tidy, name })
@@ -496,7 +495,7 @@ mod tests {
         let put = Open {
             version: 6,
             export: "data".to_owned(),
-            way: Way::Put { path: b"file".to_vec(), folder: false },
+            way: TransferRequest::Put { path: b"file".to_vec(), folder: false },
             rules: Rules::default(),
             block: 1 << 20,
             rate: 0,

@@ -1,4 +1,4 @@
-//! The conversation of two sides over a port: ordered control messages, and blocks.
+//! One session of two sides over a port: control messages in order, and blocks.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -18,27 +18,27 @@ use crate::wire::{Control, Status};
 
 /// The tag of a client's first message.
 pub(crate) const TAG_OPEN: u64 = 1 << 63;
-/// How long a side may be silent.
+/// A side that is silent for this time counts as lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// How often a side says how it goes.
+/// Interval at which a side sends its status.
 pub(crate) const BEAT: Duration = Duration::from_millis(500);
 
-/// How long the last words may take.
-const PARTING: Duration = Duration::from_secs(5);
+/// Longest wait for the delivery of the last messages.
+const SHUTDOWN_TIME: Duration = Duration::from_secs(5);
 
-/// Room for what one message carries of the channel. Bytes.
+/// Longest part of the channel's bytes in one message. Bytes.
 const CARRIED: usize = 64 << 10;
-/// Most that is said and not delivered: a side that says so much to one that does not listen gives the session up. Bytes.
+/// Limit on undelivered control messages. Bytes. Beyond it the other side does not read, and the session ends.
 const UNSENT_MAX: usize = 32 << 20;
-/// Receives for control messages that are posted.
+/// Posted receives for control messages. Count.
 const RECEIVES: usize = 16;
-/// Kind and number of a message.
+/// Length of the head of a message: kind and number. Bytes.
 const LEAD: usize = 1 + 8;
-/// Kinds of messages: the channel's bytes, or why there is no channel.
+/// Kinds of messages: bytes of the channel, or the reason why there is no channel.
 const BYTES: u8 = 0;
 const REFUSAL: u8 = 1;
 
-/// What an operation was about.
+/// Keys that tell what an operation was for.
 pub(crate) mod key {
     pub(crate) const CONTROL_IN: u64 = 0;
     pub(crate) const CONTROL_OUT: u64 = 1;
@@ -46,14 +46,14 @@ pub(crate) mod key {
     pub(crate) const BLOCK_OUT: u64 = 3;
 }
 
-/// What a session's thread waits for.
+/// An event for a session's thread.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// Of an operation of the port.
+    /// An operation of the port has ended.
     Net(News),
-    /// Of a disk thread.
+    /// A disk thread has done a job.
     Disk(Done),
-    /// The session is to end, for this reason.
+    /// The session must end for this reason.
     Stop(String),
 }
 
@@ -78,11 +78,11 @@ pub(crate) fn refuse(port: &Port, peer: PeerId, session: u64, why: &str) {
     let _ = port.send(peer, tag(session, false), bytes, 0..len, 0, nobody);
 }
 
-/// One side's end of the conversation.
+/// One side of a session.
 pub(crate) struct Wire {
     port: Arc<Port>,
     peer: PeerId,
-    /// Whose messages are taken; a client whose peer is known by its address only takes all.
+    /// The peer whose messages are accepted. None at a client that knows its peer only by address: it accepts all.
     source: Option<PeerId>,
     session: u64,
     pub(crate) channel: Channel,
@@ -91,7 +91,7 @@ pub(crate) struct Wire {
     sent: u64,
     taken: u64,
     early: BTreeMap<u64, Vec<u8>>,
-    /// Buffers of receives for those.
+    /// Buffers for further receives.
     idle: Vec<Buffer>,
     /// Receives that are posted.
     receives: HashSet<u64>,
@@ -99,10 +99,10 @@ pub(crate) struct Wire {
     unsent: usize,
     unsent_bytes: usize,
     heard: Instant,
-    /// Anything at all came from the other side.
+    /// The other side has sent anything.
     was_heard: bool,
     beat: Instant,
-    /// The other side was told why it ends.
+    /// The other side was told why the session ends.
     has_ended: bool,
 }
 
@@ -142,17 +142,17 @@ impl Wire {
         Ok(wire)
     }
 
-    /// The round trip to the other side, where that is known.
+    /// The round trip to the other side, if known.
     pub(crate) fn round_trip(&self) -> Option<Duration> {
         self.port.round_trip(self.peer)
     }
 
-    /// Whether the other side has said anything.
+    /// Whether the other side has sent anything.
     pub(crate) fn was_heard(&self) -> bool {
         self.was_heard
     }
 
-    /// Where disk threads report, and who else has something to say to this session.
+    /// A sender for events of this session, for disk threads and others.
     pub(crate) fn sender(&self) -> Sender<Event> {
         self.to.clone()
     }
@@ -172,7 +172,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Sends a block; where the other side is near, when that has a buffer for it.
+    /// Sends a block. If the other side is near, it waits until that has a buffer for it.
     pub(crate) fn send_block(&self, buffer: Buffer, range: std::ops::Range<usize>) -> Result<(), MoverError> {
         let (port, tag, to) = (&self.port, tag(self.session, true), self.to.clone());
         let sent = if is_near(self.round_trip()) {
@@ -183,12 +183,12 @@ impl Wire {
         Ok(sent?)
     }
 
-    /// Says something; it goes with the next [`Wire::flush`].
+    /// Queues a control message for the next [`Wire::flush`].
     pub(crate) fn say(&mut self, control: &Control) -> Result<(), MoverError> {
         Ok(self.channel.say(control)?)
     }
 
-    /// Sends what was said.
+    /// Sends the queued messages.
     pub(crate) fn flush(&mut self) -> Result<(), MoverError> {
         let output = self.channel.output();
         for piece in output.chunks(CARRIED) {
@@ -211,8 +211,7 @@ impl Wire {
         Ok(())
     }
 
-    /// What came of an operation: of the conversation's own, the control messages are taken;
-    /// the caller gets blocks, sent and received.
+    /// Takes the result of an operation. It processes those of control messages, and returns those of blocks.
     pub(crate) fn take(&mut self, news: News, heard: &mut Vec<Control>) -> Result<Option<News>, MoverError> {
         let received = self.receives.remove(&news.operation);
         if let Some(error) = news.error {
@@ -232,7 +231,7 @@ impl Wire {
                 let before = self.taken;
                 self.take_control(&news.buffer[..news.len])?;
                 self.idle.push(news.buffer);
-                // What waits for one before it keeps its receive: so no more can get ahead.
+                // A message that waits for an earlier one keeps its receive, so that no more can overtake it.
                 for _ in before..self.taken {
                     let buffer = self.idle.pop().unwrap_or_else(|| vec![0; LEAD + CARRIED].into());
                     self.listen(buffer)?;
@@ -266,16 +265,17 @@ impl Wire {
         while let Some(bytes) = self.early.remove(&self.taken) {
             self.taken += 1;
             if let Err(error) = self.channel.receive(&bytes) {
-                // The other side is told why, if TLS has a word for it.
+                // TLS may have an alert that tells the other side why.
                 let _ = self.flush();
                 return Err(error.into());
             }
         }
-        // Handshakes answer by themselves.
+        // The handshake may have produced an answer.
         self.flush()
     }
 
-    /// Says how it goes if it is time, or `at_once`, and looks whether the other side still does. Whether it was said.
+    /// Sends the status if the interval has passed, or `at_once`. Also checks that the other side still sends its own.
+    /// Returns whether the status was sent.
     pub(crate) fn beat(
         &mut self,
         at_once: bool,
@@ -295,13 +295,13 @@ impl Wire {
         Ok(true)
     }
 
-    /// Waits until the other side knows of [`Wire::end`], or for a while. Where the port stays, it
-    /// brings that there by itself: a service waits for no client, which may be dead.
-    pub(crate) fn part(&mut self, error: &MoverError) {
-        if !self.tells(error) {
+    /// Waits a while until the other side has got the message of [`Wire::end`]. Only a client needs this. A service's
+    /// port stays open and delivers the message later; it waits for no client, which may be dead.
+    pub(crate) fn shutdown(&mut self, error: &MoverError) {
+        if !self.waits_for_delivery(error) {
             return;
         }
-        let until = Instant::now() + PARTING;
+        let until = Instant::now() + SHUTDOWN_TIME;
         while self.unsent > 0 {
             match self.inbox.recv_deadline(until) {
                 Ok(Event::Net(news)) if news.key == key::CONTROL_OUT => self.unsent -= 1,
@@ -311,13 +311,13 @@ impl Wire {
         }
     }
 
-    /// Tells a client that has not shown who it is that there is no session for it.
+    /// Tells an unauthenticated client that it gets no session.
     pub(crate) fn refuse(&self, why: &str) {
         refuse(&self.port, self.peer, self.session, why);
     }
 
-    /// Ends the session for a reason that the other side is told, once. One that was silent for too long may be
-    /// there again: it is told as well, or it would wait as long itself.
+    /// Ends the session, and tells the other side the reason once. A side that was silent for too long is told too:
+    /// it may be back, and would otherwise wait as long itself.
     pub(crate) fn end(&mut self, error: &MoverError) {
         if std::mem::replace(&mut self.has_ended, true) {
             return;
@@ -328,7 +328,7 @@ impl Wire {
                 let _ = self.say(&Control::GivenUp(format!("it gave this session up: {text}")));
             }
             MoverError::Lost(_) => return self.refuse(&text),
-            _ if self.tells(error) => {
+            _ if self.waits_for_delivery(error) => {
                 let _ = self.say(&Control::Fault(text));
             }
             _ => return,
@@ -336,8 +336,8 @@ impl Wire {
         let _ = self.flush();
     }
 
-    /// Whether to wait until the other side knows of this end. One that was lost may never know.
-    fn tells(&self, error: &MoverError) -> bool {
+    /// Whether to wait until the other side knows about this end. A lost side may never know.
+    fn waits_for_delivery(&self, error: &MoverError) -> bool {
         !matches!(error, MoverError::Lost(_)) && self.channel.is_ready()
     }
 }

@@ -16,11 +16,11 @@ use crate::plan::Part;
 use crate::wire::{HEADER_MAX, Header, Kind, Piece, Share, Time, Verdict};
 use crate::{confine, digest, meta, names};
 
-/// Of a source that is not what it was.
+/// The error text for a source that has changed.
 pub(crate) const CHANGED: &str = "changed while it was read; copy it again when nobody writes it";
-/// How often a file is read from its beginning to see whether it is what it was, if that changes meanwhile.
+/// Limit on complete reads of a file to find out whether it is unchanged, if it changes again meanwhile.
 const AGAIN: usize = 3;
-/// How much is looked at at once. Bytes.
+/// Bytes read in one job of that check, so that other blocks need not wait long.
 const LOOK_STEP: u64 = 16 << 20;
 
 /// Room before a block's bytes for its header: whole pages, so that the bytes begin with one. Bytes.
@@ -38,17 +38,17 @@ pub(crate) struct Source {
     mtime: Time,
     ctime: Time,
     sparse: bool,
-    /// Whose blocks of it are sent.
+    /// The share of its blocks that this process sends.
     pub(crate) share: Share,
-    /// Kept open while its blocks are read; not of files that fit into one.
+    /// The open file while its blocks are read. Files of one block are not kept open.
     open: Mutex<Option<Arc<Opened>>>,
     look: Mutex<Look>,
 }
 
-/// Which file it is, and its last change of anything.
+/// Device, inode, and time of the last change of content or attributes.
 type Version = (u64, u64, Time);
 
-/// How far a file has been read again of which more changed than its content's time tells.
+/// Progress of reading a file again whose attributes have changed.
 #[derive(Debug, Default)]
 struct Look {
     times: usize,
@@ -61,20 +61,20 @@ struct Look {
 /// A block that was read.
 #[derive(Debug, Default)]
 pub(crate) struct Read {
-    /// What it holds.
+    /// Its pieces.
     pub(crate) pieces: Vec<Piece>,
-    /// Files of which it should have held a piece.
+    /// Files whose piece could not be read.
     pub(crate) failed: Vec<(u64, Verdict)>,
     /// Bytes after the header.
     pub(crate) len: usize,
-    /// Time in the file system. Nanoseconds.
+    /// Time spent in the file system. Nanoseconds.
     pub(crate) disk_ns: u64,
-    /// Time with digests and cipher. Nanoseconds.
+    /// Time spent on digests and encryption. Nanoseconds.
     pub(crate) cpu_ns: u64,
 }
 
 impl Source {
-    /// The file of an entry; none where the entry is no file.
+    /// The source of an entry. None if the entry is no file.
     pub(crate) fn new(item: &crate::walk::Item) -> Option<Self> {
         let Kind::File { size, ctime, sparse, share } = item.kind else { return None };
         Some(Self {
@@ -103,8 +103,8 @@ impl Source {
         Verdict::Unreadable(format!("{}: {error}", names::shown(&self.at)))
     }
 
-    /// What is open, if length and time of the content are those that were announced. What else changed may be a name
-    /// or permissions, or the content by somebody who gave it back its time.
+    /// The version of the open file, if its length and time of content are as announced. Otherwise only the name or the
+    /// permissions may have changed, or somebody changed the content and set the old time.
     fn version(&self, file: impl AsFd) -> Result<Version, Verdict> {
         let stat = fstat(file).map_err(|e| self.unreadable(&e.into()))?;
         if (stat.st_size as u64, meta::mtime(&stat)) != (self.size, self.mtime) {
@@ -117,7 +117,7 @@ impl Source {
         Verdict::Changed(format!("{}: {CHANGED}", names::shown(&self.at)))
     }
 
-    /// How the reading of a file of several blocks ended. None: that is not known yet, and to be asked again.
+    /// How the reading of a file of several blocks ended. None: not known yet; ask again.
     pub(crate) fn verdict(&self, block: u64, is_doubtful: bool) -> Option<Verdict> {
         let verdict = self.judge(block, is_doubtful).unwrap_or_else(Some);
         if verdict.is_some() {
@@ -156,7 +156,7 @@ impl Source {
         }
         let (device, inode, _) = self.version(self.open()?)?;
         if (device, inode) != (version.0, version.1) {
-            // What was read is not what is there under the name.
+            // The file under this name is not the one that was read.
             return Err(self.changed());
         }
         if self.version(&*file)? != version {
@@ -209,15 +209,15 @@ impl Source {
         Ok(Some(got))
     }
 
-    /// Of a file that its file system makes up as it is read, length and content may be two things: that must not count
-    /// as copied. Those have no blocks on a disk, so that others need not be asked.
+    /// Checks that the content ends at the file's length. Generated files, as in /proc, may state another length, and
+    /// must not count as copied. They have no blocks on a disk, so other files need no check.
     fn ends_with(&self, file: &Opened, part: &Part) -> Result<(), Verdict> {
         let is_last = part.offset + part.len == self.size;
         if !is_last || self.size > 0 && !self.sparse {
             return Ok(());
         }
         match file.read_at(&mut [0], self.size) {
-            // Some take no offset beyond their length.
+            // Some file systems refuse offsets beyond the length.
             Ok(0) | Err(_) => Ok(()),
             Ok(_) => {
                 Err(self.lies(file, format_args!("it has more than the {} bytes of its length", self.size)))
@@ -225,12 +225,12 @@ impl Source {
         }
     }
 
-    /// Its content ended at `end`, before its length.
+    /// The verdict for a file whose content ended at `end`, before its length.
     fn ended_early(&self, file: &Opened, end: u64) -> Verdict {
         self.lies(file, format_args!("it has {end} bytes, and not the {} of its length", self.size))
     }
 
-    /// Why a file is not copied of which length and content differ.
+    /// The verdict for a file whose length and content differ.
     fn lies(&self, file: &Opened, how: std::fmt::Arguments<'_>) -> Verdict {
         match self.version(file) {
             Ok(_) => Verdict::Unreadable(format!(
@@ -250,7 +250,7 @@ fn is_hole(file: impl AsFd, part: &Part) -> bool {
     }
 }
 
-/// Reads the pieces of a block to where they belong in `buffer`, with their digests.
+/// Reads the pieces of a block into `buffer`, and computes their digests.
 pub(crate) fn read_block(parts: &[(Part, Arc<Source>)], buffer: &mut [u8], block: u64) -> Read {
     let mut read = Read::default();
     for (part, source) in parts {

@@ -1,5 +1,5 @@
-//! Which session of a transfer goes on: the one that was admitted last. The client of an older one is gone, killed and
-//! started anew as a rule.
+//! Ends older sessions of a transfer: only the one admitted last goes on. The client of an older session is gone;
+//! usually it was killed and started again.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,18 +10,18 @@ use parking_lot::Mutex;
 use crate::MoverError;
 use crate::session::Event;
 
-/// How long an older session may take to end.
+/// Longest time that an older session may take to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(100);
 const ANEW: &str = "the same transfer was started anew";
 
-/// A transfer: whose, and what is copied where.
+/// Identifies a transfer: the client's AS, and a hash of what is copied where.
 pub(crate) type Key = (u32, [u8; 16]);
 
 /// The sessions that were granted.
 #[derive(Default)]
 pub(crate) struct Succession {
-    /// When it was admitted, as a count, and where it hears that it is to end.
+    /// For each transfer, the order of its admission, and the sender by which the session is told to end.
     granted: Mutex<HashMap<Key, (u64, Sender<Event>)>>,
 }
 
@@ -31,11 +31,10 @@ impl Succession {
         self.granted.lock().contains_key(key)
     }
 
-    /// Grants a session, when an older one of its transfer has ended.
+    /// Grants a session after an older one of its transfer has ended.
     ///
     /// # Errors
-    /// A newer one is there already, since threads do not start in the order of what they are for; or the older
-    /// one does not end.
+    /// A newer session is there already, because threads may start out of order; or the older one does not end.
     pub(crate) fn succeed(&self, key: Key, order: u64, inbox: &Sender<Event>) -> Result<(), MoverError> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -57,7 +56,7 @@ impl Succession {
         }
     }
 
-    /// A session has ended, if it was granted.
+    /// Removes a session that has ended, if it was granted.
     pub(crate) fn end(&self, order: u64) {
         self.granted.lock().retain(|_, (other, _)| *other != order);
     }

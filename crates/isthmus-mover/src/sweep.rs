@@ -1,5 +1,5 @@
-//! What still comes for sessions that have ended is dropped: nobody will receive it, and it
-//! would use up the memory that the endpoint has for unexpected messages.
+//! Drops messages that still arrive for ended sessions. Nobody will receive them, and they would use up the endpoint's
+//! memory for unexpected messages.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use isthmus_proto::PeerId;
 use crate::port::{News, Port};
 use crate::session::{Event, tag};
 
-/// How long something may still come.
+/// Messages may still come for this time after the end: three times a peer's usual timeout.
 const LATE: Duration = Duration::from_secs(180);
-/// Of how many sessions: of more that end in that time the oldest are not looked after.
+/// Limit on ended sessions that are watched; it bounds memory. Beyond it the oldest are forgotten.
 const ENDED_MAX: usize = 1024;
-/// How often is looked.
+/// Interval between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
-/// The key of its operations.
+/// The key of this module's operations.
 pub(crate) const KEY: u64 = 9;
 
 struct Ended {
@@ -24,7 +24,7 @@ struct Ended {
     at: Instant,
 }
 
-/// See the module.
+/// The ended sessions; see the module.
 pub(crate) struct Sweep {
     ended: VecDeque<Ended>,
     looked: Instant,
@@ -35,7 +35,7 @@ impl Sweep {
         Self { ended: VecDeque::new(), looked: Instant::now() }
     }
 
-    /// A session has ended.
+    /// Adds a session that has ended.
     pub(crate) fn add(&mut self, peer: PeerId, session: u64) {
         let tags = [tag(session, false), tag(session, true)];
         if self.ended.len() >= ENDED_MAX {
@@ -44,7 +44,7 @@ impl Sweep {
         self.ended.push_back(Ended { peer, tags, at: Instant::now() });
     }
 
-    /// Looks for late messages if it is time.
+    /// Looks for late messages if the interval has passed.
     pub(crate) fn look(&mut self, port: &Port, inbox: &crossbeam_channel::Sender<Event>) {
         if self.looked.elapsed() < PERIOD {
             return;
@@ -58,7 +58,7 @@ impl Sweep {
         }
     }
 
-    /// What became of a look: where there was one message there may be another.
+    /// Takes the result of a look. If there was a message, it looks for another.
     pub(crate) fn found(&self, port: &Port, inbox: &crossbeam_channel::Sender<Event>, news: &News) {
         if let (Some(peer), None) = (news.peer, &news.error) {
             port.discard(peer, news.tag, KEY, inbox.clone());

@@ -1,7 +1,7 @@
-//! Writes files that come: pieces in any order, under the file's name only when it is whole.
+//! Writes incoming files. Pieces come in any order. A file gets its final name only when it is complete.
 //!
-//! A file of one block is written at once to a file without a name, which then gets its name.
-//! A longer one grows as a partial file beside its destination, with a journal of its blocks.
+//! A file of one block is written to a file without a name, which then gets its name. A longer file grows as a partial
+//! file beside its destination, with a journal of its blocks.
 
 use std::io;
 use std::ops::Range;
@@ -27,18 +27,18 @@ use zeros::{Zeros, put, put_hole};
 mod shared;
 mod zeros;
 
-/// Most blocks of a file: each costs a receiver 33 bytes of memory while the file grows.
+/// Limit on the blocks of a file. Each costs a receiver 33 bytes of memory while the file grows.
 const BLOCKS_MAX: u64 = 1 << 24;
-/// Longest journal that is read: some blocks may be in it twice. Bytes.
+/// Longest journal that is read. Bytes; some blocks may be in it twice.
 const JOURNAL_MAX: u64 = 2 * BLOCKS_MAX * journal::RECORD_LEN as u64;
 
-/// How much space is taken at once: a few milliseconds' work where a file system does it page by page. Bytes.
+/// Space reserved in one step. Bytes. A file system that works page by page takes a few milliseconds for it.
 const RESERVE_STEP: u64 = 16 << 20;
 
-/// How often a partial file is opened that is given its name meanwhile, by one transfer after the other.
+/// Limit on attempts to open a partial file that other transfers rename at the same time. Count.
 const AGAIN: usize = 100;
 
-/// A file to come.
+/// A file that will come.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     /// Path at the destination, for people.
@@ -47,25 +47,25 @@ pub(crate) struct Wanted {
     pub(crate) parent: Arc<OwnedFd>,
     /// Its name there.
     pub(crate) name: Vec<u8>,
-    /// What is kept beside the content.
+    /// Its attributes.
     pub(crate) meta: Meta,
-    /// What its journal is about.
+    /// The head of its journal.
     pub(crate) head: Head,
     /// Leave zeros out.
     pub(crate) sparse: bool,
-    /// Whose blocks of it come here.
+    /// The share of its blocks that comes here.
     pub(crate) share: Share,
-    /// It is on the disk before it is done.
+    /// It must be on the disk before it is reported as done.
     pub(crate) sync: bool,
 }
 
 impl Wanted {
-    /// What it is called while it is not whole, and its journal.
+    /// The names of its partial file and its journal.
     fn partial(&self) -> (String, String) {
         if self.is_shared() { shared::partial(self, self.share.rank) } else { names::partial(&self.name) }
     }
 
-    /// Other processes bring some of it.
+    /// Whether other processes write parts of it.
     fn is_shared(&self) -> bool {
         self.share != Share::default()
     }
@@ -76,10 +76,10 @@ impl Wanted {
     }
 }
 
-/// What makes a block worthless for this session.
+/// Why a block is invalid; the session must end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Damage {
-    /// Its digest is another than its sender said.
+    /// Its digest differs from the sender's.
     #[error("{0}: a block differs from what was sent; run the command again, and check this host's memory")]
     Digest(String),
     /// It is no block of this file.
@@ -89,12 +89,12 @@ pub(crate) enum Damage {
 
 #[derive(Debug)]
 struct Growing {
-    /// From the first one on that comes here.
+    /// The digests of the blocks that are there, from the first block of this share on.
     blocks: Vec<Option<Digest>>,
     left: u64,
-    /// The sender has said that the source stayed the same, or which digest it has to have.
+    /// The sender's confirmation: the source is unchanged, or must have this digest.
     confirmed: Option<Confirmed>,
-    /// Space is being taken, which changes the file's times.
+    /// Space is being reserved, which changes the file's times.
     reserving: bool,
     over: bool,
 }
@@ -119,21 +119,21 @@ struct Partial {
 pub(crate) struct Target {
     wanted: Wanted,
     partial: Option<Partial>,
-    /// What an earlier transfer brought may be of another version: the source's digest tells.
+    /// Blocks of an earlier transfer may be of another version; the source's digest tells.
     is_doubtful: bool,
 }
 
-/// What [`Target::begin`] found.
+/// The result of [`Target::begin`].
 #[derive(Debug)]
 pub(crate) struct Begun {
     /// The file.
     pub(crate) target: Target,
-    /// Blocks that an earlier transfer brought: first and count.
+    /// Blocks of an earlier transfer: first and count.
     pub(crate) have: Vec<(u64, u64)>,
 }
 
 impl Begun {
-    /// What the sender is told.
+    /// The answer for the sender.
     pub(crate) fn answer(&mut self) -> Answer {
         let have = std::mem::take(&mut self.have);
         match (have.is_empty(), self.target.is_doubtful) {
@@ -144,18 +144,18 @@ impl Begun {
     }
 }
 
-/// How far [`Target::reserve`] came.
+/// The result of [`Target::reserve`].
 #[derive(Debug)]
 pub(crate) enum Reserved {
-    /// There is more to take, from here on.
+    /// More must be reserved, from here on.
     Until(u64),
-    /// No more is to be done; the file's outcome if there is no space.
+    /// Nothing more is to be done. It has the file's outcome if there is no space.
     Over(Option<Outcome>),
 }
 
 impl Target {
-    /// Makes ready for the file, or goes on with what an earlier transfer left of it; `alive`
-    /// is called now and then, for that may take long.
+    /// Prepares the file, or continues what an earlier transfer left. It calls `alive` now and then, because it may
+    /// take long.
     ///
     /// # Errors
     /// What the system said, with a remedy.
@@ -191,7 +191,7 @@ impl Target {
         }
         let (blocks, ctime) = resume(&wanted, &file, &journal, alive)?;
         let is_doubtful = ctime != wanted.head.ctime && blocks.iter().any(Option::is_some);
-        // The journal stays about the version that it began with, or the next transfer would believe it.
+        // The journal keeps the version that it began with. Otherwise the next transfer would trust its blocks.
         wanted.head.ctime = ctime;
         let is_new = fstat(&file)?.st_size == 0;
         let zeros = Zeros::of(wanted.sparse, is_new);
@@ -219,15 +219,15 @@ impl Target {
         self.wanted.head.size
     }
 
-    /// How much of it comes here. Bytes.
+    /// Bytes of it that come here.
     pub(crate) fn bytes(&self) -> u64 {
         self.wanted.share.bytes(self.size(), self.wanted.head.block)
     }
 
-    /// Takes the next of the space that the file will need, from `from` on, so that it does not run out on
-    /// the way. In steps: some file systems take their time for it, and nobody can write to the file meanwhile.
+    /// Reserves the next step of the file's space, from `from` on, so that the disk does not fill up later. It goes in
+    /// steps, because some file systems are slow at it, and block writes to the file meanwhile.
     pub(crate) fn reserve(&self, from: u64) -> Reserved {
-        // Of those that share it the first does it for all.
+        // If processes share the file, the first one reserves for all.
         let wanted = &self.wanted;
         let partial = self.partial.as_ref().filter(|_| !wanted.sparse && wanted.share.rank == 0);
         let Some(partial) = partial else { return Reserved::Over(None) };
@@ -248,7 +248,7 @@ impl Target {
                 drop(growing);
                 Reserved::Over((!told).then(|| self.failed(&room(error.into(), self.size()))))
             }
-            // Others: it cannot be done here, and need not be.
+            // Other errors: this file system cannot reserve, and need not.
             _ => Reserved::Over(self.try_finish(partial, growing).unwrap_or_else(|e| Some(self.failed(&e)))),
         }
     }
@@ -276,7 +276,7 @@ impl Target {
         if found == piece.digest { Ok(()) } else { Err(Damage::Digest(names::shown(self.path()))) }
     }
 
-    /// Writes a piece that was checked. The file's outcome if this was the last.
+    /// Writes a checked piece. Returns the file's outcome if this was the last one.
     pub(crate) fn write(&self, piece: &Piece, bytes: &[u8]) -> Option<Outcome> {
         match &self.partial {
             None => Some(match self.write_whole(piece, bytes) {
@@ -315,7 +315,7 @@ impl Target {
             put(&partial.file, bytes, piece.offset, partial.zeros)?;
         }
         let record = head.record(index, &piece.digest);
-        // One write that appends: whole or torn at a crash, never mixed with another's.
+        // A single append is complete or torn after a crash, and never mixed with another one.
         if write(&partial.journal, &record)? != record.len() {
             return Err(Errno::NOSPC.into());
         }
@@ -326,7 +326,7 @@ impl Target {
         self.try_finish(partial, growing)
     }
 
-    /// What the sender says of its reading. The file's outcome if all is there.
+    /// Takes the sender's verdict on its source. Returns the file's outcome if all blocks are there.
     pub(crate) fn close(&self, verdict: &Verdict) -> Option<Outcome> {
         let Some(partial) = &self.partial else {
             return match verdict {
@@ -336,7 +336,7 @@ impl Target {
         };
         let mut growing = partial.growing.lock();
         match verdict {
-            // Said before it heard what is there: it will say more.
+            // The sender said this before it knew our blocks. Another verdict follows.
             Verdict::Unchanged if self.is_doubtful => {}
             Verdict::Unchanged => growing.confirmed = Some(Confirmed::Unchanged),
             Verdict::Digest(digest) => growing.confirmed = Some(Confirmed::IfDigest(*digest)),
@@ -346,7 +346,7 @@ impl Target {
                 }
                 drop(growing);
                 if matches!(verdict, Verdict::Changed(_)) {
-                    // Blocks of two versions do not make a file.
+                    // The blocks are of two versions.
                     discard(&self.wanted);
                 }
                 return Some(Outcome::Failed(text.clone()));
@@ -391,7 +391,7 @@ impl Target {
             fsync(&partial.file)?;
         }
         let (part, journal) = names::partial(name);
-        // First, for who comes next may lock a new partial file as soon as this one has another name.
+        // Remove the journal first: once this file has its new name, another transfer may begin a partial file.
         match unlinkat(parent, &journal, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
@@ -420,7 +420,7 @@ impl Target {
         Ok(kept)
     }
 
-    /// The same where the file system knows no files without names.
+    /// The same for a file system without unnamed files.
     fn write_named(&self, piece: &Piece, bytes: &[u8]) -> io::Result<Kept> {
         let Wanted { parent, name, meta, sync, sparse, .. } = &self.wanted;
         let temporary = unique(name)?;
@@ -449,7 +449,7 @@ fn fill(file: &Opened, piece: &Piece, bytes: &[u8], sparse: bool) -> io::Result<
     if !piece.hole { put(file, bytes, 0, Zeros::of(sparse, true)) } else { Ok(()) }
 }
 
-/// A new file in `parent` that has no name; none where the file system cannot.
+/// A new unnamed file in `parent`. None if the file system does not support it.
 fn nameless(parent: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     match openat(parent, ".", OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC, Mode::from_raw_mode(0o600))
     {
@@ -459,7 +459,7 @@ fn nameless(parent: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Gives a file without a name this one, in the place of what has it.
+/// Gives an unnamed file this name, and replaces the file that had it.
 fn publish(file: &Opened, parent: &OwnedFd, name: &[u8]) -> io::Result<()> {
     let own = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     match linkat(CWD, &own, parent, name, AtFlags::SYMLINK_FOLLOW) {
@@ -481,7 +481,7 @@ pub(crate) fn unique(name: &[u8]) -> io::Result<String> {
     Ok(names::partial(&[name, &random.to_le_bytes()].concat()).0)
 }
 
-/// Brings the names in a folder, and its own attributes, to the disk; some file systems cannot, and need not.
+/// Syncs the names in a folder and its own attributes to the disk. Some file systems cannot, and need not.
 pub(crate) fn sync_folder(folder: impl AsFd) -> io::Result<()> {
     match fsync(folder) {
         Ok(()) | Err(Errno::INVAL) => Ok(()),
@@ -539,8 +539,8 @@ fn put_all(file: &Opened, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// What `open` opens, locked, and still called `name`: who had it before may have given it its own name, or removed it,
-/// between the two.
+/// Opens a file by `open` and locks it. It repeats this until the locked file is still called `name`: between open and
+/// lock, another process may have renamed or removed it.
 fn lock_named(
     parent: &OwnedFd,
     name: &str,
@@ -557,7 +557,7 @@ fn lock_named(
     Err(busy())
 }
 
-/// Whether `file` is what has this name.
+/// Whether `file` is the file with this name.
 fn is_at(parent: &OwnedFd, file: impl AsFd, name: &[u8]) -> io::Result<bool> {
     let own = fstat(file)?;
     match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -567,7 +567,7 @@ fn is_at(parent: &OwnedFd, file: impl AsFd, name: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// Locks a file, unless its file system knows no locks.
+/// Locks a file, unless its file system has no locks.
 fn lock(file: &OwnedFd, how: FlockOperation) -> io::Result<()> {
     if flock(file, how) == Err(Errno::WOULDBLOCK) { Err(busy()) } else { Ok(()) }
 }
@@ -577,8 +577,8 @@ fn busy() -> io::Error {
     io::Error::new(io::ErrorKind::WouldBlock, text)
 }
 
-/// The blocks that are there of an earlier transfer; from now on the journal is this one's. And the source's last change of
-/// anything that the journal is about: of a shared file this one's, or nobody could put the journals together.
+/// Finds the blocks of an earlier transfer, and takes over its journal. Also returns the `ctime` of the source in the
+/// journal. A shared file uses this transfer's `ctime`; otherwise the journals could not be combined.
 fn resume(
     wanted: &Wanted,
     file: &OwnedFd,
@@ -588,7 +588,7 @@ fn resume(
     let head = &wanted.head;
     let range = wanted.range();
     let mut blocks = vec![None; (range.end - range.start) as usize];
-    // Into a shared one others write as well, each with a journal of its own: its times tell nothing.
+    // Other processes write to a shared file too, so its times tell nothing.
     let is_untouched = !wanted.is_shared() && is_untouched(file, journal)?;
     let bytes = read_all(journal)?;
     let earlier = Head::decode(&bytes)
@@ -623,7 +623,7 @@ fn resume(
     Ok((blocks, head.ctime))
 }
 
-/// Whether nothing was written to the file since the journal's last record: by whom should that have been?
+/// Whether nothing was written to the file after the journal's last record.
 fn is_untouched(file: &OwnedFd, journal: &OwnedFd) -> io::Result<bool> {
     let (file, journal) = (fstat(file)?, fstat(journal)?);
     Ok((file.st_ctime, file.st_ctime_nsec) <= (journal.st_mtime, journal.st_mtime_nsec))
@@ -657,7 +657,7 @@ fn read_at(file: impl AsFd, bytes: &mut [u8], offset: u64) -> io::Result<usize> 
     Ok(got)
 }
 
-/// Whether a block that a journal speaks of is on the disk, as it should be.
+/// Whether a block of a journal is on the disk with this digest.
 fn is_there(file: impl AsFd, head: &Head, index: u64, digest: &Digest, buffer: &mut [u8]) -> bool {
     let offset = index * head.block;
     let len = head.block.min(head.size - offset) as usize;
@@ -666,7 +666,7 @@ fn is_there(file: impl AsFd, head: &Head, index: u64, digest: &Digest, buffer: &
         && digest::piece(bytes, offset, head.size, head.block) == *digest
 }
 
-/// Blocks that are there as ranges of first and count; the first of them is block `start`.
+/// The blocks that are there as ranges of first and count. `blocks` begins with block `start`.
 fn ranges(blocks: &[Option<Digest>], start: u64) -> Vec<(u64, u64)> {
     let mut out: Vec<(u64, u64)> = Vec::new();
     let there = blocks.iter().zip(start..).filter_map(|(block, index)| block.is_some().then_some(index));

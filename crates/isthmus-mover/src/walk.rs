@@ -1,4 +1,4 @@
-//! Walks trees that are to be copied, and says what is in them.
+//! Walks the trees to copy, and lists their entries.
 
 use std::collections::HashSet;
 use std::io;
@@ -13,31 +13,31 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, readlinkat, 
 use crate::wire::{Choice, ITSELF, Kind, Meta, RANKS_MAX, Share, Trouble};
 use crate::{confine, meta, names};
 
-/// Most patterns of a choice, and the longest.
+/// Limits on the patterns of a choice: their number, and the length of each in bytes.
 const PATTERNS_MAX: usize = 64;
 const PATTERN_LEN_MAX: usize = 1024;
 const NO_KIND: &str = "neither file, folder nor symbolic link; not copied";
 
-/// Where to begin: something in an open folder, and what it is called at the destination.
+/// A source: a path in an open folder, and its name at the destination.
 #[derive(Clone, Debug)]
 pub(crate) struct Root {
     /// The folder that paths are opened from.
     pub(crate) dir: Arc<OwnedFd>,
     /// Path below it.
     pub(crate) at: Vec<u8>,
-    /// Name at the destination; none: it is a folder, and what is in it goes there.
+    /// Name at the destination. None: it is a folder whose contents go there.
     pub(crate) name: Option<Vec<u8>>,
 }
 
 impl Root {
-    /// How long it is, if it is a regular file. Bytes.
+    /// Its length, if it is a regular file. Bytes.
     pub(crate) fn file_len(&self) -> Option<u64> {
         let stat = statat(&self.dir, &self.at[..], AtFlags::SYMLINK_NOFOLLOW).ok()?;
         (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some(stat.st_size as u64)
     }
 }
 
-/// Whether a source that is written so stands for what is in a folder: "SRC/", "SRC/.", ".".
+/// Whether a source as the user wrote it means the contents of a folder: "SRC/", "SRC/.", ".".
 pub(crate) fn is_contents(written: &[u8]) -> bool {
     !written.is_empty() && matches!(names::split(written).1, b"" | b"." | b"..")
 }
@@ -45,17 +45,17 @@ pub(crate) fn is_contents(written: &[u8]) -> bool {
 /// All sources of a transfer.
 #[derive(Debug)]
 pub(crate) struct Roots {
-    /// Those that are there.
+    /// Sources that exist.
     pub(crate) found: Vec<Root>,
-    /// The others.
+    /// Sources that do not exist.
     pub(crate) missing: Vec<Trouble>,
 }
 
 impl Roots {
-    /// Sorts out what was named.
+    /// Sorts the named sources.
     ///
     /// # Errors
-    /// None of it is there; or two have the same place at the destination: which of them would stay would be chance.
+    /// None of them exists; or two have the same path at the destination, so that chance would decide which one stays.
     pub(crate) fn new(named: impl Iterator<Item = Result<Root, Trouble>>) -> Result<Self, String> {
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         for root in named {
@@ -84,18 +84,18 @@ impl Roots {
     }
 }
 
-/// What a walk finds.
+/// One result of a walk.
 #[derive(Debug)]
 pub(crate) enum Found {
     /// Something to copy.
     Item(Item),
     /// Something that is not copied, and why.
     Trouble(Trouble),
-    /// The same, and no fault: it cannot be copied by its nature or its name.
+    /// Something that cannot be copied because of its kind or name. This is no failure.
     Skipped(Trouble),
 }
 
-/// An entry before it has a number.
+/// An entry without its number.
 #[derive(Debug)]
 pub(crate) struct Item {
     /// The folder that `at` is opened from.
@@ -104,13 +104,13 @@ pub(crate) struct Item {
     pub(crate) at: Vec<u8>,
     /// Path at the destination.
     pub(crate) path: Vec<u8>,
-    /// What it is.
+    /// Its kind.
     pub(crate) kind: Kind,
-    /// What is kept of it.
+    /// Its attributes.
     pub(crate) meta: Meta,
 }
 
-/// Which files are left out, ready to be asked.
+/// The compiled filter of files to leave out.
 #[derive(Clone, Debug)]
 pub(crate) struct Filter {
     exclude: Patterns,
@@ -122,10 +122,10 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// Reads the patterns.
+    /// Compiles the patterns.
     ///
     /// # Errors
-    /// Which pattern is none, and why.
+    /// A pattern is invalid; the text says which one and why.
     pub(crate) fn new(choice: &Choice, block: u64) -> Result<Self, String> {
         let Share { rank, ranks } = choice.share;
         if rank >= ranks || ranks > RANKS_MAX {
@@ -147,8 +147,8 @@ impl Filter {
     }
 }
 
-/// Patterns of one kind. They mean what they mean to rsync: one with a "/" at its end is about folders only, one that
-/// begins with it about what lies directly in the source, and one with it in the middle about the end of a path.
+/// Patterns of one kind, with the meaning of rsync. A pattern with "/" at its end matches only folders. One that begins
+/// with "/" matches only entries directly in the source. One with "/" in the middle matches the end of a path.
 #[derive(Clone, Debug)]
 struct Patterns {
     any: GlobSet,
@@ -191,7 +191,7 @@ fn sparse(stat: &Stat) -> bool {
     (stat.st_blocks as u64).saturating_mul(512) < stat.st_size as u64
 }
 
-/// What is said of something at `at` that is not copied to `path`.
+/// The report about something at `at` that is not copied to `path`.
 fn trouble(at: &[u8], path: &[u8], error: &dyn std::fmt::Display) -> Trouble {
     Trouble { path: path.to_vec(), text: format!("{}: {error}", names::shown(at)) }
 }
@@ -199,7 +199,7 @@ fn trouble(at: &[u8], path: &[u8], error: &dyn std::fmt::Display) -> Trouble {
 /// The listener is gone: the walk ends.
 struct Gone;
 
-/// Walks all roots in turn; ends early when nobody listens any more.
+/// Walks all roots one after the other. It ends early if the listener is gone.
 pub(crate) fn walk(roots: Roots, filter: &Filter, out: &Sender<Found>) {
     for trouble in roots.missing {
         if out.send(Found::Trouble(trouble)).is_err() {
@@ -220,19 +220,19 @@ pub(crate) fn walk(roots: Roots, filter: &Filter, out: &Sender<Found>) {
 
 struct Walker<'a> {
     dir: &'a Arc<OwnedFd>,
-    /// How much of a path at the destination is the root's own name. Bytes.
+    /// Length of the root's own name at the start of a path at the destination. Bytes.
     top: usize,
     filter: &'a Filter,
     out: &'a Sender<Found>,
 }
 
 impl Walker<'_> {
-    fn say(&self, found: Found) -> Result<(), Gone> {
+    fn emit(&self, found: Found) -> Result<(), Gone> {
         self.out.send(found).map_err(|_| Gone)
     }
 
     fn trouble(&self, at: &[u8], path: &[u8], error: &dyn std::fmt::Display) -> Result<(), Gone> {
-        self.say(Found::Trouble(trouble(at, path, error)))
+        self.emit(Found::Trouble(trouble(at, path, error)))
     }
 
     /// The same of what the system said.
@@ -243,11 +243,11 @@ impl Walker<'_> {
     }
 
     fn skip(&self, at: &[u8], path: &[u8], why: &str) -> Result<(), Gone> {
-        self.say(Found::Skipped(trouble(at, path, &why)))
+        self.emit(Found::Skipped(trouble(at, path, &why)))
     }
 
     fn item(&self, at: &[u8], path: &[u8], kind: Kind, meta: Meta) -> Result<(), Gone> {
-        self.say(Found::Item(Item {
+        self.emit(Found::Item(Item {
             dir: self.dir.clone(),
             at: at.to_vec(),
             path: path.to_vec(),
@@ -256,7 +256,7 @@ impl Walker<'_> {
         }))
     }
 
-    /// What is called `name` in the open folder `within`.
+    /// Visits the entry `name` in the open folder `within`.
     fn visit(
         &mut self,
         within: rustix::fd::BorrowedFd<'_>,
@@ -270,7 +270,7 @@ impl Walker<'_> {
         {
             return self.trouble(at, path, &error);
         }
-        // The way to a source may have been changed since it was looked for.
+        // The path to a source may have changed since it was found.
         let stat = if depth == 0 {
             confine::open(within, name, OFlags::PATH, Mode::empty()).and_then(|there| Ok(fstat(there)?))
         } else {
@@ -307,13 +307,13 @@ impl Walker<'_> {
                 Ok(text) => self.item(at, path, Kind::Symlink(text.into_bytes()), meta::of(&stat)),
                 Err(error) => self.refused(at, path, &io::Error::from(error)),
             },
-            // What the user has named is to be copied.
+            // The user has named it, so it must be copied.
             _ if depth == 0 => self.trouble(at, path, &NO_KIND),
             _ => self.skip(at, path, NO_KIND),
         }
     }
 
-    /// Whose blocks of a file are copied: all, or this process's of a long one.
+    /// The share of a file that is copied: all of it, or this process's share of a long file.
     fn share_of(&self, stat: &Stat) -> Share {
         let Filter { share, block, .. } = self.filter;
         if share.splits(stat.st_size as u64, *block) { *share } else { Share::default() }
@@ -351,7 +351,7 @@ impl Walker<'_> {
     ) -> Result<(), Gone> {
         let mut meta = self.with_xattrs(&folder, stat, at, path)?;
         if self.filter.share.ranks > 1 {
-            // Who is done first must not lock the others out.
+            // The process that is done first must not lock the others out.
             meta.mode |= 0o700;
         }
         self.item(at, path, Kind::Folder, meta.clone())?;
@@ -373,17 +373,17 @@ impl Walker<'_> {
             }
             let at = names::join(at, name);
             let path = if path == ITSELF { name.to_vec() } else { names::join(path, name) };
-            // Of what is left out nothing more is asked: it may be gone by now.
+            // Entries that are left out are not examined further; they may be gone by now.
             let is_folder = match entry.file_type() {
                 FileType::Unknown => is_folder(&folder, name),
                 kind => kind == FileType::Directory,
             };
-            // The pattern is about what is below the root, not about the root's own name.
+            // Patterns match paths below the root, not the root's own name.
             if self.filter.leaves_out(&path[self.top..], is_folder) {
                 continue;
             }
             if names::is_partial(name) {
-                // A user may have given one of these to something else.
+                // A user's own file may have such a name.
                 self.skip(&at, &path, "named as files that are not whole yet; not copied")?;
             } else {
                 self.visit(folder.as_fd(), name, &at, &path, depth + 1)?;

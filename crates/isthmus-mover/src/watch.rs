@@ -1,4 +1,4 @@
-//! What a transfer tells those who watch it.
+//! The progress that a transfer reports to its watcher.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use crate::session::BEAT;
 use crate::wire::{Kind, Status};
 
-/// Which part holds the transfer up.
+/// The part that limits the transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Bottleneck {
@@ -17,28 +17,28 @@ pub enum Bottleneck {
     None,
     /// The sender's disk.
     Read,
-    /// What lies between.
+    /// The network.
     Network,
     /// The receiver's disk.
     Write,
-    /// The processors: digests and cipher.
+    /// The processors: digests and encryption.
     Cpu,
     /// The limit that the user set.
     Limit,
 }
 
-/// How far a transfer is.
+/// The progress of a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Progress {
-    /// Bytes of files that are there, those of earlier transfers included.
+    /// Bytes of files at the destination, those of earlier transfers included.
     pub bytes: u64,
-    /// Bytes in all; none while the tree is still being walked.
+    /// Total bytes. None while the tree is still being walked.
     pub bytes_total: Option<u64>,
-    /// Files that are done with, one way or the other.
+    /// Files that are settled, whatever their outcome.
     pub files: u64,
     /// Files in all, likewise.
     pub files_total: Option<u64>,
-    /// Which part holds it up now.
+    /// The part that limits it now.
     pub bottleneck: Bottleneck,
     /// Whether the other side has answered yet.
     pub connected: bool,
@@ -67,7 +67,7 @@ fn escaped(bytes: &[u8]) -> String {
     bytes.iter().map(text).collect()
 }
 
-/// What there is under a path.
+/// The kinds of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum What {
@@ -80,7 +80,7 @@ pub enum What {
 }
 
 impl What {
-    /// What an entry announces; none of one that ends a folder.
+    /// The kind of an announced entry. None for the end of a folder.
     pub fn of(kind: &Kind) -> Option<Self> {
         match kind {
             Kind::File { .. } => Some(Self::File),
@@ -100,11 +100,11 @@ impl What {
     }
 }
 
-/// One piece of news; as JSON its `event` says which.
+/// One report. In JSON its field `event` says which.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum Notice {
-    /// A file is whole at its destination.
+    /// A file is complete at its destination.
     File {
         /// Which.
         #[serde(flatten)]
@@ -141,7 +141,7 @@ pub enum Notice {
         /// Which.
         #[serde(flatten)]
         path: Named,
-        /// How much of it is there. Bytes.
+        /// Bytes of it that are there.
         have: u64,
     },
     /// Something would be copied, were this not a dry run.
@@ -151,12 +151,12 @@ pub enum Notice {
         path: Named,
         /// Length of a file. Bytes.
         bytes: u64,
-        /// What it is.
+        /// Its kind.
         kind: What,
     },
     /// Something is not copied.
     Failed {
-        /// What.
+        /// The entry.
         #[serde(flatten)]
         path: Named,
         /// Why; it begins with the path at the source.
@@ -164,20 +164,20 @@ pub enum Notice {
     },
     /// Something that the user should know.
     Warning {
-        /// What it is about.
+        /// The entry that it concerns.
         #[serde(flatten)]
         path: Named,
-        /// What there is to know.
+        /// The text.
         text: String,
     },
     /// About once a second.
     Progress(Progress),
 }
 
-/// Who is told. From one thread.
+/// The watcher. It is called from one thread.
 pub type Watch<'a> = dyn FnMut(Notice) + 'a;
 
-/// What a transfer came to.
+/// The result of a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
     /// Files that were copied.
@@ -192,7 +192,7 @@ pub struct Summary {
     pub sent: u64,
 }
 
-/// What the stages of a pipeline did in an interval. Nanoseconds.
+/// What the stages of the pipeline did in an interval. Nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stages {
     /// How long the interval was.
@@ -201,14 +201,14 @@ pub struct Stages {
     pub reading: Status,
     /// The receiver's threads.
     pub writing: Status,
-    /// How long as much was under way as the network is given.
+    /// How long the window was full.
     pub network_full: u64,
     /// How long nothing was read because of the user's limit.
     pub limited: u64,
 }
 
 impl Stages {
-    /// The part that the others waited for: the last one that had more to do than it could.
+    /// The part that the others waited for: the last stage that was overloaded.
     pub fn bottleneck(&self) -> Bottleneck {
         let often = |part: u64| part > self.interval / 2;
         let of = |status: &Status, disk| if status.cpu_ns > status.disk_ns { Bottleneck::Cpu } else { disk };
@@ -226,7 +226,7 @@ impl Stages {
     }
 }
 
-/// How long each of several states lasted; any of them may hold at once.
+/// How long each of several states lasted. Several states may hold at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spans<const N: usize> {
     last: Instant,
@@ -240,8 +240,8 @@ impl<const N: usize> Spans<N> {
         Self { last: now, holds: [false; N], ns: [0; N] }
     }
 
-    /// From `now` on these hold. The time until `now` is that of the states that held before: a burst that ends a
-    /// pause has not filled the pause.
+    /// Sets the states that hold from `now` on. The time until `now` is charged to the earlier states, so that a burst
+    /// after a pause does not count as if it filled the pause.
     pub(crate) fn change(&mut self, now: Instant, holds: [bool; N]) {
         let spent = now.saturating_duration_since(self.last).as_nanos() as u64;
         for (ns, _) in self.ns.iter_mut().zip(self.holds).filter(|(_, held)| *held) {
@@ -251,10 +251,10 @@ impl<const N: usize> Spans<N> {
     }
 }
 
-/// What the other side's statuses tell of its work.
+/// The other side's work according to its statuses.
 ///
-/// They come once in a [`BEAT`], but two may come together, or none in time: so what is told is the share of
-/// the time that they are about, and not of this side's.
+/// A status comes once in a [`BEAT`]. But two may come together, or one may be delayed. So the shares refer to the time
+/// between the statuses, and not to this side's time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heard {
     /// The last one.
@@ -279,7 +279,7 @@ impl Heard {
         }
     }
 
-    /// Its work in an interval of so many nanoseconds.
+    /// Its work, scaled to an interval of `interval` nanoseconds.
     pub(crate) fn work(&self, interval: u64) -> Status {
         let part = interval as f64 / self.interval.as_nanos().max(1) as f64;
         let scaled = |ns: u64| (ns as f64 * part) as u64;

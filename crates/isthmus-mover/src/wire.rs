@@ -1,10 +1,10 @@
-//! What the two sides say to each other: control messages, and the headers of blocks.
+//! The messages of the two sides: control messages, and the headers of blocks.
 //!
-//! Both are `postcard`, of bounded length. A version never changes a variant's place or fields.
+//! Both are encoded by `postcard` and have a maximum length. A version never changes a variant's position or fields.
 //!
-//! The client's first message says the oldest version that it speaks, for older services refuse any that they do not know.
-//! With certificates both ends then speak the newest of both, which TLS agrees on ([`PROTOCOLS`](crate::channel::PROTOCOLS)).
-//! Without certificates they speak the version of the first message.
+//! The client's first message has the oldest version that it speaks, because older services refuse versions that they
+//! do not know. With certificates both ends then speak the newest common version, which TLS finds
+//! ([`PROTOCOLS`](crate::channel::PROTOCOLS)). Without certificates they speak the version of the first message.
 
 use isthmus_wire::Versions;
 use serde::{Deserialize, Serialize};
@@ -15,26 +15,26 @@ pub const VERSIONS: Versions = Versions { oldest: 6, newest: 6 };
 pub const CONTROL_MAX: usize = 256 << 10;
 /// Longest header of a block. Bytes.
 pub const HEADER_MAX: usize = 32 << 10;
-/// Most files of which one block carries pieces.
+/// Limit on the files with pieces in one block, so that a header fits.
 pub const PIECES_MAX: usize = 500;
 /// Entries of one message are kept below this. Bytes.
 pub const BATCH_MAX: usize = 48 << 10;
-/// Most bytes of extended attributes that one entry carries.
+/// Limit on the extended attributes of one entry. Bytes.
 pub const XATTRS_MAX: usize = 64 << 10;
-/// Most entries that are announced and not settled.
+/// Limit on entries that are announced and not settled; it bounds the receiver's memory.
 pub const ENTRIES_OPEN: usize = 16 << 10;
-/// Most that their paths and extended attributes take together at a receiver. A sender stops at half of it. Bytes.
+/// Limit on the paths and extended attributes of all these entries at a receiver. Bytes. A sender stops at half of it.
 pub const ENTRIES_BYTES: usize = 64 << 20;
-/// Least blocks of each process, where several share a file.
+/// Smallest number of blocks of each process that shares a file; shorter files are not split.
 const SPLIT_BLOCKS: u64 = 16;
-/// Most processes that share one.
+/// Limit on processes that share a file.
 pub const RANKS_MAX: u32 = 4096;
-/// The path of the folder that all goes into, where what is in a folder is copied and not the folder itself.
+/// The path of the top folder, if the contents of a folder are copied and not the folder itself.
 pub const ITSELF: &[u8] = b".";
 /// Sizes that a block may have: powers of two, so that it is a subtree of BLAKE3's tree. Bytes.
 pub const BLOCK_SIZES: std::ops::RangeInclusive<u64> = (64 << 10)..=(16 << 20);
 
-/// Why bytes are not what they should be.
+/// Why bytes are no valid message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// Longer than allowed.
@@ -43,7 +43,7 @@ pub enum WireError {
     /// Not decodable.
     #[error("a message that cannot be read; use the same isthmus release on both sides")]
     Garbled,
-    /// Decodable, and yet nonsense.
+    /// Decodable, but the values are invalid.
     #[error("a message that makes no sense: {0}")]
     Nonsense(&'static str),
 }
@@ -54,16 +54,16 @@ pub type Time = (i64, u32);
 /// A control message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Control {
-    /// The client's wish.
+    /// From the client: its request.
     Open(Open),
-    /// The server grants it.
+    /// From the server: it grants the request.
     Opened {
-        /// What a single file will be called there, if not as here.
+        /// Name of a single file at the destination, if it differs.
         name: Option<Vec<u8>>,
     },
     /// From the sender: what there is to copy.
     Entries(Vec<Entry>),
-    /// From the sender: the tree has been walked; so many files and bytes in all.
+    /// From the sender: the tree has been walked. These are the totals.
     Walked {
         /// Files.
         files: u64,
@@ -72,11 +72,11 @@ pub enum Control {
     },
     /// From the receiver: what it wants of the files.
     Answers(Vec<(u64, Answer)>),
-    /// From the sender: how its reading of files ended that take several blocks, or failed.
+    /// From the sender: how its reading of files ended, for files of several blocks and for failed ones.
     Closes(Vec<(u64, Verdict)>),
     /// From the receiver: what became of entries.
     Outcomes(Vec<(u64, Outcome)>),
-    /// From both, about once a second: how it goes.
+    /// From both, about twice a second: the progress.
     Status(Status),
     /// From the sender: something that is not copied, for the user.
     Warning(Trouble),
@@ -86,7 +86,7 @@ pub enum Control {
     Fault(String),
     /// From the sender: something that should have been copied and could not, for the user.
     Trouble(Trouble),
-    /// The session is given up for this reason, which is nobody's refusal: the same command continues.
+    /// The session ends for this reason, which is no refusal. The same command can continue it.
     GivenUp(String),
 }
 
@@ -99,9 +99,9 @@ pub struct Trouble {
     pub text: String,
 }
 
-/// Which way the files go.
+/// The direction of the files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Way {
+pub enum TransferRequest {
     /// From the client to the server's export, under this path.
     Put {
         /// Below the export.
@@ -131,8 +131,8 @@ pub struct Choice {
     pub share: Share,
 }
 
-/// One process's share of what several copy: folders are everybody's. A file's path decides whose
-/// it is, and of a long file each has a range of blocks, so that the processes need not talk.
+/// One process's share of a tree that several copy. Every process copies all folders. The path of a file decides which
+/// process copies it. Of a long file each process copies a range of blocks. So the processes need not talk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
     /// Which one, from 0 on.
@@ -169,7 +169,7 @@ impl Share {
         at(u64::from(self.rank))..at(u64::from(self.rank) + 1)
     }
 
-    /// How much of a file it is. Bytes.
+    /// Bytes of the file that belong to it.
     pub fn bytes(self, size: u64, block: u64) -> u64 {
         let range = self.blocks(size.div_ceil(block));
         range.end.saturating_mul(block).min(size) - range.start.saturating_mul(block).min(size)
@@ -199,22 +199,22 @@ pub struct Rules {
     pub dry_run: bool,
 }
 
-/// What a client wants.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Open {
     /// The oldest of the client's [`VERSIONS`].
     pub version: u16,
     /// Name of the export.
     pub export: String,
-    /// Which way.
-    pub way: Way,
+    /// The direction.
+    pub way: TransferRequest,
     /// How.
     pub rules: Rules,
     /// Bytes of a block, one of [`BLOCK_SIZES`].
     pub block: u64,
     /// Most bytes a second that the sender sends; 0: as many as there is room for.
     pub rate: u64,
-    /// The same for repeated runs of one command: a new one takes the place of an older.
+    /// Identifies the transfer. Repeated runs of one command have the same value, and a new run replaces an older one.
     pub transfer: [u8; 16],
 }
 
@@ -225,14 +225,14 @@ pub struct Entry {
     pub id: u64,
     /// Path below the destination; of folders also [`ITSELF`].
     pub path: Vec<u8>,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// What is kept beside its content.
+    /// Its attributes.
     pub meta: Meta,
 }
 
 impl Entry {
-    /// What is kept of it until it is settled, apart from what every entry takes. Bytes.
+    /// Memory that it takes until it is settled, beyond the fixed part of every entry. Bytes.
     pub fn weight(&self) -> usize {
         let xattrs = self.meta.xattrs.iter().map(|(name, value)| name.len() + value.len());
         self.path.len() + xattrs.sum::<usize>()
@@ -250,7 +250,7 @@ pub enum Kind {
         ctime: Time,
         /// It has holes.
         sparse: bool,
-        /// Whose blocks of it come.
+        /// The share of its blocks that comes.
         share: Share,
     },
     /// A folder, before what is in it.
@@ -261,7 +261,7 @@ pub enum Kind {
     Symlink(Vec<u8>),
 }
 
-/// What is kept beside the content.
+/// The attributes of an entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     /// Permission bits.
@@ -274,7 +274,7 @@ pub struct Meta {
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What a receiver wants of a file.
+/// A receiver's answer about a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// All of it.
@@ -285,7 +285,7 @@ pub enum Answer {
     Newer,
     /// All but these blocks, which an earlier transfer brought: ranges of first and count.
     Have(Vec<(u64, u64)>),
-    /// It would be sent, were this not a dry run; so many bytes of it are there. Final.
+    /// In a dry run: the file would be sent, and the destination already has this many of its bytes. Final.
     Would(u64),
     /// It cannot be taken, and why; no text where a folder that it is in was refused. Final.
     Refused(String),
@@ -307,7 +307,7 @@ pub enum Verdict {
     Digest([u8; 32]),
 }
 
-/// What became of an entry.
+/// The outcome of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// It is there under its name, or would be, were this not a dry run; of files the BLAKE3 digest of all their bytes.
@@ -320,7 +320,7 @@ pub enum Outcome {
     Newer,
 }
 
-/// How it goes on one side, since the session began.
+/// The work of one side since the session began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Bytes of files that were read, or written.
@@ -331,7 +331,7 @@ pub struct Status {
     pub cpu_ns: u64,
     /// Time during which blocks waited for a free thread. Nanoseconds.
     pub busy_ns: u64,
-    /// Of a sender: how much it wants to have under way. Bytes.
+    /// A sender's window. Bytes.
     pub window: u64,
 }
 
@@ -340,7 +340,7 @@ pub struct Status {
 pub struct Piece {
     /// The entry's number.
     pub id: u64,
-    /// Where it belongs in the file. Bytes.
+    /// Its offset in the file. Bytes.
     pub offset: u64,
     /// Its length. Bytes.
     pub len: u32,
@@ -350,12 +350,12 @@ pub struct Piece {
     pub digest: [u8; 32],
 }
 
-/// What precedes the bytes of a block.
+/// The header before the bytes of a block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// Number of the block among those of its sender in this session; its nonce.
     pub number: u64,
-    /// What it holds, one after the other.
+    /// Its pieces, in order.
     pub pieces: Vec<Piece>,
 }
 

@@ -1,35 +1,34 @@
-//! Frames as bytes: twelve of header (kind, three zeros, the lane, a number), and for some a
-//! payload, whose length is the number. Numbers are little-endian.
+//! The encoding of frames. A header has 12 bytes: kind, three zeros, lane, number. Some frames have a payload, whose
+//! length is the number. Integers are little-endian.
 
 use crate::lane::LaneId;
 use crate::mux::{Fault, Limits};
 
 /// Bytes of a header.
 pub const HEADER: usize = 12;
-/// Longest payload: other lanes wait for it at most. With its header it fills two records of
-/// TLS. Bytes.
+/// Longest payload. Bytes. Other lanes wait at most for one payload. With its header it fills two TLS records.
 pub const PIECE: usize = (32 << 10) - HEADER;
-/// What a stream begins with, and the version of what follows.
+/// The first bytes of a stream; the last of them is the version.
 const MAGIC: [u8; 4] = *b"imx1";
 /// Bytes of a greeting's payload.
 pub(crate) const GREETING: usize = 20;
 
-/// What a header says.
+/// A decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// First of all: what this end promises, in a payload.
+    /// The first frame: its payload has the limits that this end promises.
     Greeting,
-    /// The sender begins a lane.
+    /// The sender opens a lane.
     Open(LaneId),
-    /// So many bytes of a lane follow.
+    /// This many bytes of a lane follow.
     Data(LaneId, usize),
-    /// So many bytes of a lane were read.
+    /// This many bytes of a lane were read.
     Credit(LaneId, u32),
-    /// No data follows on a lane.
+    /// The sender sends no more data on a lane.
     Finish(LaneId),
     /// The sender neither reads nor writes a lane any longer.
     Reset(LaneId),
-    /// A sign of life.
+    /// A heartbeat.
     Beat,
 }
 
@@ -66,7 +65,7 @@ impl Frame {
             7 => Self::Beat,
             _ => return Err(Fault::Frame),
         };
-        // There is one way to say each.
+        // Each frame has exactly one encoding.
         if frame.encode() == *bytes { Ok(frame) } else { Err(Fault::Frame) }
     }
 }
@@ -92,7 +91,7 @@ pub(crate) fn read_greeting(bytes: &[u8]) -> Result<Limits, Fault> {
         base: u32::from_le_bytes([b0, b1, b2, b3]),
         pool: u64::from_le_bytes(pool),
     };
-    // What is read is given back by quarters of it: with less, a lane could stand still for ever.
+    // Credit is returned in quarters of `base`. With a smaller `base` a lane could stall for ever.
     if (limits.base as usize) < 2 * PIECE { Err(Fault::Limits) } else { Ok(limits) }
 }
 

@@ -1,63 +1,63 @@
-//! One lane, as one end sees it.
+//! The state of one lane at one end.
 
 use crate::piece::Queue;
 
-/// A lane's number on its link. Those that the end that dialled opens are even.
+/// A lane's number on its link. The dialling end opens lanes with even numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneId(pub u32);
 
-/// How far this end has come with saying that it has no more to send.
+/// Whether this end has ended its stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OwnEnd {
     #[default]
     Open,
-    /// It is to be said after what is queued.
+    /// The Finish frame follows the queued bytes.
     Wanted,
     Said,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Lane {
-    /// What the program wrote and was not sent.
+    /// Bytes that the program wrote and that were not sent.
     pub(crate) out: Queue,
-    /// What was sent and not given back. Bytes.
+    /// Bytes sent for which no credit came back.
     pub(crate) outstanding: u64,
-    /// What came and was not read.
+    /// Bytes that came and were not read.
     pub(crate) inbox: Queue,
-    /// What was read and not given back. Bytes.
+    /// Bytes read for which no credit was returned.
     pub(crate) owed: u32,
     pub(crate) own_end: OwnEnd,
-    /// The other end has no more to send.
+    /// The other end has ended its stream.
     pub(crate) finished: bool,
-    /// The other end has nothing to do with the lane any longer.
+    /// The other end has reset the lane.
     pub(crate) reset: bool,
-    /// The program has nothing to do with it any longer.
+    /// The program has released the lane.
     pub(crate) released: bool,
-    /// It is among those that have something to send.
+    /// It is in the rotation of lanes with something to send.
     pub(crate) queued: bool,
     /// The program waits to write.
     pub(crate) full: bool,
 }
 
 impl Lane {
-    /// Has something to say that needs its turn.
+    /// Whether it has something to send that must wait in the rotation.
     pub(crate) fn has_output(&self) -> bool {
         !self.reset && (!self.out.is_empty() || self.own_end == OwnEnd::Wanted)
     }
 
-    /// What came and was not given back. Bytes.
+    /// Bytes received for which no credit was returned.
     pub(crate) fn held(&self) -> u64 {
         self.inbox.len() as u64 + u64::from(self.owed)
     }
 
-    /// Neither end needs it any longer.
+    /// Whether neither end needs it.
     pub(crate) fn is_over(&self) -> bool {
         let settled = self.own_end == OwnEnd::Said && self.finished && self.outstanding == 0;
         self.released && (self.reset || settled)
     }
 }
 
-/// How much of `bytes` is beyond what every lane has.
+/// The part of `bytes` beyond the `base` credit of a lane.
 pub(crate) fn excess(bytes: u64, base: u32) -> u64 {
     bytes.saturating_sub(u64::from(base))
 }

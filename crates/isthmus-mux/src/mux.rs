@@ -6,84 +6,82 @@ use crate::frame::{self, Frame, HEADER, PIECE};
 use crate::lane::{Lane, LaneId, OwnEnd, excess};
 use crate::piece::{Piece, Queue, Spares};
 
-/// A lane may have so many times as much of the pool as is still free.
+/// A lane may use this many times the free part of the pool. With 2, one busy lane gets two thirds of the pool.
 pub const SHARE: u64 = 2;
-/// What is queued of a lane that writes faster than the link takes it. Bytes.
+/// Limit on queued bytes of a lane that writes faster than the link sends. Bytes: four frames keep the link busy.
 const QUEUE: usize = 4 * PIECE;
-/// Answers that may wait for a peer that does not read. Bytes.
+/// Limit on answers that wait for a peer that does not read. Bytes; it bounds memory.
 const ANSWERS_MAX: usize = 1 << 20;
 
-/// What an end promises to take.
+/// What one end promises to accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Lanes that the other end may have open.
     pub lanes: u32,
-    /// What each lane may send unasked, of those of both ends. Bytes, twice [`PIECE`] at
-    /// least.
+    /// Initial credit of each lane, whichever end opened it. Bytes; at least twice [`PIECE`].
     pub base: u32,
-    /// What all lanes together may send beyond that. Bytes.
+    /// Credit that all lanes share beyond `base`. Bytes.
     pub pool: u64,
 }
 
 impl Limits {
-    /// Limits by which an end holds `memory` bytes at most, with as many lanes of its own as
-    /// of the other end's: so many that they leave half of it for the pool, from 8 to 512.
+    /// Limits with which an end buffers at most `memory` bytes, if both ends open the same number of lanes. That number
+    /// is chosen so that half of the memory is left for the pool; it is between 8 and 512.
     pub fn within(memory: u64, base: u32) -> Self {
-        // What may come and what may wait to go; the first and the last buffer of each are
-        // not full.
+        // Incoming bytes and queued bytes of one lane. The first and the last buffer of each are not full.
         let each = 2 * (u64::from(base) + (QUEUE + 4 * PIECE) as u64);
         let lanes = (memory / 2 / each).clamp(8, 512);
         Self { lanes: lanes as u32, base, pool: memory.saturating_sub(lanes * each) }
     }
 }
 
-/// What has happened to a lane, or to the link.
+/// An event of a lane or of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The other end's limits are known: lanes can be opened.
     Greeted,
     /// The other end has opened a lane.
     Accepted(LaneId),
-    /// There is something to read, or the end of it.
+    /// There are bytes to read, or the end of the stream.
     Readable(LaneId),
-    /// There is room to write again, or nothing can be written any longer.
+    /// There is room to write again, or the lane no longer takes bytes.
     Writable(LaneId),
 }
 
-/// What [`Mux::read`] has found.
+/// The result of [`Mux::read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// So many bytes; not 0 unless no room was given for any.
+    /// This many bytes were read. It is 0 only if `to` was empty.
     Bytes(usize),
     /// The other end has no more to send.
     End,
-    /// Nothing yet.
+    /// No bytes yet.
     Blocked,
     /// The other end has given the lane up.
     Reset,
 }
 
-/// What [`Mux::write`] has taken.
+/// The result of [`Mux::write`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// So many bytes; not 0 unless none were given.
+    /// This many bytes were taken. It is 0 only if none were given.
     Bytes(usize),
-    /// Nothing before there is room.
+    /// The queue is full. [`Event::Writable`] tells when there is room.
     Blocked,
-    /// The other end has given the lane up, or this one has said that it has no more.
+    /// The other end has reset the lane, or this end has finished it.
     Closed,
 }
 
-/// What comes next of what the other end sends.
+/// What the owner must read next from the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
     /// A header, for [`Mux::on_header`].
     Header,
-    /// So many bytes, for [`Mux::on_payload`], in one part or several.
+    /// This many bytes, for [`Mux::on_payload`], in one part or several.
     Payload(usize),
 }
 
-/// What the other end has done that no end does. The link is of no use any longer.
+/// A protocol violation by the other end. The link must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the texts tell")]
 pub enum Fault {
@@ -103,22 +101,22 @@ pub enum Fault {
     Answers,
 }
 
-/// Counts of one end since the link began, and what is now.
+/// Counters of one end since the link began, and its present state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Frames that were sent.
+    /// Frames sent.
     pub frames_out: u64,
-    /// Frames that came.
+    /// Frames received.
     pub frames_in: u64,
-    /// What lanes have written and the link has not sent. Bytes.
+    /// Bytes that lanes have written and the link has not sent.
     pub queued: u64,
-    /// What may be sent beyond what every lane has. Bytes.
+    /// Free part of the other end's pool. Bytes.
     pub credit: u64,
-    /// Times that a lane had something to send and no credit for it.
+    /// Number of times that a lane had bytes to send and no credit.
     pub starved: u64,
 }
 
-/// Whose the payload is that comes.
+/// The lane whose payload arrives.
 #[derive(Clone, Copy, Debug)]
 enum Incoming {
     Greeting,
@@ -127,26 +125,26 @@ enum Incoming {
     Nobody,
 }
 
-/// See the crate.
+/// The state of one end of a link; see the crate.
 #[derive(Debug)]
 pub struct Mux {
     limits: Limits,
-    /// What the other end promised.
+    /// The limits that the other end promised.
     promised: Option<Limits>,
     lanes: HashMap<LaneId, Lane>,
-    /// What the next lane from here, and from there, is called.
+    /// Number of the next lane opened here, and of the next one opened there.
     next: u32,
     next_there: u32,
-    /// How many lanes there are that were opened here, and there.
+    /// Number of lanes that were opened here, and there.
     opened: u32,
     accepted: u32,
-    /// Lanes that have something to send, and those among them that lack the credit.
+    /// Lanes with something to send, and those that lack credit for it.
     ready: VecDeque<LaneId>,
     starved: VecDeque<LaneId>,
-    /// What of the other end's pool is in use, and of ours.
+    /// Bytes used of the other end's pool, and of ours.
     spent: u64,
     lent: u64,
-    /// Frames without a payload that are to be sent.
+    /// Frames without payload that wait to be sent.
     answers: Queue,
     incoming: Option<(Incoming, usize)>,
     greeting: Vec<u8>,
@@ -156,7 +154,7 @@ pub struct Mux {
 }
 
 impl Mux {
-    /// One end of a link, of which one has dialled and the other has not.
+    /// Makes one end of a link. `dialled` is true at exactly one of both ends.
     pub fn new(dialled: bool, limits: Limits) -> Self {
         let mut mux = Self {
             limits,
@@ -182,8 +180,7 @@ impl Mux {
         mux
     }
 
-    /// Begins a lane. None before the other end has told its limits, or where it takes no
-    /// more lanes.
+    /// Opens a lane. None before the other end's limits are known, or if it takes no more lanes.
     pub fn open(&mut self) -> Option<LaneId> {
         let promised = self.promised?;
         if self.opened >= promised.lanes || self.next >= u32::MAX - 1 {
@@ -197,12 +194,12 @@ impl Mux {
         Some(id)
     }
 
-    /// Whether the other end has told its limits, without which no lane can be opened.
+    /// Whether the other end's limits are known. Before that no lane can be opened.
     pub fn is_greeted(&self) -> bool {
         self.promised.is_some()
     }
 
-    /// Takes a copy of what is to be sent on a lane, as far as there is room.
+    /// Copies `bytes` into a lane's queue, as far as there is room.
     pub fn write(&mut self, id: LaneId, bytes: &[u8]) -> Written {
         let Some(lane) = self.lanes.get_mut(&id) else { return Written::Closed };
         if lane.reset || lane.own_end != OwnEnd::Open {
@@ -215,11 +212,11 @@ impl Mux {
         }
         lane.out.copy_in(&bytes[..taken], &mut self.spares);
         self.counters.queued += taken as u64;
-        self.line_up(id);
+        self.enqueue(id);
         Written::Bytes(taken)
     }
 
-    /// Moves what came on a lane to `to`.
+    /// Moves received bytes of a lane to `to`.
     pub fn read(&mut self, id: LaneId, to: &mut [u8]) -> Read {
         let Some(lane) = self.lanes.get_mut(&id) else { return Read::Reset };
         if lane.inbox.is_empty() {
@@ -231,71 +228,70 @@ impl Mux {
         }
         let read = lane.inbox.copy_out(to, &mut self.spares);
         lane.owed += read as u32;
-        self.give_back(id);
+        self.return_credit(id);
         Read::Bytes(read)
     }
 
-    /// Says that no more follows what was written.
+    /// Ends the lane's outgoing stream after the bytes written so far.
     pub fn finish(&mut self, id: LaneId) {
         if let Some(lane) = self.lanes.get_mut(&id)
             && lane.own_end == OwnEnd::Open
         {
             lane.own_end = OwnEnd::Wanted;
-            self.line_up(id);
+            self.enqueue(id);
         }
     }
 
-    /// The program has nothing to do with a lane any longer. What it wrote before it said that
-    /// no more follows is still sent; if it has not said so, the other end learns that the lane
-    /// was given up.
+    /// The program drops a lane. If it has called [`Mux::finish`], the bytes written are still sent. Otherwise the
+    /// other end gets a reset.
     pub fn release(&mut self, id: LaneId) {
         let Some(lane) = self.lanes.get_mut(&id) else { return };
         lane.released = true;
         if lane.own_end == OwnEnd::Open {
             return self.give_up(id);
         }
-        // What still comes is dropped as it comes.
+        // Bytes that still arrive are dropped.
         let unread = lane.inbox.len() as u32;
         lane.inbox.clear(&mut self.spares);
         lane.owed += unread;
-        self.give_back(id);
-        self.tidy(id);
+        self.return_credit(id);
+        self.remove_if_over(id);
     }
 
-    /// Says that this end lives.
+    /// Queues a heartbeat frame.
     pub fn beat(&mut self) {
         self.say(Frame::Beat);
     }
 
-    /// Whether nothing waits to be sent. What lacks credit does.
+    /// Whether nothing waits to be sent. Bytes that lack credit do wait.
     pub fn is_quiet(&self) -> bool {
         self.answers.is_empty() && self.ready.is_empty() && self.starved.is_empty()
     }
 
-    /// What has happened.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// What there is to count.
+    /// The counters.
     pub fn counters(&self) -> Counters {
         let pool = self.promised.map_or(0, |promised| promised.pool);
         Counters { credit: pool - self.spent, ..self.counters }
     }
 
-    /// How many lanes there are, whoever opened them.
+    /// Number of lanes, whichever end opened them.
     pub fn lanes(&self) -> usize {
         self.lanes.len()
     }
 
-    /// What is to be written next, whole. Lanes take turns, a piece each.
+    /// The next piece to write; it must be written whole. Lanes are served in rotation, one piece each.
     pub fn poll_output(&mut self) -> Option<Piece> {
         loop {
             if let Some(answers) = self.answers.pop() {
                 return Some(answers);
             }
             let id = self.ready.pop_front()?;
-            if let Some(piece) = self.take_turn(id) {
+            if let Some(piece) = self.next_piece(id) {
                 return Some(piece);
             }
         }
@@ -306,15 +302,15 @@ impl Mux {
         self.spares.take()
     }
 
-    /// A buffer that was written, or not used.
+    /// Returns a buffer that was written or not used.
     pub fn give_piece(&mut self, piece: Piece) {
         self.spares.give(piece);
     }
 
-    /// A header has come.
+    /// Processes a header.
     ///
     /// # Errors
-    /// What the other end did wrong.
+    /// The other end violated the protocol.
     pub fn on_header(&mut self, header: &[u8; HEADER]) -> Result<Expect, Fault> {
         if self.incoming.is_some() {
             return Err(Fault::Order);
@@ -339,10 +335,10 @@ impl Mux {
         if self.answers.len() > ANSWERS_MAX { Err(Fault::Answers) } else { Ok(Expect::Header) }
     }
 
-    /// So much of a payload has come.
+    /// Processes a part of a payload.
     ///
     /// # Errors
-    /// What the other end did wrong; or it is more than was expected.
+    /// The other end violated the protocol, or `piece` is longer than expected.
     pub fn on_payload(&mut self, piece: Piece) -> Result<Expect, Fault> {
         let (to, left) = self.incoming.take().ok_or(Fault::Order)?;
         let left = left.checked_sub(piece.len()).ok_or(Fault::Order)?;
@@ -372,8 +368,8 @@ impl Mux {
         self.answers.copy_in(&frame.encode(), &mut self.spares);
     }
 
-    /// A lane that has something to send waits for its turn.
-    fn line_up(&mut self, id: LaneId) {
+    /// Puts a lane with something to send into the rotation.
+    fn enqueue(&mut self, id: LaneId) {
         if let Some(lane) = self.lanes.get_mut(&id)
             && lane.has_output()
             && !std::mem::replace(&mut lane.queued, true)
@@ -382,8 +378,8 @@ impl Mux {
         }
     }
 
-    /// What a lane sends when it has its turn.
-    fn take_turn(&mut self, id: LaneId) -> Option<Piece> {
+    /// Takes the next piece of the lane that is served.
+    fn next_piece(&mut self, id: LaneId) -> Option<Piece> {
         let promised = self.promised?;
         let lane = self.lanes.get_mut(&id)?;
         lane.queued = false;
@@ -412,8 +408,8 @@ impl Mux {
         }
         self.counters.queued -= piece.len() as u64;
         self.counters.frames_out += 1;
-        piece.crown(Frame::Data(id, piece.len()).encode());
-        self.line_up(id);
+        piece.prepend_header(Frame::Data(id, piece.len()).encode());
+        self.enqueue(id);
         Some(piece)
     }
 
@@ -421,11 +417,11 @@ impl Mux {
         self.say(Frame::Finish(id));
         let Some(lane) = self.lanes.get_mut(&id) else { return };
         lane.own_end = OwnEnd::Said;
-        self.tidy(id);
+        self.remove_if_over(id);
     }
 
-    /// Gives back what the program has read, when it is worth a frame.
-    fn give_back(&mut self, id: LaneId) {
+    /// Returns credit for the bytes that the program has read, once they are worth a frame.
+    fn return_credit(&mut self, id: LaneId) {
         let Some(lane) = self.lanes.get_mut(&id) else { return };
         let drained = lane.released || (lane.finished && lane.inbox.is_empty());
         let worth = lane.owed >= self.limits.base / 4 || drained;
@@ -444,10 +440,10 @@ impl Mux {
             self.say(Frame::Reset(id));
             self.end(id);
         }
-        self.tidy(id);
+        self.remove_if_over(id);
     }
 
-    /// Nothing more is sent on a lane; what was lent for it is free again.
+    /// Ends sending on a lane. The credit that it used is free again.
     fn end(&mut self, id: LaneId) {
         let Some(lane) = self.lanes.get_mut(&id) else { return };
         lane.reset = true;
@@ -462,8 +458,8 @@ impl Mux {
         self.ready.append(&mut self.starved);
     }
 
-    /// Forgets a lane that neither end needs.
-    fn tidy(&mut self, id: LaneId) {
+    /// Removes a lane that neither end needs.
+    fn remove_if_over(&mut self, id: LaneId) {
         let Some(lane) = self.lanes.get(&id).filter(|lane| lane.is_over()) else { return };
         self.lent -= excess(lane.held(), self.limits.base);
         self.lanes.remove(&id);
@@ -475,7 +471,7 @@ impl Mux {
         id.0 % 2 == self.next % 2
     }
 
-    /// Fails where the lane was never begun.
+    /// Fails if the lane was never opened.
     fn check_known(&self, id: LaneId) -> Result<(), Fault> {
         let next = if self.is_ours(id) { self.next } else { self.next_there };
         if id.0 < next { Ok(()) } else { Err(Fault::Order) }
@@ -524,7 +520,7 @@ impl Mux {
         }
         self.lent += excess(lane.held(), self.limits.base) - excess(before, self.limits.base);
         if lane.released {
-            self.give_back(id);
+            self.return_credit(id);
         }
     }
 
@@ -537,7 +533,7 @@ impl Mux {
         self.spent -= excess(lane.outstanding, base) - excess(left, base);
         lane.outstanding = left;
         self.ready.append(&mut self.starved);
-        self.tidy(id);
+        self.remove_if_over(id);
         Ok(())
     }
 
@@ -549,8 +545,8 @@ impl Mux {
             return Err(Fault::Order);
         }
         self.events.push_back(Event::Readable(id));
-        self.give_back(id);
-        self.tidy(id);
+        self.return_credit(id);
+        self.remove_if_over(id);
         Ok(())
     }
 
@@ -560,7 +556,7 @@ impl Mux {
         }
         self.end(id);
         self.events.extend([Event::Readable(id), Event::Writable(id)]);
-        self.tidy(id);
+        self.remove_if_over(id);
         Ok(())
     }
 }

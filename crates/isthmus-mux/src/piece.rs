@@ -1,10 +1,10 @@
-//! Buffers of one frame each, used again.
+//! Reusable buffers of one frame each.
 
 use std::collections::VecDeque;
 
 use crate::frame::{HEADER, PIECE};
 
-/// So many unused buffers are kept.
+/// Limit on unused buffers kept for reuse: 16 hold 512 KiB.
 const SPARE_MAX: usize = 16;
 
 /// A buffer for a frame's header and payload, of which a part is filled.
@@ -20,12 +20,12 @@ impl Piece {
         Self { bytes: vec![0; HEADER + PIECE].into_boxed_slice(), start: HEADER, end: HEADER }
     }
 
-    /// What is filled and was not consumed.
+    /// The bytes that are filled and not consumed.
     pub fn filled(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    /// How much is filled. Bytes.
+    /// Number of filled bytes.
     pub fn len(&self) -> usize {
         self.end - self.start
     }
@@ -35,13 +35,13 @@ impl Piece {
         self.start == self.end
     }
 
-    /// Room behind what is filled, at most `max` bytes of it.
+    /// Free room behind the filled bytes, `max` bytes at most.
     pub fn room(&mut self, max: usize) -> &mut [u8] {
         let to = self.bytes.len().min(self.end + max);
         &mut self.bytes[self.end..to]
     }
 
-    /// So many bytes of the room were filled.
+    /// Marks the next `bytes` bytes of the room as filled.
     ///
     /// # Panics
     /// If there is less room.
@@ -50,7 +50,7 @@ impl Piece {
         self.end += bytes;
     }
 
-    /// So many of the filled bytes are done with.
+    /// Removes the first `bytes` filled bytes.
     ///
     /// # Panics
     /// If fewer are filled.
@@ -59,7 +59,7 @@ impl Piece {
         self.start += bytes;
     }
 
-    /// Appends what there is room for; tells how much that was.
+    /// Appends as many bytes as there is room for, and returns their number.
     pub(crate) fn append(&mut self, from: &[u8]) -> usize {
         let room = self.room(from.len());
         let taken = room.len();
@@ -68,8 +68,8 @@ impl Piece {
         taken
     }
 
-    /// Puts a header before the payload, of which nothing was consumed.
-    pub(crate) fn crown(&mut self, header: [u8; HEADER]) {
+    /// Puts a header before the payload. None of the payload may have been consumed.
+    pub(crate) fn prepend_header(&mut self, header: [u8; HEADER]) {
         debug_assert_eq!(self.start, HEADER, "the place before the payload is free");
         self.start = 0;
         self.bytes[..HEADER].copy_from_slice(&header);
@@ -93,7 +93,7 @@ impl Spares {
     }
 }
 
-/// Bytes in the order in which they came.
+/// A queue of bytes, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pieces: VecDeque<Piece>,
@@ -121,8 +121,8 @@ impl Queue {
         }
     }
 
-    /// Appends a piece, by copying what the one before has room for: only the first and the
-    /// last are not full.
+    /// Appends a piece. It first fills the room of the last one by copying, so only the first and the last piece are
+    /// not full.
     pub(crate) fn push(&mut self, mut piece: Piece, spares: &mut Spares) {
         self.len += piece.len();
         if let Some(last) = self.pieces.back_mut() {
@@ -135,19 +135,19 @@ impl Queue {
         self.pieces.push_back(piece);
     }
 
-    /// The first piece, if it is there.
+    /// Takes the first piece.
     pub(crate) fn pop(&mut self) -> Option<Piece> {
         let piece = self.pieces.pop_front()?;
         self.len -= piece.len();
         Some(piece)
     }
 
-    /// How long the first piece is. Bytes.
+    /// Length of the first piece. Bytes.
     pub(crate) fn first_len(&self) -> usize {
         self.pieces.front().map_or(0, Piece::len)
     }
 
-    /// Moves bytes from the front to `to`; tells how many.
+    /// Moves bytes from the front to `to`, and returns their number.
     pub(crate) fn copy_out(&mut self, to: &mut [u8], spares: &mut Spares) -> usize {
         let mut moved = 0;
         while moved < to.len()

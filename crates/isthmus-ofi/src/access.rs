@@ -10,28 +10,28 @@ use crate::cntr::Counter;
 use crate::error::Error;
 use crate::live::Live;
 
-/// A domain's counters of accesses, and the endpoints through which peers come.
+/// A domain's counters of accesses, and the endpoints through which peers access its memory.
 #[derive(Debug, Default)]
 pub(crate) struct Observers {
-    /// Whether there ever was one, so that others need not look.
+    /// Whether there ever was a counter. If not, nobody needs to look.
     any: AtomicBool,
-    /// Held while counters and endpoints come to know or forget each other. That waits for whoever turns an endpoint,
-    /// who may want to know what is bound.
+    /// Held while counters and endpoints are connected or disconnected. That waits for the thread that drives an
+    /// endpoint, which may look up what is bound; so it is not the lock of `regions`.
     changing: Mutex<()>,
     bound: Mutex<Bound>,
 }
 
 #[derive(Debug, Default)]
 struct Bound {
-    /// By the region's key: counters, and the events that they count.
+    /// For each region's key: counters, and the events that they count.
     regions: HashMap<u64, Vec<(Arc<Counter>, u64)>>,
-    /// All that were ever bound: endpoints feed them until they are closed.
+    /// All counters that were ever bound. Endpoints feed them until they are closed.
     fed: Vec<Weak<Counter>>,
     endpoints: Vec<Arc<Live>>,
 }
 
 impl Observers {
-    /// From now on the counter counts these accesses to the region.
+    /// Makes the counter count these accesses to the region from now on.
     pub(crate) fn bind(&self, key: u64, counter: Arc<Counter>, events: u64) -> Result<(), Error> {
         let _changing = self.changing.lock();
         let endpoints = self.bound.lock().endpoints.clone();
@@ -50,7 +50,7 @@ impl Observers {
         self.bound.lock().regions.remove(&key);
     }
 
-    /// Peers come through this endpoint too.
+    /// Peers may access the domain's memory through this endpoint, too.
     pub(crate) fn add_endpoint(&self, live: &Arc<Live>) -> Result<(), Error> {
         let _changing = self.changing.lock();
         for counter in self.fed().iter().filter_map(Weak::upgrade) {
@@ -78,12 +78,12 @@ impl Observers {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// Counts an access (`FI_REMOTE_READ` or `FI_REMOTE_WRITE`) of so many bytes.
+    /// Counts an access (`FI_REMOTE_READ` or `FI_REMOTE_WRITE`) of `len` bytes.
     pub(crate) fn count(&self, key: u64, event: u64, len: u64) {
         if !self.are_bound() {
             return;
         }
-        // Counting may start what waits for the counter, which must not find the lock held.
+        // Counting may start an operation that waits for the counter, and that must not find the lock held.
         let counters: Vec<_> = {
             let bound = self.bound.lock();
             let counters = bound.regions.get(&key).into_iter().flatten();

@@ -1,4 +1,4 @@
-//! `fid_av`: the addresses that a program knows, by number.
+//! `fid_av`: address vectors, which number the addresses that a program knows.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -27,12 +27,12 @@ use crate::flags::{
 use crate::log::{self, Level};
 use crate::resolve::{from_bytes, neighbour, resolve, to_bytes};
 
-/// The table behind a C object; endpoints share it.
+/// The table of an address vector; endpoints share it.
 #[derive(Debug, Default)]
 pub(crate) struct AvTable {
     inner: RwLock<Inner>,
     removals: AtomicU64,
-    /// Some have a name of the program's (`FI_AV_USER_ID`).
+    /// Some addresses have a name that the program chose (`FI_AV_USER_ID`).
     named: AtomicBool,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct AvTable {
 struct Inner {
     entries: Vec<Option<Entry>>,
     numbers: HashMap<Address, fi_addr_t>,
-    /// The lowest goes first (fi_av(3)).
+    /// Free numbers; the lowest is used first (fi_av(3)).
     free: BinaryHeap<Reverse<usize>>,
 }
 
@@ -49,12 +49,12 @@ struct Entry {
     address: Address,
     /// How often it was inserted and not removed.
     uses: usize,
-    /// What the program calls it in completions.
+    /// The address by which the program knows it in completions.
     name: Option<fi_addr_t>,
 }
 
 impl AvTable {
-    /// Adds an address; one that is there already keeps its number.
+    /// Adds an address. An address that is there already keeps its number.
     pub(crate) fn insert(&self, address: Address) -> fi_addr_t {
         let mut inner = self.inner.write();
         if let Some(&number) = inner.numbers.get(&address) {
@@ -78,7 +78,7 @@ impl AvTable {
         index as fi_addr_t
     }
 
-    /// Takes one insertion back; false for a number that is not in use.
+    /// Undoes one insertion. False for a number that is not in use.
     pub(crate) fn remove(&self, number: fi_addr_t) -> bool {
         let mut inner = self.inner.write();
         let Some(Some(entry)) = inner.entries.get_mut(number as usize) else { return false };
@@ -112,7 +112,8 @@ impl AvTable {
         candidates.find_map(|candidate| inner.numbers.get(candidate)).copied()
     }
 
-    /// Has completions call the address of this number `name` (`FI_AV_USER_ID`); false for a number that is not in use.
+    /// Makes completions use `name` for the address of this number (`FI_AV_USER_ID`). False for a number that is
+    /// not in use.
     fn set_name(&self, number: fi_addr_t, name: fi_addr_t) -> bool {
         let mut inner = self.inner.write();
         let Some(Some(entry)) = inner.entries.get_mut(number as usize) else { return false };
@@ -121,7 +122,7 @@ impl AvTable {
         true
     }
 
-    /// What completions call the address of this number.
+    /// The number or name that completions use for the address of this number.
     #[inline]
     pub(crate) fn told(&self, number: fi_addr_t) -> fi_addr_t {
         if self.named.load(Ordering::Acquire) { self.name(number) } else { number }
@@ -158,8 +159,8 @@ unsafe impl Object for Av {
     }
 }
 
-/// Opens an address vector. Names are refused, and flags other than `FI_EVENT` and the hint `FI_SYMMETRIC`: tables shared
-/// between processes are not supported, and old MPICHs crash where they are half supported.
+/// Opens an address vector. It refuses names, and flags other than `FI_EVENT` and the hint `FI_SYMMETRIC`. Tables
+/// shared between processes are not supported; old versions of MPICH crash if they are supported in part.
 ///
 /// # Safety
 /// `attr` is null or valid and writable; `out` is null or writable.
@@ -216,7 +217,7 @@ static OPS: fi_ops_av = fi_ops_av {
     lookup2: Some(no_lookup2),
 };
 
-/// Where the numbers and errors of an insertion go.
+/// The destination of the numbers and errors of an insertion.
 struct Results<'a> {
     numbers: *mut fi_addr_t,
     /// The program says there what completions are to call them (`FI_AV_USER_ID`).
@@ -249,8 +250,7 @@ impl<'a> Results<'a> {
         Ok(Self { numbers, named, errors, events, object, context: context as usize })
     }
 
-    /// What the insertion returns: how many were inserted, or nothing yet where an event
-    /// tells it.
+    /// What the insertion returns: how many addresses were inserted, or 0 if an event will tell.
     fn end(&self, inserted: c_int) -> c_int {
         let Some(events) = self.events else { return inserted };
         let words = [self.object as u64, self.context as u64, inserted as u64];
@@ -290,8 +290,8 @@ impl<'a> Results<'a> {
     }
 }
 
-/// Length of an address in a domain of this format: those of an insertion lie one behind the other, whatever is in
-/// them. Only where the format leaves it open the first one tells, by its family. Bytes.
+/// Length of an address in a domain of this format. Bytes. The addresses of an insertion lie one behind the other,
+/// whatever is in them. If the format leaves the length open, the family of the first address tells it.
 ///
 /// # Safety
 /// `first` has as many readable bytes as tell its family.
@@ -428,7 +428,7 @@ entries! {
     }
 }
 
-/// Writes as much of an address as fits, and its length; whether all of it fitted.
+/// Writes as much of an address as fits, and its length. True if all of it fitted.
 ///
 /// # Safety
 /// `len` is null or writable, and `out` has as many writable bytes as it says.

@@ -1,7 +1,7 @@
-//! What all calls that post an operation have in common.
+//! The common part of all calls that post an operation.
 //!
-//! They are a part of each C function down to the engine, which is called with all of it: what is handed from one function to
-//! another on the way is made in memory and copied, in greater pieces than it was written in, for which processors wait.
+//! These functions are inlined into each C function, down to the call of the engine. Values that pass from one function
+//! to another are otherwise written to memory in small pieces and read in larger ones, for which processors wait.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::live::Live;
 use crate::trigger::{Job, When};
 
-/// A call that posts an operation: the endpoint at work, the operation's options, and the counter that
-/// it waits for, if any.
+/// A call that posts an operation: the enabled endpoint, the operation's options, and the counter that it waits for, if
+/// any.
 pub(crate) struct Call<'a> {
     pub(crate) live: &'a Arc<Live>,
     pub(crate) options: Options,
@@ -21,14 +21,14 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// The options as far as they apply to receives.
+    /// The options that apply to receives.
     #[inline(always)]
     pub(crate) fn receive_options(&self) -> Options {
         let Options { context, notify, .. } = self.options;
         Options { context, notify, ..Options::default() }
     }
 
-    /// Posts by `post`, now or once the counter is there.
+    /// Posts by `post`, now or once the counter has reached its threshold.
     #[inline(always)]
     pub(crate) fn post<B, F>(self, kind: CompletionKind, buffers: &B, post: F) -> Result<isize, Error>
     where

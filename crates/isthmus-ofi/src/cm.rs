@@ -1,4 +1,4 @@
-//! An endpoint's name, the groups that it joins, and the connection calls that reliable datagrams have not got.
+//! An endpoint's name, the groups that it joins, and the connection calls, which reliable datagrams do not have.
 
 use std::ffi::{c_int, c_void};
 

@@ -27,7 +27,7 @@ use crate::waitset::{self, SetState};
 pub(crate) struct Counter {
     value: AtomicU64,
     errors: AtomicU64,
-    /// What the program has read, both together.
+    /// The sum of successes and errors that the program has read.
     seen: AtomicU64,
     /// Counts bytes instead of operations.
     bytes: bool,
@@ -57,7 +57,7 @@ impl Counter {
         self.changed();
     }
 
-    /// Successes and errors together, by which triggers go (`fi_trigger(3)`).
+    /// The sum of successes and errors, which triggers wait for (`fi_trigger(3)`).
     pub(crate) fn reached(&self) -> u64 {
         self.value().saturating_add(self.errors())
     }
@@ -78,7 +78,7 @@ impl Counter {
         self.sources.remove(live);
     }
 
-    /// Turns the endpoints that feed it.
+    /// Drives the endpoints that feed it.
     pub(crate) fn progress(&self) {
         self.sources.progress();
     }
@@ -96,7 +96,7 @@ impl Counter {
         (self.value(), self.errors())
     }
 
-    /// Notes that the program knows this state. Returns the value.
+    /// Returns the value, and remembers that the program knows it.
     fn read(&self) -> u64 {
         let (value, errors) = (self.value(), self.errors());
         let sum = value.wrapping_add(errors);
@@ -112,7 +112,7 @@ impl Counter {
         self.value().wrapping_add(self.errors()) != self.seen.load(Ordering::SeqCst)
     }
 
-    /// Wakes who sleeps for it, and starts what waits for it.
+    /// Wakes threads that sleep until it changes, and starts operations that wait for it.
     fn changed(&self) {
         if self.awaited.load(Ordering::SeqCst) > 0 {
             self.board.release(self);

@@ -1,4 +1,4 @@
-//! From C's pointers to Rust's values.
+//! Converts C pointers to Rust values.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;

@@ -1,5 +1,5 @@
-//! The counters of an enabled endpoint: read by whoever hands out completions, without a lock, and
-//! joined by others at any time.
+//! The counters of an enabled endpoint. The thread that delivers completions reads them without a lock; more counters
+//! may be bound at any time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use crate::cntr::Counter;
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     first: OnceLock<Box<Bound>>,
-    /// The events of all of them.
+    /// All events that any of them counts.
     counted: AtomicU64,
 }
 
@@ -22,11 +22,11 @@ struct Bound {
 }
 
 impl Counters {
-    /// Has a counter count `events` from now on.
+    /// Makes a counter count `events` from now on.
     pub(crate) fn join(&self, counter: Arc<Counter>, events: u64) {
         let mut bound = Box::new(Bound { counter, events, next: OnceLock::new() });
         let mut end = &self.first;
-        // Whoever comes between takes this place, and this one goes behind it.
+        // If another thread sets this cell first, go on to the next one.
         while let Err(refused) = end.set(bound) {
             bound = refused;
             end = end.get().map_or(end, |taken| &taken.next);

@@ -1,4 +1,4 @@
-//! `fid_domain`: the settings, the registered memory, and the way to all the other objects.
+//! `fid_domain`: holds the settings and the registered memory, and opens all other objects.
 
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
@@ -25,17 +25,17 @@ use crate::flags::{
 use crate::trigger::{self, Board};
 use crate::{atomic, av, cntr, collective, cq, ep, mr, poll};
 
-/// What outlives the C object as long as its children do.
+/// The domain's state, which lives as long as any object of the domain.
 #[derive(Debug)]
 pub(crate) struct DomainState {
     pub(crate) fabric: Arc<FabricState>,
     pub(crate) settings: Settings,
     pub(crate) regions: Arc<RegionTable>,
-    /// Who counts the accesses to single regions.
+    /// Counters of accesses to single regions.
     pub(crate) observers: Arc<Observers>,
-    /// What waits for counters.
+    /// Operations that wait for counters.
     pub(crate) board: Arc<Board>,
-    /// How addresses look: like ours (`FI_FORMAT_UNSPEC`) or like the system's.
+    /// Format of addresses: ours (`FI_FORMAT_UNSPEC`), or socket addresses.
     pub(crate) addr_format: u32,
     /// Peers name bytes by virtual address (`FI_MR_VIRT_ADDR`), else by offset.
     pub(crate) virtual_addressing: bool,
@@ -44,7 +44,7 @@ pub(crate) struct DomainState {
 }
 
 impl DomainState {
-    /// Whether addresses look like the system's.
+    /// Whether addresses are socket addresses.
     pub(crate) fn socket_addresses(&self) -> bool {
         self.addr_format != FI_FORMAT_UNSPEC
     }
@@ -54,7 +54,7 @@ impl DomainState {
 pub(crate) struct Domain {
     raw: fid_domain,
     guard: Guard,
-    /// Would hear of asynchronous registrations; ours are done when the call returns.
+    /// The bound event queue. It would be told of asynchronous registrations, but ours are done when the call returns.
     events: Mutex<Option<Arc<EventQueue>>>,
     pub(crate) state: Arc<DomainState>,
 }

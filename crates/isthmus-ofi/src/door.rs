@@ -1,8 +1,7 @@
-//! The one door through which C enters.
+//! The border to C: every C entry runs through one of these functions.
 //!
-//! It checks for null, for a fork and for earlier damage, runs the body behind
-//! `catch_unwind`, turns typed errors into `-FI_E*`, and poisons the object when the body
-//! panicked: its state may be half changed then.
+//! They check for null, for a fork and for earlier damage, and run the body behind `catch_unwind`. They turn typed
+//! errors into `-FI_E*`. If the body panicked, they poison the object, since its state may be half changed.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +12,7 @@ use crate::error::{Error, FI_EOTHER};
 use crate::fork;
 use crate::log::{self, Level};
 
-/// What the door needs to know of every object.
+/// The record that these functions keep of every object.
 #[derive(Debug)]
 pub(crate) struct Guard {
     generation: u32,
@@ -43,11 +42,11 @@ impl Guard {
 /// The type is `repr(C)` and starts with libfabric's structure for it (hence with a
 /// `struct fid`), so that pointers to any of the three are the same.
 pub(crate) unsafe trait Object: Sized {
-    /// The door's own part.
+    /// That part.
     fn guard(&self) -> &Guard;
 }
 
-/// What C gets when a call fails.
+/// The value that C gets when a call fails.
 pub(crate) trait Code {
     /// From a positive errno.
     fn failed(errno: i32) -> Self;
@@ -78,7 +77,7 @@ impl Code for *const std::ffi::c_char {
     }
 }
 
-/// Runs `body` on the object behind `raw`: within the C function, so that its arguments stay in registers.
+/// Runs `body` on the object behind `raw`. It is inlined into the C function, so that arguments stay in registers.
 ///
 /// # Safety
 /// `raw` is null, or was returned by [`give`] for an `O` and not closed since.
@@ -104,7 +103,7 @@ pub(crate) unsafe fn enter<O: Object, T, R: Code>(
     }
 }
 
-/// The object that a program names within what it passes, if it is of this class; else `otherwise` says what it is not.
+/// An object that a program names in its arguments, if it is of this class; else an error that says `otherwise`.
 ///
 /// # Safety
 /// `raw` is null or an object of ours, which starts with its `fid` and stays open; objects of the class are `O`s.
@@ -144,8 +143,8 @@ pub(crate) unsafe fn give<O: Object, T>(object: O, out: *mut *mut T) -> Result<(
     Ok(())
 }
 
-/// Ends an object: `body` may still refuse, then it is freed. In a child of the process
-/// that opened it, and after a panic, it is left alone.
+/// Ends an object: runs `body`, which may refuse, and then frees the object. In a forked child, and after a panic, the
+/// object is left alone.
 ///
 /// # Safety
 /// As for [`enter`]; after a return of 0 nobody uses the object again.
@@ -188,7 +187,7 @@ fn panicked<R: Code>(panic: &(dyn Any + Send)) -> R {
     R::failed(FI_EOTHER)
 }
 
-/// Declares C entries: each names the object, and its body runs behind the door.
+/// Declares C entries. Each names its object, and its body runs by [`enter`].
 macro_rules! entries {
     ($(fn $name:ident($this:ident: $object:ty as $raw:ty $(, $arg:ident: $kind:ty)* $(,)?) -> $ret:ty $body:block)*) => {$(
         unsafe extern "C" fn $name($this: *mut $raw $(, $arg: $kind)*) -> $ret {

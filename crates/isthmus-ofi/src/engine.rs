@@ -1,5 +1,5 @@
-//! What is behind an endpoint: the engine of reliable ones (`FI_EP_RDM`), or the socket of
-//! datagrams (`FI_EP_DGRAM`).
+//! What an endpoint uses: an `isthmus_io` endpoint if it is reliable (`FI_EP_RDM`), or the socket of datagrams
+//! (`FI_EP_DGRAM`).
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    /// For what only reliable endpoints do.
+    /// The reliable endpoint; an error for datagrams, which do not offer the call.
     pub(crate) fn reliable(&self) -> Result<&Endpoint, Error> {
         match self {
             Self::Reliable(endpoint) => Ok(endpoint),
@@ -75,7 +75,7 @@ impl Engine {
         }
     }
 
-    /// Turns it for a program that has room for so many completions now.
+    /// Drives it, for a program that has room for `room` completions now.
     pub(crate) fn poll(&self, room: usize, out: &mut Vec<Completion>) -> usize {
         match self {
             Self::Reliable(endpoint) => endpoint.poll_some(room, out),
@@ -83,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// What tells without a lock whether a poll would be in vain, where there is such.
+    /// Tells without a lock whether a poll would be in vain; `None` for datagrams.
     pub(crate) fn watch(&self) -> Option<Arc<Watch>> {
         match self {
             Self::Reliable(endpoint) => Some(endpoint.watch()),

@@ -1,5 +1,4 @@
-//! `fid_ep`: endpoints, from opening to closing. What they do is in `msg.rs`, `tagged.rs`,
-//! `rma.rs` and `atomic.rs`.
+//! `fid_ep`: endpoints, from opening to closing. Their operations are in `msg.rs`, `tagged.rs`, `rma.rs` and `atomic/`.
 
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
@@ -40,7 +39,7 @@ pub(crate) struct EpState {
     pub(crate) bind: Mutex<Option<SocketAddr>>,
     engine: Mutex<Option<Engine>>,
     bindings: Mutex<Bindings>,
-    /// Hears of groups.
+    /// The bound event queue, which is told of joined groups.
     events: Mutex<Option<Arc<EventQueue>>>,
     live: OnceLock<Arc<Live>>,
     pub(crate) min_multi_recv: AtomicUsize,
@@ -117,7 +116,7 @@ impl EpState {
         let engine = match self.kind {
             Kind::Reliable => {
                 let endpoint = Endpoint::open(settings, bind, self.domain.regions.clone())?;
-                // A job may be given other protocols while it runs.
+                // Follow the file: protocols may change while a job runs.
                 if let Some(file) = Settings::file_to_follow() {
                     endpoint.follow(&file);
                 }
@@ -171,7 +170,7 @@ impl EpState {
         if self.live.get().is_some() {
             return Ok(());
         }
-        // What is bound stays so if something is still missing.
+        // If something is missing, the bindings stay, so that the program can add it.
         bindings.check(self.caps())?;
         let live = Live::start(self.engine()?, std::mem::take(&mut bindings), self.terms, &self.domain)?;
         self.live.set(live).map_err(|_| Error::BadState("enabled twice at once"))
@@ -207,10 +206,10 @@ impl Ep {
         }
     }
 
-    /// The endpoint at work.
+    /// The enabled endpoint.
     #[inline(always)]
     pub(crate) fn live(&self) -> Result<&Arc<Live>, Error> {
-        // Not `ok_or`, which makes an error each time only to drop it.
+        // `ok_or` would make an error on each call only to drop it.
         let Some(live) = self.state.live.get() else {
             return Err(Error::BadState("the endpoint is not enabled"));
         };
@@ -245,8 +244,8 @@ impl Ep {
         Ok(Call { live, options: self.tx_options(live, flags, context), when })
     }
 
-    /// An inject call: no entry in the queue, the buffer free at once. Of the default flags those apply that say when it
-    /// starts.
+    /// An inject call: no entry in the queue, and the buffer is free at once. Of the default flags, only those that say
+    /// when it starts apply.
     #[inline(always)]
     pub(crate) fn tx_inject(&self) -> Result<Call<'_>, Error> {
         let flags = self.tx_flags.load(Ordering::Relaxed);
@@ -258,7 +257,7 @@ impl Ep {
         Ok(Call { live: self.live()?, options, when: None })
     }
 
-    /// What an operation with these flags waits for.
+    /// The counter that an operation with these flags waits for.
     ///
     /// # Safety
     /// `context` is a `fi_triggered_context` if the flags have `FI_TRIGGER`.
@@ -274,7 +273,7 @@ impl Ep {
         unsafe { When::of(context) }.map(Some)
     }
 
-    /// What failures are reported under whose operation has no context of its own (fi_endpoint(3)).
+    /// The context under which failures of operations without a context of their own are reported (fi_endpoint(3)).
     fn own_context(&self) -> u64 {
         self.raw.fid.context.expose_provenance() as u64
     }
@@ -291,7 +290,7 @@ impl Ep {
             Level::Transmit
         };
         Options {
-            // Without an entry for success, the context is the program's to reuse.
+            // Without an entry for success, the program may reuse the context at once.
             context: if notify { context.expose_provenance() as u64 } else { self.own_context() },
             notify,
             inject: flags & FI_INJECT != 0,
@@ -471,7 +470,7 @@ entries! {
             FI_CLASS_CQ => ep.bind_queue(unsafe { &*other.cast::<Cq>() }, flags)?,
             // SAFETY: the class says what it is.
             FI_CLASS_CNTR => ep.bind_counter(unsafe { &*other.cast::<Cntr>() }, flags)?,
-            // Connectionless endpoints have no events, but that they have joined groups.
+            // The only events of connectionless endpoints are joined groups.
             FI_CLASS_EQ => {
                 // SAFETY: the class says what it is.
                 let eq = unsafe { &*other.cast::<Eq>() };

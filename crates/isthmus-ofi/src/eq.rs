@@ -1,5 +1,5 @@
-//! `fid_eq`: event queues. They carry what the program itself writes, the insertions of address
-//! vectors that were opened for that, and the joining of groups; nothing else of ours is asynchronous.
+//! `fid_eq`: event queues. They carry what the program itself writes, insertions into asynchronous address vectors, and
+//! joined groups. Nothing else is asynchronous.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
@@ -34,7 +34,7 @@ pub(crate) struct Eq {
     pub(crate) queue: Arc<EventQueue>,
 }
 
-/// The queue behind a C object; whoever it is bound to shares it.
+/// The queue of events; the objects that it is bound to share it.
 #[derive(Debug)]
 pub(crate) struct EventQueue {
     events: Mutex<VecDeque<Event>>,
@@ -47,8 +47,8 @@ enum Event {
     Failed(Failure),
 }
 
-/// An insertion's address that could not be inserted, or a group that could not be joined. Object and context are pointers of
-/// the program.
+/// An address that could not be inserted, or a group that could not be joined. Object and context are the program's
+/// pointers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failure {
     pub(crate) object: usize,
@@ -130,7 +130,7 @@ impl EventQueue {
         Ok(moved)
     }
 
-    /// The failure at the head of the queue, taken out unless it is only to be looked at.
+    /// The failure at the head of the queue. It is taken out, unless the flags only ask to look at it.
     fn failure(&self, flags: u64) -> Result<Failure, Error> {
         let mut events = self.events.lock();
         let Some(&Event::Failed(failure)) = events.front() else { return Err(Error::Again) };
@@ -157,18 +157,19 @@ impl EventQueue {
         self.push(Event::Done { kind, data: data.into() });
     }
 
-    /// Puts in an `fi_eq_entry`: two pointers and a number.
+    /// Adds an `fi_eq_entry`: two pointers and a number.
     pub(crate) fn write_entry(&self, kind: u32, words: [u64; 3]) {
         let entry: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
         self.write(kind, &entry);
     }
 
-    /// Puts a failure where the program finds it by `fi_eq_readerr`.
+    /// Adds a failure, which the program reads by `fi_eq_readerr`.
     pub(crate) fn fail(&self, failure: Failure) {
         self.push(Event::Failed(failure));
     }
 
-    /// An endpoint has joined a group, or why it cannot. Object and context are pointers of the program.
+    /// Adds the event of an endpoint that has joined a group, or the reason why it cannot. Object and context are the
+    /// program's pointers.
     pub(crate) fn joined(&self, object: usize, context: usize, failed: Option<c_int>) {
         match failed {
             None => self.write_entry(FI_JOIN_COMPLETE, [object as u64, context as u64, 0]),
@@ -256,7 +257,7 @@ entries! {
         eq: Eq as fid_eq, number: c_int, _data: *const c_void, out: *mut c_char, len: usize,
     ) -> *const c_char {
         let _ = eq;
-        // Insertions are all that fails here.
+        // Only insertions fail with a text here.
         let text = if number == 0 { c"no error" } else { c"the address could not be inserted; the log says why" };
         let text = text.as_ptr();
         // SAFETY: a terminated text, and room as the caller says.

@@ -1,4 +1,4 @@
-//! Every reason to refuse a call, and its libfabric errno.
+//! The reasons to refuse a call, each with its libfabric errno.
 
 use isthmus_io::{InterfaceError, OpenError, PostError};
 use isthmus_proto::OpError;
@@ -72,7 +72,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// Whether only the user can mend it, and so must read it.
+    /// Whether only the user can correct it, so that it must be shown.
     pub(crate) fn is_the_users(&self) -> bool {
         matches!(self, Self::InvalidText(_) | Self::Unreachable(_) | Self::Open(_) | Self::System(_))
     }
@@ -111,7 +111,7 @@ impl Error {
         }
     }
 
-    /// Whether this is an everyday answer that no log needs.
+    /// Whether it is an ordinary answer that need not be logged.
     pub(crate) fn is_ordinary(&self) -> bool {
         matches!(
             self,
@@ -135,7 +135,7 @@ impl From<PostError> for Error {
     }
 }
 
-/// The errno under which the end of an operation is reported in a completion queue.
+/// The errno with which a failed operation is reported in a completion queue.
 pub(crate) fn completion_errno(error: &OpError) -> i32 {
     match error {
         OpError::Truncated { .. } => FI_ETRUNC,

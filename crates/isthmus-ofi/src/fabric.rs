@@ -14,7 +14,7 @@ use crate::fid::{head, ops, table};
 use crate::flags::FI_CLASS_FABRIC;
 use crate::{domain, eq, poll, provider, waitset};
 
-/// What outlives the C object as long as its children do.
+/// The fabric's state, which lives as long as any of its objects.
 #[derive(Debug)]
 pub(crate) struct FabricState {
     /// The libfabric interface that the program was built for.

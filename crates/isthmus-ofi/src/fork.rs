@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 static REGISTER: Once = Once::new();
 
-/// Which process in the line of forks this is.
+/// How many forks lie between the first process and this one.
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Makes children count themselves.
+/// Makes forked children increase the counter.
 pub(crate) fn register() {
     REGISTER.call_once(|| {
         // SAFETY: the handler only increases an atomic, which is safe after fork; the

@@ -1,4 +1,4 @@
-//! Operations of several parts, of which the program hears once: RMA and atomics of several remote pieces.
+//! Operations of several parts with one completion: RMA and atomics on several remote pieces.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,13 +20,13 @@ pub(crate) struct Joints {
 struct Joint {
     /// Parts that have not ended.
     left: usize,
-    /// What the program knows the whole by, and whether it wants to hear of its success.
+    /// The options of the whole: its context, and whether the program wants an entry.
     options: Options,
     /// Bytes of the parts that have ended.
     len: u64,
-    /// Why the first of them failed that did.
+    /// Why the first failed part failed.
     error: Option<OpError>,
-    /// Its address is the parts' context: no program's can be the same.
+    /// Its address is the context of the parts, so that no context of the program can be the same.
     _place: Box<u64>,
 }
 
@@ -35,7 +35,7 @@ impl Joints {
         self.len.load(Ordering::SeqCst) > 0
     }
 
-    /// Counts the end of a part. False where others are to come; else the completion is the whole's.
+    /// Counts the end of a part. False if others are to come; else turns the completion into that of the whole.
     pub(crate) fn settle(&self, completion: &mut Completion) -> bool {
         let mut open = self.open.lock();
         let Some(joint) = open.get_mut(&completion.context) else { return true };
@@ -69,8 +69,8 @@ impl Joints {
     }
 }
 
-/// Posts each of `parts` by `post`, as one operation with these options. `told` says that the target is told by
-/// the last part, which waits for the others.
+/// Posts each of `parts` by `post`, as one operation with these options. `told` says that the last part notifies the
+/// target, so it waits for the others.
 pub(crate) fn post<P>(
     live: &Live,
     kind: CompletionKind,
@@ -94,7 +94,7 @@ pub(crate) fn post<P>(
                 live.joints().withdraw(id);
                 return Err(error);
             }
-            // Parts are under way: the whole ends as a failure when they do.
+            // Some parts are under way: the whole fails when they have ended.
             Err(error) => live.deliver(Completion {
                 error: Some(OpError::Protocol(error.to_string())),
                 ..Completion::of(kind, id, true)

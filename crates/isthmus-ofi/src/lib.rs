@@ -1,5 +1,23 @@
-//! The libfabric provider `isthmus`: one thin file per libfabric object, one door for
-//! panics and errors, nothing imported from libfabric. It exports `fi_prov_ini` only.
+//! The libfabric provider `isthmus`. Unmodified MPIs load it; its only exported symbol is `fi_prov_ini`.
+//!
+//! ```text
+//!   libfabric ── fi_prov_ini ──► provider.rs
+//!      │ calls through tables of functions
+//!      ▼
+//!   door.rs          null checks, panics and errors at the border to C
+//!      ▼
+//!   info/, fabric.rs, domain.rs, ep.rs, av.rs, cq/, cntr.rs, eq.rs, mr.rs, poll.rs, waitset.rs
+//!      │             one file for each libfabric object
+//!      ▼
+//!   msg.rs, tagged.rs, rma.rs, atomic/, collective/, trigger/
+//!      │             one file for each kind of operation
+//!      ▼
+//!   live.rs          an enabled endpoint: the engine below, and where completions go
+//!      ▼
+//!   isthmus-io
+//! ```
+//!
+//! The library imports no symbol of libfabric: linking would bind it to one version of libfabric.
 
 mod access;
 mod atomic;

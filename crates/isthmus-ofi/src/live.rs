@@ -1,4 +1,4 @@
-//! An enabled endpoint: the engine, and where its completions go.
+//! An enabled endpoint: drives the engine, and delivers its completions to queues and counters.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(crate) struct QueueBinding {
     pub(crate) selective: bool,
 }
 
-/// What a program has asked an endpoint for.
+/// The capabilities that a program asked for when it opened the endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) caps: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Terms {
     pub(crate) inject_max: usize,
 }
 
-/// What an endpoint is once it is enabled; nothing of it changes any more, but that counters join.
+/// An enabled endpoint. Nothing of it changes any more, except that counters may be added.
 #[derive(Debug)]
 pub(crate) struct Live {
     engine: Engine,
@@ -58,11 +58,11 @@ pub(crate) struct Live {
     tickets: Tickets,
     joints: Joints,
     collectives: Collectives,
-    /// Completions on their way to the queues; its lock is held by whoever turns the engine.
+    /// Completions on their way to the queues. The thread that drives the engine holds its lock.
     scratch: Mutex<Vec<Completion>>,
 }
 
-/// What was bound to an endpoint before it is enabled.
+/// The objects bound to an endpoint before it is enabled.
 #[derive(Debug, Default)]
 pub(crate) struct Bindings {
     pub(crate) av: Option<Arc<AvTable>>,
@@ -72,8 +72,8 @@ pub(crate) struct Bindings {
 }
 
 impl Bindings {
-    /// Whether all is there that an endpoint with these capabilities needs. Even where no success is told, failures are:
-    /// a queue for each direction that it has.
+    /// Checks that everything is bound that an endpoint with these capabilities needs: a queue for each direction.
+    /// Even if no success is reported, failures are.
     pub(crate) fn check(&self, caps: u64) -> Result<(), Error> {
         if self.av.is_none() {
             return Err(Error::NoAv);
@@ -84,7 +84,7 @@ impl Bindings {
         if self.rx.is_none() && info::receives(caps) {
             return Err(Error::NoCq("FI_RECV"));
         }
-        // Whose memory is all that peers have of it may have counters alone.
+        // An endpoint that peers only access by RMA may have counters alone.
         if self.tx.is_none() && self.rx.is_none() && self.counters.is_empty() {
             return Err(Error::NoCq("FI_TRANSMIT or FI_RECV"));
         }
@@ -93,7 +93,7 @@ impl Bindings {
 }
 
 impl Live {
-    /// Starts the flow of completions.
+    /// Enables the endpoint.
     pub(crate) fn start(
         engine: Engine,
         bound: Bindings,
@@ -117,12 +117,12 @@ impl Live {
             collectives: Collectives::default(),
             scratch: Mutex::default(),
         });
-        // Whoever knows it keeps it, and could not be closed.
+        // An object that refers to it would keep it open and could not be closed.
         live.join(bound.counters).inspect_err(|_| live.leave())?;
         Ok(live)
     }
 
-    /// Whoever asks for completions turns it from now on.
+    /// Adds it to its queues and counters, whose reads drive it from now on.
     fn join(self: &Arc<Self>, counters: Vec<(Arc<Counter>, u64)>) -> Result<(), Error> {
         for queue in self.queues() {
             queue.add_source(self)?;
@@ -139,7 +139,7 @@ impl Live {
         Ok(())
     }
 
-    /// Counts these events too from now on.
+    /// Binds another counter for these events.
     pub(crate) fn bind_counter(self: &Arc<Self>, counter: Arc<Counter>, events: u64) -> Result<(), Error> {
         counter.add_source(self)?;
         if events & (FI_REMOTE_READ | FI_REMOTE_WRITE) != 0
@@ -151,14 +151,14 @@ impl Live {
         Ok(())
     }
 
-    /// Ends it: nothing polls the engine any more, and it says goodbye to its peers.
+    /// Ends it: nothing polls the engine any more, and its peers are told.
     pub(crate) fn stop(self: &Arc<Self>) {
         self.leave();
         self.engine.close();
         self.collectives.close(self);
     }
 
-    /// Nobody turns it any more.
+    /// Removes it from its queues and counters.
     fn leave(self: &Arc<Self>) {
         for queue in self.queues() {
             queue.remove_source(self);
@@ -241,8 +241,8 @@ impl Live {
         self.peer(number).map(Some)
     }
 
-    /// Turns the engine and hands out what it finished. A thread that finds another one
-    /// at it goes away: its completions will be handed to it.
+    /// Drives the engine, and delivers what it finished. If another thread is doing that already, this one returns:
+    /// that one delivers its completions, too.
     pub(crate) fn progress(&self, mut reading: Option<&mut Reading<'_>>) {
         let Some(mut scratch) = self.scratch.try_lock() else { return };
         let room = reading.as_ref().map_or(usize::MAX, |reading| reading.room());
@@ -250,22 +250,22 @@ impl Live {
             return;
         }
         let taken = self.hand_over(&scratch, reading.as_deref_mut());
-        // Most go to the same queue, which is locked once for all of them.
+        // Most completions go to the same queue, which is locked once for all of them.
         let mut open = None;
         for completion in &mut scratch[taken..] {
             self.deliver_by(completion, &mut open, reading.as_deref_mut());
         }
         drop(open);
         scratch.clear();
-        // What was ready may have waited for room.
+        // Triggered operations may have waited for room.
         self.board.start();
         if self.collectives.are_open() {
             self.collectives.resume(self);
         }
     }
 
-    /// Hands out the messages that were received first of all, as far as only the queue is to be told of them; how many
-    /// they were.
+    /// Delivers the received messages at the front of `done` as long as only the queue has to be told; returns how
+    /// many.
     #[inline]
     fn hand_over(&self, done: &[Completion], reading: Option<&mut Reading<'_>>) -> usize {
         let Some(binding) = &self.rx else { return 0 };
@@ -292,7 +292,7 @@ impl Live {
         self.deliver_by(&mut completion, &mut None, None);
     }
 
-    /// Hands out a completion; `open` is the queue that has got the last one, `reading` who waits for it.
+    /// Delivers a completion. `open` is the queue that got the last one; `reading` is the program's read that waits.
     #[inline]
     fn deliver_by<'a>(
         &'a self,
@@ -301,7 +301,7 @@ impl Live {
         reading: Option<&mut Reading<'_>>,
     ) {
         if self.collectives.are_open() {
-            // The end is told to a queue that may be the same.
+            // The end goes to a queue that may be the open one.
             *open = None;
             if !self.collectives.settle(self, completion) {
                 return;
@@ -311,7 +311,8 @@ impl Live {
             return;
         }
         if self.tickets.are_open() {
-            // To count may start what waits for it, which may fail and be told to the same queue.
+            // Counting may start an operation that waits for the counter. If that fails, it is reported to
+            // the same queue.
             *open = None;
             if !self.tickets.settle(completion) {
                 return;
@@ -322,7 +323,7 @@ impl Live {
             let key = std::mem::take(&mut completion.tag);
             let addr = std::mem::take(&mut completion.buffer);
             if completion.kind == RemoteWrite {
-                // fi_cq(3) leaves it open. `sockets` tells it, and clients such as ADIOS2's SST take it for granted.
+                // fi_cq(3) leaves the length open. `sockets` reports it, and clients such as ADIOS2's SST rely on it.
                 let written = RemoteRange { key, addr, len: completion.len };
                 completion.buffer = self.regions.address(written).unwrap_or(0);
             }
@@ -343,12 +344,12 @@ impl Live {
             let source = self.source_number(completion);
             filling(open, &binding.queue).push(Entry::new(completion, source), reading);
         } else if completion.released || completion.kind == CompletionKind::BufferReleased {
-            // The end of a multi-receive buffer is told even where its messages are not.
+            // The end of a multi-receive buffer is reported even if its messages are not.
             filling(open, &binding.queue).push(Entry::released(completion.context), reading);
         }
     }
 
-    /// Puts an entry into the queue of what this endpoint transmits.
+    /// Puts an entry into the transmit queue.
     pub(crate) fn tell(&self, entry: Entry) {
         if let Some(binding) = &self.tx {
             binding.queue.filling().push(entry, None);
@@ -368,16 +369,16 @@ impl Live {
     }
 }
 
-/// Opens a queue, in place of another that was.
+/// Opens a queue instead of the one that is open.
 fn filling<'a, 'b>(open: &'b mut Option<Filling<'a>>, queue: &'a Queue) -> &'b mut Filling<'a> {
     if !open.as_ref().is_some_and(|open| open.is_of(queue)) {
-        // One at a time: two that are held could wait for each other.
+        // Hold one at a time: two threads that hold two queues could wait for each other.
         *open = None;
     }
     open.get_or_insert_with(|| queue.filling())
 }
 
-/// Leaves a line about a failure: many programs print the errno only.
+/// Logs a failure: many programs print only the errno.
 fn report(completion: &Completion) {
     match &completion.error {
         None | Some(OpError::Cancelled | OpError::NoMessage) => {}
@@ -393,8 +394,8 @@ fn is_receiver_side(kind: CompletionKind) -> bool {
     matches!(kind, Recv(_) | Peek | RemoteWrite | RemoteAccess { .. } | BufferReleased)
 }
 
-/// Which of the events that an endpoint's counters count this is (`fi_endpoint(3)`): what fetches counts as reading, be it
-/// by the endpoint or by its peers, whatever it does to the memory. For a region's counters that is what counts.
+/// The event that this completion is for an endpoint's counters (`fi_endpoint(3)`). An atomic that fetches counts as a
+/// read, whatever it does to the memory.
 fn counted_as(kind: CompletionKind) -> Option<u64> {
     use CompletionKind::*;
     match kind {

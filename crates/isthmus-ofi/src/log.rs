@@ -1,8 +1,7 @@
-//! Words for the user, through libfabric's own log.
+//! Logs through libfabric's own log.
 //!
-//! No libfabric symbol is imported (linking would bind to one generation of it), so its
-//! functions are looked up at run time, in the global scope and else in whichever
-//! libfabric is loaded. A program that hides its libfabric gets no log.
+//! The library imports no symbol of libfabric, so it looks the functions up at run time: in the global scope, or else
+//! in whichever libfabric is loaded. A program that hides its libfabric gets no log.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
@@ -21,13 +20,13 @@ use crate::provider;
 pub(crate) enum Level {
     /// Something that the user should change.
     Warn = 0,
-    /// What happened and why.
+    /// The event and its reason.
     Info = 2,
-    /// For whoever looks for a fault.
+    /// For people who look for a fault.
     Debug = 3,
 }
 
-/// Takes the engine's words too.
+/// Sends the log lines of `isthmus-io` there, too.
 pub(crate) fn install() {
     isthmus_io::log::set_hook(|severity, text| {
         let level = match severity {
@@ -50,9 +49,8 @@ struct Functions {
     log: Log,
 }
 
-/// Writes one line, if the user asked for this level (`FI_LOG_LEVEL`). Who did not say is
-/// told warnings on standard error: libfabric is silent by default, and most programs
-/// print nothing but an errno.
+/// Writes one line, if the user asked for this level (`FI_LOG_LEVEL`). Without that variable, warnings go to standard
+/// error: libfabric is silent by default, and most programs print nothing but an errno.
 pub(crate) fn write(level: Level, text: fmt::Arguments<'_>) {
     let Some(functions) = functions() else { return tell(level, text) };
     let provider = provider::pointer();
@@ -77,13 +75,13 @@ pub(crate) fn write(level: Level, text: fmt::Arguments<'_>) {
 
 fn tell(level: Level, text: fmt::Arguments<'_>) {
     if level == Level::Warn && std::env::var_os("FI_LOG_LEVEL").is_none() {
-        // In one piece: other ranks write to the same place, and the launcher may end us.
+        // Write it in one call: other ranks write to the same place, and the launcher may end us.
         let line = format!("isthmus: {text}\n");
         let _ = std::io::stderr().lock().write_all(line.as_bytes());
     }
 }
 
-/// Warns of a peer, once however many operations fail for the same cause.
+/// Warns once, however many operations fail for the same cause.
 pub(crate) fn once(text: &str) {
     static LAST: Mutex<String> = Mutex::new(String::new());
     let mut last = LAST.lock();
@@ -106,7 +104,7 @@ fn functions() -> Option<Functions> {
     })
 }
 
-/// The address of one of libfabric's functions, where libfabric can be found.
+/// The address of one of libfabric's functions, if libfabric can be found.
 pub(crate) fn symbol(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: dlsym with a terminated name.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -114,7 +112,7 @@ pub(crate) fn symbol(name: &CStr) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
-/// Searches a libfabric that was loaded without its names being made global, as Python does.
+/// Searches a libfabric that was loaded without global symbols, as Python does.
 fn symbol_in_loaded(name: &CStr) -> *mut c_void {
     static LIBRARY: OnceLock<Option<usize>> = OnceLock::new();
     let library = *LIBRARY.get_or_init(|| {

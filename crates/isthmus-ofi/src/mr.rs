@@ -27,7 +27,7 @@ struct Mr {
     raw: fid_mr,
     guard: Guard,
     domain: Arc<DomainState>,
-    /// Whether peers may reach it, so that the domain's table knows it.
+    /// Whether peers may access it, so that it is in the domain's table.
     shared: bool,
 }
 
@@ -53,7 +53,7 @@ struct Wanted<'a> {
 
 impl Wanted<'_> {
     fn check(&self) -> Result<(), Error> {
-        // Regions of which accesses are counted need no preparation.
+        // `FI_RMA_EVENT` needs no preparation; other flags are not supported.
         if self.flags & !FI_RMA_EVENT != 0 {
             return Err(Error::BadFlags(self.flags & !FI_RMA_EVENT));
         }
@@ -79,7 +79,7 @@ impl Wanted<'_> {
         };
         let shared = access != Access::default();
         let wanted = (!domain.provider_keys).then_some(self.key);
-        // No peer reaches it by any key, and none that we chose is to be taken for its.
+        // Peers cannot access it by any key, so it must not have a key that we chose for another region.
         let mut key = wanted.unwrap_or(FI_KEY_NOTAVAIL);
         if shared {
             // SAFETY: by this function's contract.
@@ -145,7 +145,7 @@ entries! {
     fn bind(mr: Mr as fid, other: *mut fid, flags: u64) -> c_int {
         // SAFETY: the caller passes null or an object.
         match unsafe { other.as_ref() }.ok_or(Error::Null)?.fclass {
-            // Every endpoint of the domain reaches its regions.
+            // Every endpoint of the domain can access its regions already.
             FI_CLASS_EP => {}
             FI_CLASS_CNTR if !mr.shared => return Err(Error::Invalid("peers have no access to this memory")),
             FI_CLASS_CNTR if flags & !(FI_REMOTE_READ | FI_REMOTE_WRITE) != 0 || flags == 0 => {

@@ -1,4 +1,4 @@
-//! Options of an endpoint, cancelling, and the room in its queues.
+//! Options of an endpoint, `fi_cancel`, and the room in its queues.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -47,7 +47,7 @@ entries! {
         let live = ep.live()?;
         let found = live.board().cancel(live, context.addr())
             || live.engine().cancel(context.expose_provenance() as u64);
-        // Not an error worth a line in the log: the receive may just have completed.
+        // Do not log this: the receive may just have completed.
         Ok(if found { 0 } else { -(libc::ENOENT as isize) })
     }
 
@@ -69,7 +69,7 @@ entries! {
 
     fn setopt(ep: Ep as fid, level: c_int, name: c_int, value: *const c_void, len: usize) -> c_int {
         if level == FI_OPT_ENDPOINT && matches!(name, HMEM_P2P | CUDA_API_PERMITTED | SHARED_MEMORY_PERMITTED) {
-            // We touch no device memory, and nothing that these forbid.
+            // We use no device memory, and nothing else that these options forbid.
             return Ok(0);
         }
         let now = known_size(ep, level, name)?;

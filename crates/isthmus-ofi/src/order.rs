@@ -1,7 +1,7 @@
-//! Orders among operations to one peer (`FI_ORDER_*`) that a program asked for beyond those that are always kept.
+//! Orders among operations to one peer (`FI_ORDER_*`), beyond those that are always kept, for programs that ask.
 //!
-//! Lanes carry operations beside one another. So one that may not overtake earlier ones waits until they are complete, as
-//! behind a fence: a round trip more, for those programs only that ask for it.
+//! Lanes carry operations at the same time. So an operation that may not overtake earlier ones waits until they are
+//! complete, as behind a fence. That costs a round trip, for those programs only.
 
 use isthmus_proto::{CompletionKind, Fence};
 
@@ -17,9 +17,9 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
-    /// By a `msg_order`.
+    /// From a `msg_order`.
     pub(crate) fn of(order: u64) -> Self {
-        // Messages follow one another anyway, and so do atomics.
+        // The order among messages, and among atomics, is always kept.
         let fence = |all: u64, remote: u64| match order {
             _ if order & all != 0 => Fence::All,
             _ if order & remote != 0 => Fence::Remote,
@@ -30,7 +30,7 @@ impl Orders {
             send: fence(0, FI_ORDER_SAR | FI_ORDER_SAW),
             read: fence(FI_ORDER_RAS, reads | FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW),
             write: fence(FI_ORDER_WAS, writes | FI_ORDER_RMA_WAR | FI_ORDER_RMA_WAW),
-            // What fetches reads and writes.
+            // A fetching atomic reads and writes.
             atomic: fence(FI_ORDER_RAS | FI_ORDER_WAS, reads | writes),
         }
     }

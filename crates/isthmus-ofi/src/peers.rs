@@ -1,4 +1,4 @@
-//! The two numberings of peers: the address vector's and the engine's.
+//! Translates between the two numberings of peers: the address vector's and the engine's.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,18 +12,17 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::flags::FI_ADDR_NOTAVAIL;
 
-/// What one endpoint has looked up; 12 bytes for each peer that it spoke with.
+/// What one endpoint has looked up: 12 bytes for each peer that it talked to.
 #[derive(Debug)]
 pub(crate) struct Peers {
     cache: RwLock<Cache>,
-    /// Those that were asked for lately, each in one word: found without a lock, by the address vector's number and by
-    /// the peer.
+    /// A cache of recent look-ups, one word for each, by the address vector's number and by the peer. It is read
+    /// without a lock.
     lately: [AtomicU64; LATELY],
     lately_by_peer: [AtomicU64; LATELY],
 }
 
-/// Words of [`Peers::lately`] each way, and the bits of the number of removals, of the address vector's number and of the peer
-/// in each. Greater ones are not kept there.
+/// Words of [`Peers::lately`] for each direction. Count.
 const LATELY: usize = 64;
 const NUMBER_BITS: u32 = 20;
 const PEER_BITS: u32 = 20;
@@ -36,7 +35,7 @@ fn packed(removals: u64, number: fi_addr_t, peer: u32) -> Option<u64> {
     fits.then(|| (removals << NUMBER_BITS | number) << PEER_BITS | (u64::from(peer) + 1))
 }
 
-/// The address vector's number in such a word, if that is of this peer and still holds.
+/// The address vector's number in such a word, if the word is of this peer and still valid.
 fn number_in(word: u64, removals: u64, peer: u32) -> Option<fi_addr_t> {
     let number = word >> PEER_BITS & ((1 << NUMBER_BITS) - 1);
     packed(removals, number, peer).filter(|packed| *packed == word).map(|_| number)
@@ -64,7 +63,7 @@ impl Peers {
     pub(crate) fn peer(&self, engine: &Engine, av: &AvTable, number: fi_addr_t) -> Result<PeerId, Error> {
         let removals = av.removals();
         let word = self.lately[number as usize % LATELY].load(Ordering::Relaxed);
-        // What does not fit into a word is equal to none: none is 0.
+        // A number that does not fit into a word never equals one, since an empty word is 0.
         let peer = (word & ((1 << PEER_BITS) - 1)) as u32;
         if number >> NUMBER_BITS == 0 && word >> PEER_BITS == removals << NUMBER_BITS | number && peer > 0 {
             return Ok(PeerId(peer - 1));

@@ -1,4 +1,4 @@
-//! `fid_poll`: several queues and counters asked at once; and `fi_trywait`.
+//! `fid_poll`: polls several queues and counters at once. Also `fi_trywait`.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -40,12 +40,13 @@ struct Member {
 
 enum Asked {
     Queue(Arc<Queue>),
-    /// With the values, of successes and errors, that were last reported.
+    /// With the counts of successes and errors that were last reported.
     Counter(Arc<Counter>, (u64, u64)),
 }
 
 impl Member {
-    fn has_news(&mut self) -> bool {
+    /// Polls the queue or counter, and remembers its state. Returns whether it has changed since the last call.
+    fn check_news(&mut self) -> bool {
         match &mut self.asked {
             Asked::Queue(queue) => queue.has_news(),
             Asked::Counter(counter, last) => {
@@ -92,7 +93,7 @@ entries! {
         let room = usize::try_from(count).map_err(|_| Error::Invalid("a negative count"))?;
         let mut found = 0;
         for member in set.members.lock().iter_mut() {
-            if found < room && member.has_news() {
+            if found < room && member.check_news() {
                 // SAFETY: the caller passes room for `count` contexts.
                 unsafe { contexts.add(found).write(member.context) };
                 found += 1;

@@ -13,7 +13,7 @@ use crate::{fabric, fork, info, log};
 pub(crate) const NAME: &std::ffi::CStr = c"isthmus";
 /// The provider's own version, in libfabric's form.
 pub(crate) const PROVIDER_VERSION: u32 = version(0, 1);
-/// At least what any program may request, or libfabric passes us over.
+/// The API version that we claim. libfabric skips providers with a lower one than a program requests.
 const API_VERSION: u32 = version(2, 99);
 const FI_PARAM_STRING: c_int = 0;
 

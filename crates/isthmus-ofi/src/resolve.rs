@@ -1,6 +1,5 @@
-//! Addresses that users type, and socket addresses, as our addresses.
-//!
-//! Without an incarnation they are wildcards: whichever endpoint listens there.
+//! Converts addresses that users type, and socket addresses, to our addresses. They have no incarnation, so they are
+//! wildcards: they stand for whichever endpoint listens there.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
@@ -64,8 +63,8 @@ pub(crate) fn sockaddr(bytes: &[u8]) -> Option<SocketAddr> {
     None
 }
 
-/// The bytes of an address: a socket address where the program asked for those
-/// (`sockets`), which names whichever endpoint listens there; else all of ours.
+/// The bytes of an address: a socket address if the program asked for those (`sockets`), which stands for whichever
+/// endpoint listens there; else our whole address.
 pub(crate) fn to_bytes(address: Address, sockets: bool) -> Vec<u8> {
     if !sockets {
         return address.to_bytes().to_vec();
@@ -84,8 +83,7 @@ pub(crate) fn to_bytes(address: Address, sockets: bool) -> Vec<u8> {
     bytes
 }
 
-/// The `nth` neighbour of a node's name: its address, or the number at the end of its
-/// name, counted on (`fi_av_insertsym`).
+/// The `nth` neighbour of a node (`fi_av_insertsym`): its IP address, or the number at the end of its name, plus `nth`.
 pub(crate) fn neighbour(name: &str, nth: usize) -> Result<String, Error> {
     let beyond = || Error::InvalidText(format!("`{name}` has no {nth}th neighbour"));
     if nth == 0 {

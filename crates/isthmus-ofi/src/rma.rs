@@ -30,7 +30,7 @@ pub(crate) static OPS: fi_ops_rma = fi_ops_rma {
     injectdata: Some(injectdata),
 };
 
-/// Where at the peer.
+/// A range of the peer's memory.
 #[derive(Clone, Copy)]
 struct Remote {
     peer: fi_addr_t,
@@ -75,7 +75,7 @@ impl Remote {
     }
 }
 
-/// Several places at the peer, one behind the other for the local buffer.
+/// Several ranges of the peer's memory. The local buffer holds them one behind the other.
 struct Scattered {
     peer: fi_addr_t,
     places: Vec<RemoteRange>,
@@ -146,7 +146,7 @@ pub(crate) unsafe fn post_call(
     unsafe { scattered.post(call, kind, iov) }
 }
 
-/// Whether one call may name so many pieces of the peer's memory.
+/// Checks that one call may name `count` pieces of the peer's memory.
 pub(crate) fn check_remote_pieces(call: &Call<'_>, count: usize) -> Result<(), Error> {
     let most = Kind::Reliable.remote_pieces(call.live.caps());
     if (1..=most).contains(&count) {

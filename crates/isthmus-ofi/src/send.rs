@@ -1,4 +1,4 @@
-//! What untagged and tagged messages have in common.
+//! The common part of untagged and tagged messages.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::flags::{FI_REMOTE_CQ_DATA, FI_SEND};
 use crate::live::Live;
 use crate::trigger::When;
 
-/// A message on its way out.
+/// A message to send.
 #[derive(Clone, Copy)]
 pub(crate) struct Outgoing {
     pub(crate) channel: Channel,
@@ -37,7 +37,7 @@ impl Outgoing {
         Self { data: Some(data), ..self }
     }
 
-    /// With data if the flags of a `*msg` call say so.
+    /// Adds data if the flags of a `*msg` call say so.
     pub(crate) fn with_flagged_data(self, flags: u64, data: u64) -> Self {
         if flags & FI_REMOTE_CQ_DATA == 0 { self } else { self.with_data(data) }
     }
@@ -95,7 +95,7 @@ impl Outgoing {
     }
 }
 
-/// Injected buffers are short.
+/// Checks that an injected buffer is short enough.
 #[inline]
 pub(crate) fn check_inject(call: &Call<'_>, iov: &[iovec]) -> Result<(), Error> {
     let most = call.live.inject_max();
@@ -109,7 +109,7 @@ pub(crate) fn check_inject(call: &Call<'_>, iov: &[iovec]) -> Result<(), Error> 
 #[inline(always)]
 pub(crate) unsafe fn post_recv(call: Call<'_>, request: RecvRequest, iov: &[iovec]) -> Result<isize, Error> {
     let Call { live, when, .. } = call;
-    // A completion says where its message lies, by one address.
+    // A completion gives the position of its message by one address, so the buffer must be contiguous.
     if request.multi.is_some() && iov.len() > 1 {
         return Err(Error::Invalid("a multi-receive buffer of several pieces"));
     }
@@ -121,7 +121,7 @@ pub(crate) unsafe fn post_recv(call: Call<'_>, request: RecvRequest, iov: &[iove
     unsafe { live.engine().recv(&request, iov) }.map(|()| 0)
 }
 
-/// As [`post_recv`], once a counter is there.
+/// As [`post_recv`], once a counter has reached its threshold.
 ///
 /// # Safety
 /// As for [`post_recv`].

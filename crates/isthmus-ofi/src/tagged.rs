@@ -1,4 +1,4 @@
-//! `fi_tagged(3)`: tagged messages, and the search for those that came unexpected.
+//! `fi_tagged(3)`: tagged messages, and searches of unexpected ones.
 
 use std::ffi::c_void;
 
@@ -55,7 +55,7 @@ unsafe fn recv_flagged(
         return Err(Error::Unsupported("a search that waits for a counter"));
     }
     let live = call.live;
-    // All that a search gives is its completion, whatever the queue is told of else.
+    // A search's only result is its completion, so it is always reported.
     let options = Options { notify: true, ..options };
     let look = |action| PeekRequest { source, tag, ignore, action, options };
     match (flags & FI_PEEK != 0, flags & FI_CLAIM != 0, flags & FI_DISCARD != 0) {

@@ -1,7 +1,5 @@
-//! Sleeping until something may have happened, and being woken.
-//!
-//! One epoll descriptor over an event descriptor of our own and those of the endpoints,
-//! so that a program may sleep on it itself (`FI_WAIT_FD`).
+//! Sleeping and waking. One epoll descriptor covers an eventfd and the descriptors of the endpoints, so that a program
+//! may sleep on it itself (`FI_WAIT_FD`).
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -24,8 +22,7 @@ pub(crate) struct Waiter {
     /// What is watched, alone.
     watched: OwnedFd,
     event: OwnedFd,
-    /// The event descriptors of threads that sleep in calls of ours: each has its own, so that none takes
-    /// another's wake away.
+    /// The eventfds of threads that sleep in our calls. Each has its own, so that none consumes another's wake-up.
     sleepers: Mutex<Vec<RawFd>>,
 }
 
@@ -55,18 +52,18 @@ impl Waiter {
         let _ = epoll_ctl(&self.watched, libc::EPOLL_CTL_DEL, fd);
     }
 
-    /// Wakes whoever sleeps.
+    /// Wakes all sleepers.
     pub(crate) fn wake(&self) {
         write_event(self.event.as_raw_fd());
         self.sleepers.lock().iter().for_each(|&fd| write_event(fd));
     }
 
-    /// Takes back earlier [`Waiter::wake`]s, for a program that sleeps on the descriptor.
+    /// Clears earlier [`Waiter::wake`]s, for a program that sleeps on the descriptor.
     pub(crate) fn clear(&self) {
         read_event(self.event.as_raw_fd());
     }
 
-    /// Enters this thread among the sleepers: wakes from here on end its next sleep.
+    /// Adds this thread to the sleepers: every later wake-up ends its next sleep.
     pub(crate) fn enter(&self) -> io::Result<Sleeper<'_>> {
         let event = new_event()?;
         self.sleepers.lock().push(event.as_raw_fd());
@@ -74,7 +71,7 @@ impl Waiter {
     }
 }
 
-/// A thread that sleeps now and then until something has happened.
+/// A thread among the sleepers.
 pub(crate) struct Sleeper<'a> {
     waiter: &'a Waiter,
     event: OwnedFd,
@@ -163,11 +160,11 @@ impl Deadline {
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     all: RwLock<Vec<Arc<Live>>>,
-    /// Watches all of them, once it is there.
+    /// Watches all of them, once it was needed.
     waiter: OnceLock<Waiter>,
-    /// What tells without a lock whether polling the first endpoint is in vain.
+    /// Tells without a lock whether polling the first endpoint is in vain.
     watch: OnceLock<Arc<Watch>>,
-    /// That endpoint is the only one.
+    /// The first endpoint is the only one.
     watched: AtomicBool,
 }
 
@@ -212,7 +209,7 @@ impl Sources {
         if let Some(waiter) = self.made_waiter() {
             return Ok(waiter);
         }
-        // Nobody is added meanwhile whom it would not watch.
+        // With this lock, no endpoint is added meanwhile that the waiter would not watch.
         let all = self.all.read();
         let waiter = Waiter::new()?;
         for live in all.iter() {
@@ -226,51 +223,51 @@ impl Sources {
         self.waiter.get()
     }
 
-    /// The first endpoint's watch, where that endpoint is the only one.
+    /// The first endpoint's watch, if that endpoint is the only one.
     #[inline]
     fn only_watch(&self) -> Option<&Arc<Watch>> {
         if self.watched.load(Ordering::Acquire) { self.watch.get() } else { None }
     }
 
-    /// A poll: whether turning the endpoints would plainly find nothing.
+    /// Whether driving the endpoints would plainly find nothing.
     #[inline]
     pub(crate) fn is_poll_vain(&self) -> bool {
         self.only_watch().is_some_and(|watch| watch.is_poll_vain())
     }
 
-    /// The program has what it waited for, though not by its completion queue: what polls that has no reason to wait.
+    /// The program has what it waited for, though not by its completion queue: the next polls need not spin.
     pub(crate) fn note_answered(&self) {
         if let Some(watch) = self.watch.get() {
             watch.note_answered();
         }
     }
 
-    /// Whether something has come that turning the endpoints would bring; false also where that is not plain.
+    /// Whether something has plainly come that driving the endpoints would deliver.
     pub(crate) fn has_come(&self) -> bool {
         self.only_watch().is_some_and(|watch| watch.has_news())
     }
 
-    /// Turns the endpoints, unless that is plainly in vain, and hands out what they finished.
+    /// Drives the endpoints, unless that is plainly in vain, and delivers what they finished.
     pub(crate) fn progress(&self) {
         if !self.only_watch().is_some_and(|watch| watch.is_glance_vain()) {
             self.turn(None);
         }
     }
 
-    /// Turns the endpoints and hands out what they finished, to `reading` at once where that is of its queue.
+    /// Drives the endpoints, and delivers what they finished: to `reading` at once if it reads that queue.
     pub(crate) fn turn(&self, mut reading: Option<&mut Reading<'_>>) {
         for live in self.all.read().iter() {
             live.progress(reading.as_deref_mut());
         }
     }
 
-    /// Prepares all for sleeping; false where one has news.
+    /// Prepares all endpoints for a sleep. False if one has completions.
     pub(crate) fn arm(&self) -> bool {
         self.all.read().iter().all(|live| live.engine().arm())
     }
 
-    /// As [`Sources::arm`] for a thread that sleeps while others may poll, until the guard is dropped;
-    /// `None` where one has news.
+    /// As [`Sources::arm`], for a thread that sleeps while others may poll, until the guard is dropped. `None` if one
+    /// has completions.
     pub(crate) fn fall_asleep(&self) -> Option<Asleep> {
         let mut asleep = Asleep(Vec::new());
         for live in self.all.read().iter() {

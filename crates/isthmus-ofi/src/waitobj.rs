@@ -1,4 +1,4 @@
-//! Wait objects as programs ask for them and get hold of them (`fi_poll(3)`): each is one descriptor.
+//! Wait objects (`fi_poll(3)`): each is one descriptor.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::RawFd;
@@ -12,12 +12,12 @@ use crate::flags::{FI_GETWAIT, FI_GETWAITOBJ};
 struct Descriptors {
     /// Grows when the list changes; ours never does.
     change_index: u64,
-    /// In: the room in the list. Out: the room that is needed.
+    /// In: the length of the list. Out: the length that is needed.
     count: usize,
     list: *mut libc::pollfd,
 }
 
-/// Whether a wait object of one's own needs a descriptor; refuses those that we have not.
+/// Whether an object's own wait object needs a descriptor. An error for wait objects that we do not have.
 pub(crate) fn waits(wait_obj: fi_wait_obj) -> Result<bool, Error> {
     match wait_obj {
         FI_WAIT_NONE => Ok(false),

@@ -1,4 +1,4 @@
-//! `fid_wait`: one thing to sleep on for several queues, of completions or events, and counters.
+//! `fid_wait`: wait sets, to sleep on several completion queues, event queues and counters at once.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Weak};
@@ -27,7 +27,7 @@ pub(crate) struct SetState {
     members: Mutex<Vec<Member>>,
 }
 
-/// Whom the set wakes for; gone when that was closed.
+/// An object that the set wakes for; the reference is dead once the object is closed.
 #[derive(Debug)]
 enum Member {
     Queue(Weak<Queue>),
@@ -36,7 +36,7 @@ enum Member {
 }
 
 impl Member {
-    /// As `fi_trywait` of it. Nothing comes of what is gone.
+    /// `fi_trywait` on the member. A closed member is ready to sleep.
     fn try_wait(&self) -> Result<(), Error> {
         match self {
             Self::Queue(queue) => queue.upgrade().map_or(Ok(()), |queue| queue.try_wait()),

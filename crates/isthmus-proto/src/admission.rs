@@ -1,21 +1,22 @@
-//! Who may connect: the proof by which both ends of a lane know each other.
+//! Admission: the handshake by which both ends of a lane authenticate each other.
 //!
-//! An endpoint has a key pair (X25519). Its public key is a part of its address and goes over no lane in clear, so that
-//! only those know it who were given the address: to know it is the permission to connect. A lane begins with a Noise
-//! handshake, `Noise_IK_25519_ChaChaPoly_BLAKE2s` (The Noise Protocol Framework, revision 34, 7.5), by the crate `snow`:
+//! An endpoint has a key pair (X25519). Its public key is a part of its address and never crosses a lane in clear. Only
+//! those who were given the address know the key, and knowing it is the permission to connect. A lane begins with a
+//! Noise handshake, `Noise_IK_25519_ChaChaPoly_BLAKE2s` (The Noise Protocol Framework, revision 34, 7.5), by the crate
+//! `snow`:
 //!
-//! - Hello carries the first message. Only who knows the listener's public key can make one. It has the caller's own
-//!   public key, encrypted, and proves that the caller has the private one. The handshake's prologue is the Hello, but
-//!   for the count of routers: nobody on the way alters who calls whom.
-//! - Welcome carries the second message. Only who has the listener's private key can make it. It has the Welcome,
-//!   encrypted, so that nobody alters that either.
+//! - Hello carries the first message. Making one takes the listener's public key. It contains the caller's own public
+//!   key, encrypted, and proves that the caller has the private one. The handshake's prologue is the Hello without its
+//!   count of routers, so nobody on the way can change who calls whom.
+//! - Welcome carries the second message. Making one takes the listener's private key. It contains the Welcome,
+//!   encrypted, so nobody on the way can change that either.
 //!
-//! A Hello that somebody has recorded proves nothing when it is sent again: it contains the number of the caller's
-//! Hellos to this listener, and the listener takes each number once ([`Numbers`]). So what follows a Hello at once need
-//! not wait for the Welcome, and the first message between two endpoints is no later than without a proof.
+//! A recorded Hello proves nothing when somebody sends it again: it contains the number of the caller's Hellos to this
+//! listener, and the listener takes each number once ([`HelloNumbers`]). So the caller may send data right behind its Hello
+//! without waiting for the Welcome, and the first message is no later than without a proof.
 //!
-//! The Hello of a lane that is to be sealed also contains a secret, drawn for this lane. The handshake encrypts it to the
-//! listener; from it come the keys of all that follows Hello and Welcome on the lane.
+//! The Hello of a lane that is to be encrypted ("sealed") also contains a secret that was drawn for this lane. The
+//! handshake encrypts the secret to the listener. The keys of everything behind Hello and Welcome come from it.
 //!
 //! All randomness comes from a secret that the shell draws ([`Secret`]), so that a simulation repeats exactly.
 
@@ -28,21 +29,22 @@ use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
 use snow::{Builder, HandshakeState};
 
+/// The handshake, as the Noise specification names it.
 const PATTERN: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
 /// Length of the number in a Hello's proof. Bytes.
 const NUMBER_LEN: usize = 8;
-/// Length of an encrypted part's tag. Bytes.
+/// Length of the authentication tag behind an encrypted part. Bytes.
 const TAG_LEN: usize = 16;
 /// Length of the proof in a Hello: an ephemeral key, the caller's key, and the number. Bytes.
 const HELLO_PROOF_LEN: usize = Key::LEN + Key::LEN + TAG_LEN + NUMBER_LEN + TAG_LEN;
-/// Most bytes that a proof may have. Bytes.
+/// Buffer size for a proof: more than the longest one has. Bytes.
 const PROOF_MAX: usize = 256;
 
-/// What the error says of an endpoint that refuses whoever proves nothing: it is there, and closed.
+/// Part of the error text of a caller that an endpoint refuses because it proved nothing.
 pub const ADMITS_KNOWN: &str = "admits only those who know its whole address";
 
-/// The public key that goes into the address of an endpoint with this secret, which is random: nobody else may ever learn
-/// it, and no two endpoints may have the same.
+/// The public key that goes into the address of an endpoint with this secret. The secret must be random, known to
+/// nobody else, and different for each endpoint.
 pub fn public_key(secret: &Secret) -> Key {
     Identity::new(*secret).key
 }
@@ -53,7 +55,7 @@ pub(crate) struct Identity {
     secret: Secret,
     private: Secret,
     key: Key,
-    /// Ephemeral keys that were drawn.
+    /// How many lane secrets and ephemeral keys were drawn.
     drawn: u64,
 }
 
@@ -67,36 +69,35 @@ impl Identity {
         Self { secret, private, key, drawn: 0 }
     }
 
-    /// A secret for a lane.
-    pub(crate) fn draw(&mut self) -> Secret {
+    /// Draws a secret for a lane.
+    pub(crate) fn draw_lane_secret(&mut self) -> Secret {
         self.drawn += 1;
         self.secret.expand(&[b"isthmus lane", &self.drawn.to_le_bytes()])
     }
 
-    /// Length of the proof in a Hello, of a lane that is to be sealed or not. Bytes.
+    /// Length of the proof in a Hello. `seals` says whether the lane is to be sealed. Bytes.
     pub(crate) const fn proof_len(seals: bool) -> usize {
         HELLO_PROOF_LEN + if seals { Secret::LEN } else { 0 }
     }
 
-    /// The proof for a Hello to the endpoint with the key `to`, of which this is the `number`th. `lane` is the secret of
-    /// the lane, if it is to be sealed.
-    pub(crate) fn call(
+    /// Makes the proof for the `number`th Hello to the endpoint with the key `to`. `lane` is the lane's secret if the
+    /// lane is to be sealed.
+    pub(crate) fn begin_hello(
         &mut self,
         to: &Key,
         hello: &[u8],
         number: u64,
         lane: Option<&Secret>,
-    ) -> (Call, Vec<u8>) {
+    ) -> (PendingHello, Vec<u8>) {
         let state = self.builder(hello, |builder| builder.remote_public_key(&to.0)?.build_initiator());
-        let mut call = Call(state);
+        let mut pending = PendingHello(state);
         let payload = [&number.to_le_bytes()[..], lane.map_or(&[], |lane| &lane.0)].concat();
-        let proof = write(&mut call.0, &payload);
-        (call, proof)
+        let proof = write(&mut pending.0, &payload);
+        (pending, proof)
     }
 
-    /// Checks the proof of a Hello. None where it does not come from somebody who knows this endpoint's key, or was
-    /// altered.
-    pub(crate) fn hear(&mut self, hello: &[u8], proof: &[u8]) -> Option<Heard> {
+    /// Checks the proof of a Hello. `None` if its sender does not know this endpoint's key, or if anybody altered it.
+    pub(crate) fn check_hello_proof(&mut self, hello: &[u8], proof: &[u8]) -> Option<ProvenHello> {
         let mut state = self.builder(hello, |builder| builder.build_responder());
         let payload = read(&mut state, proof)?;
         let (number, lane) = payload.split_first_chunk::<NUMBER_LEN>()?;
@@ -106,7 +107,7 @@ impl Identity {
             secret => Some(Secret(secret.try_into().ok()?)),
         };
         let key = Key(state.get_remote_static()?.try_into().ok()?);
-        Some(Heard { state, key, number, lane })
+        Some(ProvenHello { state, key, number, lane })
     }
 
     fn builder(
@@ -124,39 +125,39 @@ impl Identity {
     }
 }
 
-/// A Hello that was sent and is not answered.
-pub(crate) struct Call(HandshakeState);
+/// The handshake of a Hello that was sent and is not answered.
+pub(crate) struct PendingHello(HandshakeState);
 
-impl Call {
-    /// Whether this proof says that the listener has sent this Welcome.
-    pub(crate) fn is_answered_by(&mut self, welcome: &[u8], proof: &[u8]) -> bool {
+impl PendingHello {
+    /// Whether this proof shows that the listener sent this Welcome.
+    pub(crate) fn check_answer(&mut self, welcome: &[u8], proof: &[u8]) -> bool {
         read(&mut self.0, proof).is_some_and(|answer| answer == welcome)
     }
 }
 
-impl fmt::Debug for Call {
+impl fmt::Debug for PendingHello {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Call")
+        f.write_str("PendingHello")
     }
 }
 
-/// A Hello whose proof is good, but may have come before.
-pub(crate) struct Heard {
+/// A Hello whose proof is good. The caller of [`Identity::check_hello_proof`] still has to check that its number is new.
+pub(crate) struct ProvenHello {
     state: HandshakeState,
-    /// The caller's.
+    /// The caller's public key.
     pub(crate) key: Key,
     pub(crate) number: u64,
     /// The lane's secret, if it is to be sealed.
     pub(crate) lane: Option<Secret>,
 }
 
-impl Heard {
-    /// Length of the proof of a Welcome that has so many bytes.
+impl ProvenHello {
+    /// Length of the proof of a Welcome that has `welcome` bytes. Bytes.
     pub(crate) const fn proof_len(welcome: usize) -> usize {
         Key::LEN + welcome + TAG_LEN
     }
 
-    /// The proof for the Welcome.
+    /// Makes the proof for the Welcome.
     pub(crate) fn answer(mut self, welcome: &[u8]) -> Vec<u8> {
         write(&mut self.state, welcome)
     }
@@ -176,24 +177,25 @@ fn read(state: &mut HandshakeState, message: &[u8]) -> Option<Vec<u8>> {
     Some(payload)
 }
 
-/// Which Hellos went to a peer, and which came from it.
+/// The numbers of the Hellos that went to a peer and came from it.
 #[derive(Debug, Default)]
-pub(crate) struct Numbers {
+pub(crate) struct HelloNumbers {
     sent: u64,
-    /// The highest that came, and which of the 64 before it: bit i stands for `highest` - i.
+    /// The highest number that came.
     highest: u64,
+    /// Which of the 64 numbers up to `highest` came: bit i stands for `highest` - i.
     came: u64,
 }
 
-impl Numbers {
+impl HelloNumbers {
     /// The number of the next Hello to the peer, from 1.
     pub(crate) fn next(&mut self) -> u64 {
         self.sent += 1;
         self.sent
     }
 
-    /// Notes a Hello of the peer. False where it came before, or is so old that this is not known.
-    pub(crate) fn is_new(&mut self, number: u64) -> bool {
+    /// Records a Hello of the peer. False if its number came before, or is too old to tell.
+    pub(crate) fn take(&mut self, number: u64) -> bool {
         if number > self.highest {
             let ahead = number - self.highest;
             self.came = if ahead < 64 { self.came << ahead } else { 0 } | 1;
@@ -211,7 +213,7 @@ fn x25519() -> Box<dyn Dh> {
     DefaultResolver.resolve_dh(&DHChoice::Curve25519).expect("built in")
 }
 
-/// What `snow` is made of, with one ephemeral key drawn already.
+/// Gives `snow` its algorithms, and as its only randomness the ephemeral key that was drawn for it.
 struct Resolver(Secret);
 
 impl CryptoResolver for Resolver {
@@ -257,59 +259,59 @@ mod tests {
     #[test]
     fn both_ends_know_each_other_afterwards() {
         let (mut a, mut b) = pair();
-        let secrets = [None, Some(a.draw()), Some(a.draw())];
+        let secrets = [None, Some(a.draw_lane_secret()), Some(a.draw_lane_secret())];
         assert_ne!(secrets[1], secrets[2]);
         for lane in &secrets[..2] {
-            let (_, proof) = a.call(&b.key, HELLO, 6, lane.as_ref());
+            let (_, proof) = a.begin_hello(&b.key, HELLO, 6, lane.as_ref());
             assert_eq!(proof.len(), Identity::proof_len(lane.is_some()));
-            assert_eq!(b.hear(HELLO, &proof).map(|heard| heard.lane), Some(*lane));
+            assert_eq!(b.check_hello_proof(HELLO, &proof).map(|heard| heard.lane), Some(*lane));
             assert!(lane.is_none_or(|lane| !proof.windows(32).any(|part| part == lane.0)));
         }
-        let (mut call, proof) = a.call(&b.key, HELLO, 7, None);
-        let heard = b.hear(HELLO, &proof).expect("a good proof");
+        let (mut pending, proof) = a.begin_hello(&b.key, HELLO, 7, None);
+        let heard = b.check_hello_proof(HELLO, &proof).expect("a good proof");
         assert_eq!((heard.key, heard.number), (a.key, 7));
         let answer = heard.answer(WELCOME);
-        assert_eq!(answer.len(), Heard::proof_len(WELCOME.len()));
-        assert!(call.is_answered_by(WELCOME, &answer));
+        assert_eq!(answer.len(), ProvenHello::proof_len(WELCOME.len()));
+        assert!(pending.check_answer(WELCOME, &answer));
     }
 
     #[test]
     fn who_does_not_know_the_key_or_alters_anything_proves_nothing() {
         let (mut a, mut b) = pair();
         let stranger = public_key(&Secret([3; 32]));
-        assert!(b.hear(HELLO, &a.call(&stranger, HELLO, 1, None).1).is_none());
-        let (_, proof) = a.call(&b.key, HELLO, 1, None);
-        assert!(b.hear(b"another hello", &proof).is_none());
+        assert!(b.check_hello_proof(HELLO, &a.begin_hello(&stranger, HELLO, 1, None).1).is_none());
+        let (_, proof) = a.begin_hello(&b.key, HELLO, 1, None);
+        assert!(b.check_hello_proof(b"another hello", &proof).is_none());
         for at in 0..proof.len() {
             let mut altered = proof.clone();
             altered[at] ^= 1;
-            assert!(b.hear(HELLO, &altered).is_none(), "byte {at}");
-            assert!(b.hear(HELLO, &proof[..at]).is_none(), "cut at {at}");
+            assert!(b.check_hello_proof(HELLO, &altered).is_none(), "byte {at}");
+            assert!(b.check_hello_proof(HELLO, &proof[..at]).is_none(), "cut at {at}");
         }
         // The point of order 1 makes the shared secret known to all.
-        assert!(b.hear(HELLO, &[&[0; 32], &proof[32..]].concat()).is_none());
+        assert!(b.check_hello_proof(HELLO, &[&[0; 32], &proof[32..]].concat()).is_none());
     }
 
     #[test]
     fn an_answer_is_for_one_hello_and_one_welcome() {
         let (mut a, mut b) = pair();
         let mut answer = |number| {
-            let (call, proof) = a.call(&b.key, HELLO, number, None);
-            (call, b.hear(HELLO, &proof).expect("good").answer(WELCOME))
+            let (pending, proof) = a.begin_hello(&b.key, HELLO, number, None);
+            (pending, b.check_hello_proof(HELLO, &proof).expect("good").answer(WELCOME))
         };
         let ((mut first, good), (mut second, _)) = (answer(1), answer(2));
-        assert!(!second.is_answered_by(WELCOME, &good), "of another Hello");
-        assert!(!second.is_answered_by(WELCOME, &[]));
-        assert!(!first.is_answered_by(b"altered", &good));
+        assert!(!second.check_answer(WELCOME, &good), "of another Hello");
+        assert!(!second.check_answer(WELCOME, &[]));
+        assert!(!first.check_answer(b"altered", &good));
     }
 
     #[test]
     fn no_key_goes_in_clear_and_no_ephemeral_key_twice() {
         let (mut a, mut b) = pair();
-        let (_, first) = a.call(&b.key, HELLO, 1, None);
-        let (_, second) = a.call(&b.key, HELLO, 1, None);
+        let (_, first) = a.begin_hello(&b.key, HELLO, 1, None);
+        let (_, second) = a.begin_hello(&b.key, HELLO, 1, None);
         assert_ne!(first[..32], second[..32]);
-        let answer = b.hear(HELLO, &first).expect("good").answer(WELCOME);
+        let answer = b.check_hello_proof(HELLO, &first).expect("good").answer(WELCOME);
         for bytes in [first, answer] {
             for key in [a.key, b.key] {
                 assert!(!bytes.windows(32).any(|part| part == key.0));
@@ -319,14 +321,14 @@ mod tests {
 
     #[test]
     fn each_number_is_taken_once_in_any_order_of_the_last_64() {
-        let mut numbers = Numbers::default();
+        let mut numbers = HelloNumbers::default();
         assert_eq!((numbers.next(), numbers.next()), (1, 2));
         for number in [3, 1, 2, 70, 69, 40, 7, 200] {
-            assert!(numbers.is_new(number), "{number}");
-            assert!(!numbers.is_new(number), "{number} again");
+            assert!(numbers.take(number), "{number}");
+            assert!(!numbers.take(number), "{number} again");
         }
-        assert!(!numbers.is_new(136) && numbers.is_new(137), "too old");
-        assert!(!numbers.is_new(0) && !Numbers::default().is_new(0));
-        assert!(numbers.is_new(u64::MAX) && !numbers.is_new(1));
+        assert!(!numbers.take(136) && numbers.take(137), "too old");
+        assert!(!numbers.take(0) && !HelloNumbers::default().take(0));
+        assert!(numbers.take(u64::MAX) && !numbers.take(1));
     }
 }

@@ -1,7 +1,31 @@
-//! All protocol behaviour, without I/O.
+//! The protocol engine: it decides everything that happens between two endpoints, and does no I/O.
 //!
-//! Time and bytes come in as arguments; bytes, deadlines and completions go out when
-//! asked for. Nothing here knows a socket, a clock, a thread or a raw pointer.
+//! The shell (`isthmus-io`) passes in time, frames and news of lanes, and fetches what to write, deadlines and
+//! completions. The engine knows no socket, clock, thread or raw pointer, so a simulation can run a whole network of
+//! engines in virtual time and repeat it exactly.
+//!
+//! ```text
+//!   program: send, recv, write, read, atomic             poll_completion
+//!        │                                                     ▲
+//!        ▼                                                     │
+//!   ┌─────────────────────────── Engine ───────────────────────────┐
+//!   │ post → transmit          matching          receive ← begin   │
+//!   └──────────────────────────────────────────────────────────────┘
+//!        │ next_ready, transmit, poll_action, poll_timeout     ▲
+//!        ▼                                                     │ handle, feed, lane_lost, handle_timeout
+//!   shell: sockets, rings in shared memory, the clock
+//! ```
+//!
+//! The parts:
+//!
+//! - `engine`: peers, connections, lanes and operations, with one file for each policy.
+//! - `operation`: what a program asks for, and the completions that it gets.
+//! - `matching`: which message goes to which receive.
+//! - `window`: which fragments are unacknowledged, and which have arrived.
+//! - `admission`: the handshake by which both ends of a lane prove who they are.
+//! - `memory`: how the engine names buffers that it does not touch ([`Memory`] does).
+//! - `atomics`: the arithmetic of atomic operations.
+//! - `service`: what each service level of the substrate promises.
 #![forbid(unsafe_code)]
 
 mod admission;
@@ -16,11 +40,11 @@ mod window;
 pub use admission::{ADMITS_KNOWN, public_key};
 pub use atomics::apply as apply_atomic;
 pub use engine::{
-    Action, Batch, Config, Counters, Decision, Engine, LaneId, LaneKind, LaneLoss, LaneSample, Micros,
-    PeerCounters, PeerFault, Refusal, SHORT_FRAME_MAX, Segment, Sink, Transfer, Transfers,
+    Action, Batch, Config, Counters, Decision, Engine, FAST_PATH_FRAME_MAX, LaneId, LaneKind, LaneLoss,
+    LaneSample, Micros, PeerCounters, PeerFault, Refusal, Segment, Sink, Transfer, Transfers,
 };
 pub use isthmus_seal::Secret;
-pub use memory::{Access, Memory, Place};
+pub use memory::{Access, BufferRef, Memory};
 pub use operation::{
     AtomicKind, AtomicOp, AtomicRequest, AtomicType, Channel, Completion, CompletionKind, Fence, Level,
     OpError, Options, PeekAction, PeekRequest, PeerId, RecvRequest, RemoteRange, RmaRequest, SendRequest,

@@ -1,14 +1,14 @@
 //! Matching of messages with receives.
 //!
-//! Receives are searched in the order in which they were posted, messages in the order
-//! in which their sender sent them, as MPI and `fi_tagged(3)` ask.
+//! A message takes the first posted receive that fits; a receive takes the first message that fits, in the order of
+//! sending. MPI and `fi_tagged(3)` require both.
 
 use std::collections::VecDeque;
 
-use crate::memory::Place;
+use crate::memory::BufferRef;
 use crate::{Channel, PeerId};
 
-/// What a receive or a peek looks for.
+/// The selection by which a receive or a peek looks for a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) source: Option<PeerId>,
@@ -34,10 +34,10 @@ pub(crate) struct Posted {
     pub(crate) wanted: Wanted,
     pub(crate) context: u64,
     pub(crate) notify: bool,
-    /// Its number among those that its source was told of; 0 where that was not.
+    /// Number of its announcement to its source (`engine/announce.rs`); 0 if it was not announced.
     pub(crate) announced: u32,
-    pub(crate) place: Place,
-    /// First byte of the buffer still free: above 0 in multi-receive buffers only.
+    pub(crate) place: BufferRef,
+    /// First free byte of the buffer. Above 0 in multi-receive buffers only.
     pub(crate) offset: u64,
     /// End of the buffer. Bytes.
     pub(crate) end: u64,
@@ -47,7 +47,7 @@ pub(crate) struct Posted {
 /// A multi-receive buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Multi {
-    /// Index of its count of users.
+    /// Index of the engine's record of it, which counts the messages in it.
     pub(crate) buffer: usize,
     /// Released when fewer bytes than this are left.
     pub(crate) least: u64,
@@ -58,7 +58,7 @@ struct Waiting {
     inbound: usize,
     peer: PeerId,
     tag: u64,
-    /// The program's poll during which it arrived.
+    /// Number of the program's poll during which it arrived.
     poll: u64,
 }
 
@@ -75,10 +75,10 @@ pub(crate) struct Matcher {
     polls: u64,
 }
 
-/// Multi-receive slices start at multiples of this. Bytes.
+/// Alignment of the messages in a multi-receive buffer. Bytes: enough for any 64-bit value.
 const SLICE_ALIGN: u64 = 8;
 
-/// What a message found.
+/// The result of matching a message.
 #[derive(Debug)]
 pub(crate) struct Match {
     pub(crate) posted: Posted,
@@ -87,8 +87,8 @@ pub(crate) struct Match {
 }
 
 impl Matcher {
-    /// The program polls, this often by now: what has arrived until now can be peeked at.
-    pub(crate) fn note_polls(&mut self, polls: u64) {
+    /// Tells the number of the program's polls so far. A peek finds what arrived before the last of them.
+    pub(crate) fn set_polls(&mut self, polls: u64) {
         self.polls = self.polls.max(polls);
     }
 
@@ -103,7 +103,7 @@ impl Matcher {
         !self.channels[channel as usize].unexpected.is_empty()
     }
 
-    /// How many receives wait, by channel; of those that have any.
+    /// How many receives are posted, for each channel that has any.
     pub(crate) fn posted(&mut self) -> Vec<(Channel, usize)> {
         let counts = Channel::ALL.map(|channel| (channel, self.queues(channel).posted.len()));
         counts.into_iter().filter(|(_, count)| *count > 0).collect()
@@ -114,27 +114,26 @@ impl Matcher {
         self.queues(channel).posted.push_back(posted);
     }
 
-    /// The receive that was posted first, if this message goes to it and it takes no other: the usual case of
-    /// [`Matcher::find_posted`].
+    /// The oldest posted receive, if it fits this message and takes one message only. This is the usual case of
+    /// [`Matcher::find_posted`], made fast.
     #[inline]
     pub(crate) fn first_posted(&mut self, channel: Channel, peer: PeerId, tag: u64) -> Option<&Posted> {
         let first = self.queues(channel).posted.front();
         first.filter(|posted| posted.multi.is_none() && posted.wanted.fits(peer, tag))
     }
 
-    /// That one has its message.
+    /// Removes the receive that [`Matcher::first_posted`] found.
     #[inline]
     pub(crate) fn drop_first(&mut self, channel: Channel) {
         let posted = &mut self.queues(channel).posted;
         posted.pop_front();
         if posted.is_empty() {
-            // From its beginning again: the fewer places it uses, the more of them stay in the cache.
+            // Start again at the beginning of the buffer, which is still in the cache.
             posted.clear();
         }
     }
 
-    /// Finds the receive for a message of `len` bytes. Multi-receive buffers with too
-    /// little room for it are taken out into `released` on the way.
+    /// Finds the receive for a message of `len` bytes. Multi-receive buffers with too little room move to `released`.
     pub(crate) fn find_posted(
         &mut self,
         channel: Channel,
@@ -169,8 +168,8 @@ impl Matcher {
         self.queues(channel).unexpected.push_back(Waiting { inbound, peer, tag, poll });
     }
 
-    /// As [`Matcher::find_unexpected`], of what had arrived before the program's last poll.
-    /// Shells that do not count polls see everything.
+    /// As [`Matcher::find_unexpected`], but among what had arrived before the program's last poll. If the shell counts
+    /// no polls, it sees everything.
     pub(crate) fn peek(&mut self, channel: Channel, wanted: Wanted, take: bool) -> Option<usize> {
         let before = if self.polls > 0 { self.polls } else { u64::MAX };
         self.unexpected_before(before, channel, wanted, take)
@@ -181,8 +180,7 @@ impl Matcher {
         self.unexpected_before(u64::MAX, channel, wanted, take)
     }
 
-    /// The first that fits, if it arrived before poll `before`: a later one never stands in
-    /// for it.
+    /// The first message that fits, if it arrived before poll `before`. No later message may take its place.
     fn unexpected_before(
         &mut self,
         before: u64,
@@ -249,7 +247,7 @@ impl Matcher {
         taken
     }
 
-    /// Receives and messages of `from` count as those of `to` from now on.
+    /// Makes the directed receives of `from` those of `to`.
     pub(crate) fn rename_peer(&mut self, from: PeerId, to: PeerId) {
         for queues in &mut self.channels {
             for posted in queues.posted.iter_mut().filter(|posted| posted.wanted.source == Some(from)) {

@@ -1,23 +1,22 @@
-//! How the engine refers to memory that it must not touch itself.
+//! How the engine names memory that it does not touch itself.
 
 use isthmus_wire::frame::Status;
 
 use crate::RemoteRange;
 
-/// A buffer lent by the program, or a piece of registered memory. Its meaning belongs to
-/// the [`Memory`] that goes with the engine: the shells use addresses, simulations use
-/// offsets into an arena.
+/// A buffer lent by the program, or a piece of registered memory. The [`Memory`] beside the engine gives it its
+/// meaning: shells use addresses, simulations use offsets into an arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct BufferRef {
     /// Where a contiguous buffer starts.
     pub token: u64,
-    /// Not 0: index + 1 of a list of pieces known to the [`Memory`].
+    /// 0 for a contiguous buffer; else index + 1 of a list of pieces known to the [`Memory`].
     pub list: u32,
 }
 
-impl Place {
-    /// Bit of `list` that marks registered memory. It may be taken back at any time, so it
-    /// is only touched through the [`Memory`], never lent to a shell.
+impl BufferRef {
+    /// Bit of `list` that marks registered memory. The program may deregister it at any time, so it is only accessed
+    /// through the [`Memory`] and never lent to a shell.
     pub const REGISTERED: u32 = 1 << 31;
 
     /// Whether this is registered memory.
@@ -26,36 +25,36 @@ impl Place {
     }
 }
 
-/// What a peer wants to do with registered memory.
+/// A peer's kind of access to registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Read it.
     Read,
     /// Write it.
     Write,
-    /// Both, as atomics do.
+    /// Read and write it, as atomics do.
     Update,
 }
 
 /// Lent buffers and registered regions.
 pub trait Memory {
     /// Copies `bytes` to `offset` of a buffer.
-    fn store(&mut self, at: Place, offset: u64, bytes: &[u8]);
+    fn store(&mut self, at: BufferRef, offset: u64, bytes: &[u8]);
 
     /// Appends `len` bytes from `offset` of a buffer to `out`.
-    fn load(&self, at: Place, offset: u64, len: usize, out: &mut Vec<u8>);
+    fn load(&self, at: BufferRef, offset: u64, len: usize, out: &mut Vec<u8>);
 
-    /// Finds a range of registered memory that a peer names.
-    fn locate(&self, range: RemoteRange, access: Access) -> Result<Place, Status>;
+    /// Finds a range of registered memory that a peer names, and checks that the peer may access it.
+    fn locate(&self, range: RemoteRange, access: Access) -> Result<BufferRef, Status>;
 
     /// Copies `len` bytes within the process, each end given as a buffer and an offset in it. Default:
     /// [`Memory::copy_by_pieces`].
-    fn copy(&mut self, from: (Place, u64), to: (Place, u64), len: u64) {
+    fn copy(&mut self, from: (BufferRef, u64), to: (BufferRef, u64), len: u64) {
         self.copy_by_pieces(from, to, len);
     }
 
     /// As [`Memory::copy`], through a buffer of at most `COPY_MAX` bytes; the two must not overlap.
-    fn copy_by_pieces(&mut self, from: (Place, u64), to: (Place, u64), len: u64) {
+    fn copy_by_pieces(&mut self, from: (BufferRef, u64), to: (BufferRef, u64), len: u64) {
         let mut bytes = Vec::with_capacity(len.min(COPY_MAX) as usize);
         let mut done = 0;
         while done < len {
@@ -67,31 +66,32 @@ pub trait Memory {
         }
     }
 
-    /// The operation that lent this buffer is over.
-    fn release(&mut self, at: Place);
+    /// Gives a lent buffer back: its operation is over.
+    fn release(&mut self, at: BufferRef);
 }
 
-/// Most bytes that [`Memory::copy`] takes through a buffer of its own at once: it stays in the processor's cache.
+/// Size of the buffer through which [`Memory::copy_by_pieces`] copies: small enough to stay in the processor's cache.
+/// Bytes.
 const COPY_MAX: u64 = 64 << 10;
 
 impl<M: Memory + ?Sized> Memory for &mut M {
-    fn store(&mut self, at: Place, offset: u64, bytes: &[u8]) {
+    fn store(&mut self, at: BufferRef, offset: u64, bytes: &[u8]) {
         (**self).store(at, offset, bytes);
     }
 
-    fn load(&self, at: Place, offset: u64, len: usize, out: &mut Vec<u8>) {
+    fn load(&self, at: BufferRef, offset: u64, len: usize, out: &mut Vec<u8>) {
         (**self).load(at, offset, len, out);
     }
 
-    fn locate(&self, range: RemoteRange, access: Access) -> Result<Place, Status> {
+    fn locate(&self, range: RemoteRange, access: Access) -> Result<BufferRef, Status> {
         (**self).locate(range, access)
     }
 
-    fn copy(&mut self, from: (Place, u64), to: (Place, u64), len: u64) {
+    fn copy(&mut self, from: (BufferRef, u64), to: (BufferRef, u64), len: u64) {
         (**self).copy(from, to, len);
     }
 
-    fn release(&mut self, at: Place) {
+    fn release(&mut self, at: BufferRef) {
         (**self).release(at);
     }
 }

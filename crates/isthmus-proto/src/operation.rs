@@ -1,4 +1,4 @@
-//! What a program asks of an endpoint, and what it is told when that is done.
+//! Requests that a program makes of an endpoint, and the completions that it gets.
 
 use isthmus_wire::frame::flags;
 
@@ -15,8 +15,8 @@ pub enum Channel {
     Untagged,
     /// `fi_tsend`/`fi_trecv`: matched by tag, ignore mask and source.
     Tagged,
-    /// What members of a group tell each other for a collective operation: matched as tagged messages are, out of
-    /// reach of the program's receives and searches, whatever their tags.
+    /// Messages of collective operations. They are matched as tagged messages are, but never by the program's own
+    /// receives and peeks.
     Group,
 }
 
@@ -74,8 +74,8 @@ pub enum Fence {
 pub struct Options {
     /// Returned unchanged in the operation's [`Completion`].
     pub context: u64,
-    /// Returned unchanged in the operation's [`Completion`]: whether the caller wants an
-    /// entry in its completion queue. The engine reports every operation either way, but see `silent`.
+    /// Returned unchanged in the operation's [`Completion`]: whether the caller wants an entry in its completion queue.
+    /// The engine reports every operation that is not `silent`.
     pub notify: bool,
     /// Only its failure is reported.
     pub silent: bool,
@@ -83,18 +83,18 @@ pub struct Options {
     pub inject: bool,
     /// When the operation is complete.
     pub level: Level,
-    /// What it waits for.
+    /// The event that it waits for.
     pub fence: Fence,
     /// How a message is transferred; `None`: as the endpoint is set.
     pub transfer: Option<Transfer>,
-    /// Of which service level's connections the message is, if of any.
+    /// The service level of the substrate's connection that sends the message, if one does.
     pub service: Option<ServiceLevel>,
 }
 
 /// A message to send.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest {
-    /// Whom to send to.
+    /// The destination.
     pub peer: PeerId,
     /// Tagged, untagged or a group's.
     pub channel: Channel,
@@ -145,7 +145,7 @@ pub struct PeekRequest {
     pub tag: u64,
     /// Bits of the tag that need not match.
     pub ignore: u64,
-    /// What to do with the message found.
+    /// The action for the message found.
     pub action: PeekAction,
     /// Options of the operation.
     pub options: Options,
@@ -165,7 +165,7 @@ pub struct RemoteRange {
 /// A read from or a write to a peer's registered memory.
 #[derive(Clone, Copy, Debug)]
 pub struct RmaRequest {
-    /// Whose memory.
+    /// The peer whose memory is accessed.
     pub peer: PeerId,
     /// Which piece of it.
     pub remote: RemoteRange,
@@ -251,7 +251,7 @@ impl AtomicKind {
 /// An atomic operation on a peer's registered memory.
 #[derive(Clone, Copy, Debug)]
 pub struct AtomicRequest {
-    /// Whose memory.
+    /// The peer whose memory is accessed.
     pub peer: PeerId,
     /// Which piece of it; its length is that of all elements.
     pub remote: RemoteRange,
@@ -265,7 +265,7 @@ pub struct AtomicRequest {
     pub options: Options,
 }
 
-/// What a completion is about.
+/// The operation that a completion belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletionKind {
     /// A message was sent.
@@ -331,12 +331,12 @@ pub struct Completion {
     pub context: u64,
     /// The operation's [`Options::notify`]; true for [`CompletionKind::RemoteWrite`].
     pub notify: bool,
-    /// What completed.
+    /// The operation that completed.
     pub kind: CompletionKind,
     /// Length of the message or transfer; on truncation, what was received. Bytes.
     pub len: u64,
-    /// Address of the data received, for multi-receive buffers and claims; of memory that a peer accessed, where that
-    /// began, as the peer named it; else 0.
+    /// For received messages, the address of the data. For memory that a peer accessed, the address that the peer
+    /// named. Else 0.
     pub buffer: u64,
     /// Data that came with the message or write.
     pub data: Option<u64>,
@@ -351,7 +351,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// To be filled in.
+    /// A completion to fill in.
     pub(crate) const NOTHING: Self = Self {
         context: 0,
         notify: false,
@@ -365,7 +365,7 @@ impl Completion {
         error: None,
     };
 
-    /// The end of an operation of which nothing else is known: no bytes, and no failure.
+    /// A successful completion of 0 bytes.
     pub fn of(kind: CompletionKind, context: u64, notify: bool) -> Self {
         Self { context, notify, kind, ..Self::NOTHING }
     }

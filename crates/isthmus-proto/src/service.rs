@@ -1,27 +1,28 @@
-//! Service levels: what connections of programs promise, as compositions of small protocols.
+//! Service levels: what a connection of the substrate promises. Each level is a composition of two small protocols.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Whether messages arrive.
+/// Whether messages are sure to arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reliability {
-    /// Perhaps, perhaps twice: as datagrams, where they can go as such. What has left counts as complete.
+    /// Not sure: a message may be lost or arrive twice. It goes as a datagram if it can, and completes when it has
+    /// left.
     Datagrams,
-    /// Once: what is not acknowledged goes again.
+    /// Exactly once: unacknowledged messages are sent again.
     Acknowledged,
 }
 
-/// In which order they do.
+/// In which order messages arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// In any.
+    /// In any order.
     Unordered,
-    /// In that of sending, in which they also count as complete.
+    /// In the order of sending; they also complete in that order.
     Ordered,
 }
 
-/// What a connection promises. Chosen by the side that connects; the other may refuse.
+/// The promise of a connection. The side that connects chooses it; the other side may refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum ServiceLevel {
@@ -40,7 +41,7 @@ impl ServiceLevel {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Uu, Self::Ru, Self::Ro];
 
-    /// Of what a level is made, by which it keeps its promise: this table alone says so.
+    /// The protocols that a level is made of. This table is the only place that says so.
     pub const fn made_of(self) -> (Reliability, Order) {
         match self {
             Self::Uu => (Reliability::Datagrams, Order::Unordered),

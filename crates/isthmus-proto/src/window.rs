@@ -1,10 +1,11 @@
-//! Numbered fragments: what is on its way, and what has arrived.
+//! Numbered fragments: which are unacknowledged, and which have arrived.
 
 use std::collections::VecDeque;
 
 use isthmus_wire::frame::ACK_WORDS;
 
-/// Most fragments between the oldest unacknowledged one and the newest.
+/// Most fragments from the oldest unacknowledged one to the newest. At the longest fragment (1 MiB) that is 64 GiB,
+/// more than any path holds; it bounds what a receiver has to remember.
 pub(crate) const WINDOW: u64 = 1 << 16;
 
 /// The sender's side: every fragment from the oldest unacknowledged one on.
@@ -46,7 +47,7 @@ impl<T> SendWindow<T> {
         self.slots.get_mut(usize::try_from(index).ok()?)?.as_mut()
     }
 
-    /// Takes out a fragment that was acknowledged.
+    /// Takes out an acknowledged fragment.
     pub(crate) fn take(&mut self, seq: u64) -> Option<T> {
         let index = usize::try_from(seq.checked_sub(self.base)?).ok()?;
         let item = self.slots.get_mut(index)?.take();
@@ -54,8 +55,8 @@ impl<T> SendWindow<T> {
         item
     }
 
-    /// Drops the oldest fragments, which were acknowledged, whose numbers are below `upto`, as far as `with` has done
-    /// what is to be done for each.
+    /// Drops the acknowledged fragments below `upto`, oldest first. It stops at the first for which `with` returns
+    /// false.
     pub(crate) fn drop_before(&mut self, upto: u64, mut with: impl FnMut(&mut T) -> bool) {
         let most = self.slots.len().min(upto.saturating_sub(self.base) as usize);
         let kept = |slot: &mut Option<T>| slot.as_mut().is_some_and(|item| !with(item));
@@ -83,7 +84,7 @@ impl<T> SendWindow<T> {
         self.slots.iter_mut().enumerate().filter_map(move |(i, slot)| Some((base + i as u64, slot.as_mut()?)))
     }
 
-    /// Gives back its memory if it is empty.
+    /// Frees its memory if it is empty.
     pub(crate) fn shed(&mut self) {
         if self.slots.is_empty() {
             self.slots = VecDeque::new();
@@ -105,17 +106,17 @@ pub(crate) struct ReceiveWindow {
     words: VecDeque<u64>,
 }
 
-/// What became of a fragment that arrived.
+/// The window's answer for an arriving fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receipt {
     New,
     Duplicate,
-    /// Beyond what a correct sender may have on its way.
+    /// Beyond the window of a correct sender.
     OutOfWindow,
 }
 
 impl ReceiveWindow {
-    /// Gives back its memory if there are no gaps.
+    /// Frees its memory if there are no gaps.
     pub(crate) fn shed(&mut self) {
         if self.words.is_empty() {
             self.words = VecDeque::new();
@@ -135,7 +136,7 @@ impl ReceiveWindow {
             || self.words.front().is_some_and(|word| word >> (self.upto % 64) != 0)
     }
 
-    /// What inserting `seq` would answer.
+    /// The result that [`ReceiveWindow::insert`] would return for `seq`.
     pub(crate) fn check(&self, seq: u64) -> Receipt {
         if seq < self.upto {
             return Receipt::Duplicate;
@@ -157,7 +158,7 @@ impl ReceiveWindow {
             return receipt;
         }
         if seq == self.upto && self.words.is_empty() {
-            self.upto += 1; // in order, nothing beyond: the usual case
+            self.upto += 1; // The usual case: in order, and nothing beyond it has arrived.
             return receipt;
         }
         let at = self.bit_index(seq);
@@ -180,7 +181,7 @@ impl ReceiveWindow {
         map
     }
 
-    /// The next so many have arrived, and none beyond them ([`ReceiveWindow::has_gaps`]).
+    /// Notes that the next `count` fragments have arrived. The window must have no gaps.
     #[inline]
     pub(crate) fn advance_by(&mut self, count: u64) {
         debug_assert!(!self.has_gaps());

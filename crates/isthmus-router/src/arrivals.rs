@@ -1,6 +1,7 @@
-//! Who has connected and has yet to say what it wants: so many at most, of whom the oldest go first.
+//! Connections that have not sent their Hello yet. At most [`ARRIVING_MAX`] of them are kept.
 //!
-//! A silent crowd from one address displaces itself: of too many, the oldest of the address with the most goes.
+//! When one more comes, the address with the most connections loses its oldest. So a flood from one address displaces
+//! only itself.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -10,10 +11,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// `ARRIVING_MAX`: connections that have not yet said whither they go. Each costs a descriptor and a few KiB.
+/// `ARRIVING_MAX`: limit on connections that have not sent their Hello. Each costs a descriptor and a few KiB.
 const ARRIVING_MAX: usize = 1024;
 
-/// See the module.
+/// The table of these connections; see the module.
 #[derive(Default)]
 pub(crate) struct Arrivals(Mutex<Table>);
 
@@ -31,16 +32,16 @@ struct Guest {
     gone: Arc<Notify>,
 }
 
-/// A place among those who have yet to say what they want; given back when it is dropped.
-pub(crate) struct Place {
+/// One connection's entry in the table. Dropping it frees the entry.
+pub(crate) struct ArrivalEntry {
     arrivals: Arc<Arrivals>,
     number: u64,
     gone: Arc<Notify>,
 }
 
 impl Arrivals {
-    /// Somebody has come from `ip`. Where there are too many, another goes.
-    pub(crate) fn arrive(self: &Arc<Self>, ip: IpAddr) -> Place {
+    /// Enters a connection from `ip`. If the table is full, another connection is closed.
+    pub(crate) fn arrive(self: &Arc<Self>, ip: IpAddr) -> ArrivalEntry {
         let mut table = self.0.lock();
         if table.guests.len() >= ARRIVING_MAX {
             table.displace();
@@ -49,10 +50,10 @@ impl Arrivals {
         table.next += 1;
         table.guests.insert(number, Guest { ip, gone: gone.clone() });
         *table.from.entry(ip).or_default() += 1;
-        Place { arrivals: self.clone(), number, gone }
+        ArrivalEntry { arrivals: self.clone(), number, gone }
     }
 
-    /// Lets one go, so that its descriptor is free. Whether there was one.
+    /// Closes one connection to free its descriptor. Returns false if there was none.
     pub(crate) fn displace(&self) -> bool {
         self.0.lock().displace()
     }
@@ -81,9 +82,9 @@ impl Table {
     }
 }
 
-impl Place {
-    /// Does `work`, which takes this place and drops it when it is known what is wanted; unless another needs the
-    /// place before that.
+impl ArrivalEntry {
+    /// Runs `work` with this entry. `work` drops the entry once it has read the Hello. If the entry is displaced before
+    /// that, `work` is cancelled.
     pub(crate) async fn hold<F: Future<Output = ()>>(self, work: impl FnOnce(Self) -> F) {
         let gone = self.gone.clone();
         tokio::select! {
@@ -93,7 +94,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ArrivalEntry {
     fn drop(&mut self) {
         self.arrivals.0.lock().remove(self.number);
     }
@@ -108,7 +109,7 @@ mod tests {
     }
 
     /// Whether it was told to go.
-    fn is_gone(place: &Place) -> bool {
+    fn is_gone(place: &ArrivalEntry) -> bool {
         !place.arrivals.0.lock().guests.contains_key(&place.number)
     }
 

@@ -38,7 +38,7 @@ pub enum ConfigError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// The text is not a configuration.
+    /// The text is not a valid configuration.
     #[error("{place}: {message}")]
     Text {
         /// File and line.
@@ -46,7 +46,7 @@ pub enum ConfigError {
         /// What is wrong, and the remedy.
         message: String,
     },
-    /// The parts do not fit together.
+    /// The parts contradict each other.
     #[error("{place}: {message}")]
     Meaning {
         /// The file.
@@ -54,7 +54,7 @@ pub enum ConfigError {
         /// What is wrong, and the remedy.
         message: String,
     },
-    /// The route map, or what was measured of it, has faults.
+    /// The route map or the file of measurements has faults.
     #[error("{0}")]
     Map(String),
 }
@@ -65,7 +65,7 @@ impl From<TrustError> for ConfigError {
     }
 }
 
-/// The configuration of one router. See the module's example.
+/// The configuration of one router. The module shows an example.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -73,10 +73,10 @@ pub struct Config {
     pub name: String,
     /// The route map of the AS.
     pub map: PathBuf,
-    /// What makes a route good. Default "bandwidth".
+    /// The metric by which routes are compared. Default "bandwidth".
     #[serde(default, deserialize_with = "metric")]
     pub metric: Metric,
-    /// What others measured of the map's links. Default: nothing.
+    /// A file with measurements of the map's links. Default: none.
     pub measured: Option<PathBuf>,
     /// AS's whose routers may link with this one. Default: none.
     #[serde(default)]
@@ -87,44 +87,44 @@ pub struct Config {
     /// Where the status is served by HTTP: HOST:PORT, a loopback address. Default: nowhere.
     #[serde(default, deserialize_with = "place")]
     pub status: Option<SocketAddr>,
-    /// What differs by subnet.
+    /// Settings of each subnet.
     #[serde(default, rename = "subnet")]
     pub subnets: BTreeMap<String, SubnetConfig>,
-    /// This router's certificate, and whom it believes. Needed on ways out.
+    /// This router's certificate, and the authorities that it trusts. Needed on WAN subnets.
     pub tls: Option<Files>,
-    /// Bounds.
+    /// Limits on lanes, links and memory.
     #[serde(default)]
     pub limits: Limits,
 }
 
-/// What a subnet's name leads to in the configuration.
+/// The settings of one subnet.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SubnetConfig {
     /// Where lanes are accepted: HOST:PORT. Default: the router's endpoint in the map.
     #[serde(default, deserialize_with = "place")]
     pub listen: Option<SocketAddr>,
-    /// Whether lanes without encryption are accepted and made. Never on ways out. Default false.
+    /// Whether lanes without encryption are accepted and made. Never on WAN subnets. Default false.
     #[serde(default)]
     pub plain: bool,
-    /// Local fabrics over which lanes go where the other end has them too: libfabric
-    /// providers, best first, such as "shm,verbs". Default "": TCP.
+    /// Local fabrics for lanes, if the other end has them too: libfabric providers, the best first, such as
+    /// "shm,verbs". Default "": TCP.
     #[serde(default)]
     pub fabric: String,
-    /// What links go by on a way out: "tcp", "udp", or "auto": both, each lane by what is better
-    /// for the path as it was seen. Default "auto".
+    /// Transport of the links of a WAN subnet: "tcp", "udp" or "auto". With "auto" both are kept, and each lane takes
+    /// the one that is better for the measured path. Default "auto".
     #[serde(default)]
     pub transport: Transports,
-    /// Most that this router's links of a way out send there together; what is changed holds for links that are made
-    /// from then on. Default: no limit.
+    /// Limit on the rate that this router's links of a WAN subnet send together. A change applies to links made after
+    /// it. Default: no limit.
     pub rate_limit: Option<Rate>,
-    /// Where endpoints of this subnet may be, such as "10.1.0.0/16", or with ports "10.1.0.0/16:5000-5100"; nothing
-    /// else is connected to. Needed where lanes are plain.
+    /// The addresses of endpoints of this subnet, such as "10.1.0.0/16", or with ports "10.1.0.0/16:5000-5100". The
+    /// router connects to nothing else there. Needed if `plain` is true.
     #[serde(default)]
     pub targets: Vec<Targets>,
 }
 
-/// What links of a way out go by.
+/// The transports of links of a WAN subnet.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Transports {
@@ -137,19 +137,19 @@ pub enum Transports {
     Udp,
 }
 
-/// Bounds of what a router takes on.
+/// Limits on a router's resources.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Lanes at once. Default 4096.
     pub lanes: usize,
-    /// Lanes that one host of this AS, or one neighbour AS, may have at once; routers of this AS may have all. Default:
-    /// three quarters of `lanes`.
+    /// Lanes that one host of this AS, or one neighbour AS, may have at once. Routers of this AS have no limit of their
+    /// own. Default: three quarters of `lanes`.
     pub lanes_per_source: Option<usize>,
-    /// What the links may hold of all lanes together. Bytes, default 4 GiB; little of it is
-    /// used unless receivers stall.
+    /// Limit on the bytes that all links buffer for their lanes. Default 4 GiB; little of it is used unless
+    /// receivers stall.
     pub memory: Size,
-    /// Links by TCP that are kept to each gateway of a neighbour, 1..=64; by UDP it is one. Default 4.
+    /// Number of TCP links to each gateway of a neighbour, 1..=64. Default 4. There is always one UDP link.
     pub links: usize,
 }
 
@@ -166,7 +166,7 @@ impl Default for Limits {
     }
 }
 
-/// A place whose host may be named; the name is looked up as the file is read.
+/// Reads HOST:PORT. A host name is resolved when the file is read.
 fn place<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SocketAddr>, D::Error> {
     HostPort::deserialize(from)?.first().map(Some).map_err(de::Error::custom)
 }
@@ -176,7 +176,7 @@ fn metric<'de, D: Deserializer<'de>>(from: D) -> Result<Metric, D::Error> {
 }
 
 impl Config {
-    /// Reads and checks the file at `path`. Paths in it are taken from its folder.
+    /// Reads and checks the file at `path`. Relative paths in it start at its folder.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = read(path)?;
         let mut config = Self::parse(&path.display().to_string(), &text)?;
@@ -228,7 +228,7 @@ pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
 
 fn text_error(name: &str, text: &str, error: &toml::de::Error) -> ConfigError {
     let message = error.message().trim().replace('\n', "; ");
-    // It quotes the text, which may hold what terminals obey.
+    // The message quotes the text, which may contain terminal control characters.
     let message = message.replace(char::is_control, "\u{fffd}");
     let place = match error.span() {
         None => name.to_owned(),
@@ -244,15 +244,15 @@ fn text_error(name: &str, text: &str, error: &toml::de::Error) -> ConfigError {
 mod tests {
     use super::*;
 
-    const LEAST: &str = "name = \"r1\"\nmap = \"map.toml\"\n";
+    const MINIMAL: &str = "name = \"r1\"\nmap = \"map.toml\"\n";
 
     fn said(extra: &str) -> String {
-        Config::parse("router.toml", &format!("{LEAST}{extra}")).expect_err("refused").to_string()
+        Config::parse("router.toml", &format!("{MINIMAL}{extra}")).expect_err("refused").to_string()
     }
 
     #[test]
     fn two_keys_are_enough() {
-        let config = Config::parse("router.toml", LEAST).expect("accepted");
+        let config = Config::parse("router.toml", MINIMAL).expect("accepted");
         assert_eq!(config.metric, Metric::Bandwidth);
         assert_eq!((config.limits.lanes, config.limits.links), (4096, 4));
         assert!(!config.lets_speak(2, 2));
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn an_as_speaks_for_itself_and_for_those_it_carries() {
-        let text = format!("{LEAST}admits = [2, 3]\n[carries]\n2 = [5]\n4 = [5]\n");
+        let text = format!("{MINIMAL}admits = [2, 3]\n[carries]\n2 = [5]\n4 = [5]\n");
         let config = Config::parse("router.toml", &text).expect("accepted");
         assert!(config.lets_speak(2, 2) && config.lets_speak(2, 5));
         assert!(!config.lets_speak(3, 5) && !config.lets_speak(2, 3));

@@ -17,10 +17,10 @@ use crate::router::Router;
 use crate::settings::Settings;
 use crate::status;
 
-/// How long the daemon waits for signals at a time, where nobody wants signs of life.
+/// Longest wait for signals where no watchdog is set. The value only bounds the sleep; nothing is due when it ends.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// Why a router does not run.
+/// Why a router did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The configuration is wrong.
@@ -42,7 +42,7 @@ pub struct RunOptions {
     pub threads: usize,
 }
 
-/// Checks the configuration at `path` and all that it names.
+/// Checks the configuration at `path` and all files that it names.
 pub fn check(path: &Path) -> Result<(), ConfigError> {
     Settings::load(path).map(drop)
 }
@@ -60,13 +60,13 @@ pub fn run(options: &RunOptions) -> Result<(), RunError> {
     };
     let runtime = builder.enable_all().build()?;
     let done = runtime.block_on(serve(options, settings));
-    // Tasks of lanes that did not end in time are not waited for.
+    // Lanes that did not end in time are cut: their tasks are not awaited.
     runtime.shutdown_background();
     done
 }
 
 async fn serve(options: &RunOptions, settings: Settings) -> Result<(), RunError> {
-    // Before anything that takes time, so that no signal ends the process in between.
+    // Handlers come first: a signal during the slow steps below must not kill the process.
     let (mut hangup, mut terminate, mut interrupt) =
         (signal(SignalKind::hangup())?, signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let (name, as_id, status) = (settings.router.name.clone(), settings.as_id().0, settings.config.status);
@@ -94,7 +94,7 @@ async fn serve(options: &RunOptions, settings: Settings) -> Result<(), RunError>
     Ok(())
 }
 
-/// Goes by the files as they are now; what is wrong with them is said, and nothing changed.
+/// Reads the files again and applies them. On a fault it logs the fault and changes nothing.
 async fn reload(path: &Path, router: &Arc<Router>, listeners: &mut Listeners) {
     match Settings::load(path) {
         Ok(settings) => {

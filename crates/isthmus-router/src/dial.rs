@@ -1,4 +1,4 @@
-//! Sockets: how they are set, and who answered lately.
+//! Dials sockets, sets their options, and remembers which addresses did not answer.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,21 +11,21 @@ use rustix::net::sockopt;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-/// How long an address may take to answer.
+/// Longest wait for an address to answer.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(3);
-/// How long an address that did not answer is asked last.
+/// For this long an address that did not answer is tried after all others.
 const FAILED_TIME: Duration = Duration::from_secs(5);
-/// Most addresses remembered as not answering.
+/// Limit on remembered addresses; it bounds memory.
 const FAILED_MAX: usize = 4096;
-/// How long a link's data may stay unacknowledged before the link counts as cut.
+/// `TCP_USER_TIMEOUT` of links: data unacknowledged for this time ends the link. Milliseconds.
 const CUT_MS: u32 = 10_000;
-/// Wanted buffers of a link's socket, where we may ask for more than the system's bound.
+/// Socket buffers of a link, which need CAP_NET_ADMIN to exceed the system's limit. Bytes: 1 Gbit/s at 250 ms.
 const LINK_BUFFER: usize = 32 << 20;
 
-/// Connects from `from` (any address if unspecified) to `to`.
+/// Connects to `to` from the address `from`, or from any address if `from` is unspecified.
 pub(crate) async fn connect(to: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // The address tells the next router that it is one of its own AS's that asks.
+    // The next router recognises a router of its own AS by this source address.
     if let Some(from) = from.filter(|from| !from.is_unspecified() && from.is_ipv4() == to.is_ipv4()) {
         socket.bind(SocketAddr::new(from, 0))?;
     }
@@ -33,9 +33,9 @@ pub(crate) async fn connect(to: SocketAddr, from: Option<IpAddr>) -> io::Result<
     connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Settings of a lane's own connection. What the system does not have is done without.
+/// Sets the socket options of a lane's own connection. Options that the system lacks are skipped.
 ///
-/// It has no TCP_USER_TIMEOUT: that would end lanes whose receiver takes its time, too.
+/// `TCP_USER_TIMEOUT` is not set: it would also end lanes whose receiver is slow.
 pub(crate) fn tune_lane(socket: impl AsFd) {
     let socket = socket.as_fd();
     let _ = sockopt::set_tcp_nodelay(socket, true);
@@ -43,11 +43,11 @@ pub(crate) fn tune_lane(socket: impl AsFd) {
     let _ = sockopt::set_tcp_keepidle(socket, Duration::from_secs(15));
     let _ = sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5));
     let _ = sockopt::set_tcp_keepcnt(socket, 4);
-    // As endpoints begin: pacing, which BBR does, only costs inside a site.
+    // Endpoints begin with CUBIC too. Pacing, as BBR does it, only costs CPU inside a site.
     let _ = sockopt::set_tcp_congestion(socket, "cubic");
 }
 
-/// Settings of a link's connection, whose receiver always reads.
+/// Sets the socket options of a link's connection. Its receiver always reads.
 pub(crate) fn tune_link(socket: impl AsFd) {
     let socket = socket.as_fd();
     let _ = sockopt::set_tcp_nodelay(socket, true);
@@ -57,12 +57,12 @@ pub(crate) fn tune_link(socket: impl AsFd) {
     let _ = sockopt::set_tcp_keepcnt(socket, 3);
     let _ = sockopt::set_tcp_user_timeout(socket, CUT_MS);
     let _ = sockopt::set_tcp_congestion(socket, "bbr");
-    // Without privilege the system tunes them by itself, within its bounds.
+    // Without the privilege the call fails, and the kernel sizes the buffers itself.
     let _ = sockopt::set_socket_recv_buffer_size_force(socket, LINK_BUFFER);
     let _ = sockopt::set_socket_send_buffer_size_force(socket, LINK_BUFFER);
 }
 
-/// Addresses that did not answer lately.
+/// Addresses that did not answer within the last [`FAILED_TIME`].
 #[derive(Default)]
 pub(crate) struct Failed(Mutex<HashMap<SocketAddr, Instant>>);
 
@@ -75,7 +75,7 @@ impl Failed {
         }
     }
 
-    /// The addresses from a random one on, those that did not answer lately last.
+    /// The addresses in order, rotated to a random start. Those in this table come last.
     pub(crate) fn order(&self, addresses: &[SocketAddr]) -> Vec<SocketAddr> {
         let start = getrandom::u32().unwrap_or(0) as usize % addresses.len().max(1);
         let mut order: Vec<_> = addresses[start..].iter().chain(&addresses[..start]).copied().collect();

@@ -1,4 +1,4 @@
-//! The only frames that a router reads and writes: Hello, and Refuse in its stead.
+//! The only frames that a router reads and writes itself: Hello, and Refuse as the answer to one.
 
 use std::io;
 use std::time::Duration;
@@ -8,25 +8,25 @@ use isthmus_wire::{PROTOCOL_OLDEST, PROTOCOL_VERSION};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-/// How long a lane may take to say Hello.
+/// Longest time that a lane may take to send its Hello.
 pub(crate) const HELLO_TIME: Duration = Duration::from_secs(10);
-/// How long, and for how many bytes, a lane is kept after its last words so that they arrive.
+/// After a Refuse the router reads on for at most this time and this many bytes, so that the Refuse arrives.
 const LINGER_TIME: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 4 << 20;
 
 /// Why there is no Hello.
 #[derive(Debug, thiserror::Error)]
 pub enum NoHello {
-    /// It was closed before it said anything, as probes do.
+    /// The peer closed before it sent anything, as port probes do.
     #[error("closed without a word")]
     Silent,
-    /// It does not speak the protocol.
+    /// The peer does not speak the protocol.
     #[error("what comes is no Hello of an isthmus endpoint")]
     Stranger,
-    /// It speaks another version.
+    /// The peer speaks this other version.
     #[error("the peer speaks version {0} of the protocol")]
     Version(u16),
-    /// Too slow, or cut off.
+    /// The peer was too slow, or the connection broke.
     #[error("no complete Hello came: {0}")]
     Cut(io::Error),
 }
@@ -57,8 +57,8 @@ async fn read_unhurried(lane: &mut (impl AsyncRead + Unpin)) -> Result<Hello, No
     }
 }
 
-/// Strangers are known by their first bytes, and need not be waited for; a Hello of another
-/// version can have another length.
+/// Checks the magic number and the version as soon as their bytes are there. A peer of another protocol may never send
+/// a whole Hello, and a Hello of another version may have another length.
 fn check_start(bytes: &[u8]) -> Result<(), NoHello> {
     let expected = [&[1], &MAGIC.to_le_bytes()[..]].concat();
     if bytes.iter().zip(&expected).any(|(byte, expected)| byte != expected) {
@@ -80,11 +80,11 @@ pub(crate) fn encoded(frame: impl Into<Frame>) -> Vec<u8> {
     bytes
 }
 
-/// Says why not, and closes.
+/// Sends a Refuse with the reason and closes.
 pub(crate) async fn refuse(lane: &mut (impl AsyncRead + AsyncWrite + Unpin), reason: RefuseReason) {
     let (version, oldest) = (PROTOCOL_VERSION, PROTOCOL_OLDEST);
     let refuse = Refuse { magic: MAGIC, version, reason: reason as u8, oldest };
-    // Who does not take the answer does without.
+    // A peer that does not read the answer in time does not get it.
     let _ = timeout(LINGER_TIME, async {
         lane.write_all(&encoded(refuse)).await?;
         lane.shutdown().await
@@ -93,8 +93,8 @@ pub(crate) async fn refuse(lane: &mut (impl AsyncRead + AsyncWrite + Unpin), rea
     linger(lane).await;
 }
 
-/// Reads until the other side closes, for a while: a close with bytes unread would destroy
-/// on their way those that were written last.
+/// Reads until the other side closes, within limits. If a socket is closed with unread bytes, TCP resets the connection
+/// and the last written bytes can be lost.
 pub(crate) async fn linger(lane: &mut (impl AsyncRead + Unpin)) {
     let _ = timeout(LINGER_TIME, async {
         let (mut waste, mut total) = ([0; 4096], 0);

@@ -1,4 +1,4 @@
-//! A lane as a router holds it: a byte stream, by itself or as one of a link's.
+//! A lane as the router sees it: a byte stream on a TCP connection, a fabric, or a link.
 
 use std::io;
 use std::pin::Pin;
@@ -7,16 +7,16 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::ground::FabricLane;
 use crate::link::LinkLane;
+use crate::local_fabric::FabricLane;
 
-/// One end of what is relayed.
+/// One of the two ends between which bytes are relayed.
 pub(crate) enum Lane {
     /// A TCP connection of its own.
     Plain(TcpStream),
     /// Over a local fabric.
     Fabric(FabricLane),
-    /// One of a link's.
+    /// A lane of a link, which carries many.
     Link(LinkLane),
 }
 

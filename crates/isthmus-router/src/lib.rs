@@ -1,16 +1,24 @@
 //! The router: it joins subnets of a site, and sites by the WAN.
 //!
-//! A router relays *lanes*. It reads a lane's first frame, Hello, looks up where its target
-//! is, connects to the next hop, passes the Hello on, and from then on moves bytes it does
-//! not look at. Inside an AS a lane is a TCP connection of its own; toward the WAN lanes
-//! share *links*, TLS connections between routers that have proved to each other whose they
-//! are. Whoever is slow to take bytes slows those who send them, and nobody else.
+//! A router relays *lanes*. It reads a lane's first frame, Hello, and looks up the next hop to the lane's target. It
+//! connects to that hop and passes the Hello on. After that it copies bytes in both directions and does not read them.
+//! Inside an AS each lane is a TCP connection. Toward the WAN, lanes share *links*: TLS connections between routers,
+//! which prove their AS to each other. A slow receiver slows its own sender only.
 //!
-//! From the outside in: `daemon` starts it all; `listen` accepts; `router` takes a lane from
-//! Hello to end; `step` chooses the way and `onward` goes it; `relay` moves the bytes;
-//! `links` keeps what `link` makes of a connection (a `wire`: TCP, or UDP by `datagram`), and
-//! `isthmus-trust` tells whose it is. A lane for the router itself publishes or looks up one of its
-//! `names`.
+//! ```text
+//!   daemon ── start, reload, drain
+//!     └── listen ── accepts lanes (TCP) and links (TLS over TCP or UDP)
+//!           ├── router ── one lane from Hello to end
+//!           │     ├── step ── which routes lead to the target; no I/O
+//!           │     ├── onward ── connects to the next hop that answers
+//!           │     ├── relay ── copies the bytes
+//!           │     └── names ── lanes to the router itself: publish or look up a name
+//!           └── links ── the set of links; dials and redials
+//!                 └── link ── many lanes on one wire (TCP, or UDP by datagram)
+//! ```
+//!
+//! `isthmus-trust` checks certificates. `measure` reads the state of the links; `metrics`, `report`, `status` and
+//! `page` show it.
 #![forbid(unsafe_op_in_unsafe_fn)]
 
 mod arrivals;
@@ -18,25 +26,25 @@ pub mod config;
 mod daemon;
 mod datagram;
 mod dial;
-mod ground;
+mod heartbeat;
 pub mod hello;
 mod lane;
 mod link;
 mod links;
 mod listen;
+mod local_fabric;
 pub mod manager;
 mod measure;
 mod metrics;
 mod names;
 mod onward;
 mod page;
-mod pulse;
 mod quota;
 mod relay;
 mod report;
-mod rhythm;
 mod router;
 mod settings;
+mod spin;
 mod status;
 mod step;
 pub mod targets;

@@ -1,4 +1,4 @@
-//! The links that stand, and those that should.
+//! The set of links: those that are up, and those that should be.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -27,26 +27,26 @@ use crate::router::{Arrival, Router};
 use crate::settings::Settings;
 use crate::tls::why;
 use crate::wire::{Sample, Transport, Wire};
-use crate::{pulse, step};
+use crate::{heartbeat, step};
 
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-/// What the end that was dialled says first: the other cannot tell from the handshake alone
-/// that its certificate was accepted.
+/// First byte from the dialled end. The dialling end cannot tell from the handshake alone that its certificate was
+/// accepted.
 const ADMITTED: u8 = 1;
-/// Between attempts to dial, from the first to the last.
+/// First and longest pause between attempts to dial; each failure doubles the pause.
 const BACK_OFF: Duration = Duration::from_millis(200);
 const BACK_OFF_MAX: Duration = Duration::from_secs(10);
-/// How long the last bytes of all links may take when the router ends.
+/// When the router ends, its links get this time to send their last bytes.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
-/// From this round trip on a path counts as long, and from this share of packets lost, once so
-/// many were sent, as lossy: there UDP was seen to do better with lanes of several ranks.
+/// Round trip from which a path counts as long, and loss rate from which it counts as lossy once the least number of
+/// packets was sent. On such paths UDP was measured faster with lanes of several ranks.
 const LONG: Duration = Duration::from_millis(150);
 const LOSSY: f64 = 0.02;
-const SENT_LEAST: f64 = 10_000.0;
-/// Most links that one AS may have dialled to this router.
+const MIN_SENT: f64 = 10_000.0;
+/// Limit on links that one AS may have dialled to this router.
 const ACCEPTED_MAX: usize = 64;
 
-/// A link that is to stand: which of those to a gateway on a way out.
+/// A link to keep up: its number among those to a gateway on a WAN subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Kept {
     subnet: SubnetId,
@@ -55,16 +55,16 @@ struct Kept {
     number: usize,
 }
 
-/// See the module.
+/// The set of links; see the module.
 #[derive(Default)]
 pub(crate) struct Links {
     standing: Mutex<Vec<Arc<Link>>>,
-    /// Which links a task is keeping.
+    /// The links that have a task that redials them.
     kept: Mutex<HashSet<Kept>>,
-    /// What links of a subnet are held to together.
+    /// The rate limit that all links of a subnet share.
     caps: Mutex<HashMap<SubnetId, Cap>>,
     changed: Notify,
-    /// Told when all links are to close.
+    /// Notified when all links must close.
     closing: Notify,
 }
 
@@ -73,10 +73,9 @@ impl Links {
         self.standing.lock().clone()
     }
 
-    /// A lane on the link with the fewest of them, on `subnet` to one of `gateways` or to one
-    /// that dialled us, with a neighbour that `fits`. Where no such link gives signs of life,
-    /// waits as long as `patience` for one; where some do but have no room, waiting would not
-    /// help.
+    /// Opens a lane on the link that has the fewest lanes. The link is on `subnet`, leads to one of `gateways` or was
+    /// dialled by the other end, and its neighbour satisfies `fits`. If no such link is alive, this waits for one up to
+    /// `patience`. If some are alive but full, it does not wait.
     pub(crate) async fn lane(
         &self,
         subnet: SubnetId,
@@ -105,12 +104,12 @@ impl Links {
             if Instant::now() >= deadline {
                 return Err(RefuseReason::Unreached);
             }
-            // Nobody tells when a silent link is heard again.
-            let _ = timeout_at(deadline.min(Instant::now() + pulse::PAUSE), changed).await;
+            // No event tells that a silent link is heard again, so look once per pause.
+            let _ = timeout_at(deadline.min(Instant::now() + heartbeat::PAUSE), changed).await;
         }
     }
 
-    /// Holds a new link to what all of its subnet may send.
+    /// Applies the rate limit of its subnet to a new link.
     fn hold(&self, settings: &Settings, subnet: SubnetId, wire: &mut Wire) {
         let limit = settings.place(subnet).and_then(|place| place.rate_limit);
         let mut caps = self.caps.lock();
@@ -126,8 +125,8 @@ impl Links {
         wire.hold(cap);
     }
 
-    /// A link stands. Its number is the least that no other to the same peer has: so metrics have few names for links,
-    /// and each link one of its own.
+    /// Adds a link. Its number is the lowest that no other link to the same peer has. So metrics need few names, and
+    /// each link has its own.
     fn add(&self, link: &Arc<Link>) {
         let key = |link: &Link| (link.neighbour, link.subnet, link.peer.ip(), link.gauge.transport());
         let mut standing = self.standing.lock();
@@ -149,8 +148,7 @@ impl Links {
         }
     }
 
-    /// Closes all links once what their lanes left behind has gone out. Lanes are expected to
-    /// have ended.
+    /// Closes all links after their last bytes were sent. All lanes should have ended before.
     pub(crate) async fn close(&self) {
         self.closing.notify_waiters();
         let deadline = Instant::now() + CLOSE_TIME;
@@ -168,35 +166,34 @@ impl Links {
     }
 }
 
-/// The gateways that links are to lead to, by the way out on which each stands.
+/// The gateways to keep links to, with the WAN subnet of each.
 fn wanted(settings: &Settings) -> Vec<(SubnetId, Locator)> {
     let admits = &settings.config.admits;
     let spoken_for = |id: AsId| admits.iter().any(|neighbour| settings.config.lets_speak(*neighbour, id.0));
     step::gateways(&settings.table, &settings.router, spoken_for)
 }
 
-/// What lanes of a path do better by. Over UDP they take neither losses nor length for
-/// congestion; by TCP they cost less of the processor.
+/// The better transport for a path. UDP does not mistake losses or long round trips for congestion; TCP costs less CPU.
 fn better(links: &[Arc<Link>]) -> Transport {
     let samples: Vec<_> = links.iter().filter_map(|link| link.gauge.sample()).collect();
     let long = samples.iter().map(|sample| sample.rtt).min().is_some_and(|least| least >= LONG);
     let sum = |of: fn(&Sample) -> u64| samples.iter().map(of).sum::<u64>() as f64;
-    let lossy = sum(|sample| sample.retransmitted) > LOSSY * sum(|sample| sample.sent).max(SENT_LEAST);
+    let lossy = sum(|sample| sample.retransmitted) > LOSSY * sum(|sample| sample.sent).max(MIN_SENT);
     if long || lossy { Transport::Udp } else { Transport::Tcp }
 }
 
-/// Any address of this host, of the kind of `to`.
+/// The unspecified address of the same family as `to`.
 fn any(to: Locator) -> SocketAddr {
     let ip = if to.is_ipv4() { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
     SocketAddr::new(ip, 0)
 }
 
-/// The links that are to stand.
+/// The links to keep up.
 fn to_keep(settings: &Settings) -> Vec<Kept> {
     let mut kept = Vec::new();
     for (subnet, gateway) in wanted(settings) {
         for transport in settings.place(subnet).map_or(&[] as &[_], |place| place.transports) {
-            // One stream over UDP has no need of others to fill a path, or to get over losses.
+            // One UDP stream fills a path alone, also with losses.
             let links = if *transport == Transport::Udp { 1 } else { settings.config.limits.links };
             let number = 0..links;
             kept.extend(number.map(|number| Kept { subnet, gateway, transport: *transport, number }));
@@ -206,13 +203,13 @@ fn to_keep(settings: &Settings) -> Vec<Kept> {
 }
 
 fn limits(settings: &Settings) -> Limits {
-    // As many again are dialled by the other ends.
+    // The other ends dial the same number of links to us.
     link::limits(settings.config.limits.memory.0, 2 * to_keep(settings).len())
 }
 
 impl Router {
-    /// Goes by new settings: cuts links that are no longer allowed, and sees to it that every
-    /// wanted one is dialled, and dialled again.
+    /// Applies new settings: cuts links that are no longer allowed, and starts a task for each wanted link that dials
+    /// and redials it.
     pub(crate) fn follow_links(self: &Arc<Self>) {
         let settings = self.settings();
         let is_denied = |link: &Link| {
@@ -243,7 +240,7 @@ impl Router {
                     self.run_link(stream, neighbour, subnet, Some(gateway)).await;
                 }
                 Err(error) => {
-                    // The first of a gateway's links speaks for all.
+                    // Only the first link to a gateway logs.
                     if number == 0 && back_off == BACK_OFF {
                         let error = why(&error);
                         warn!(%gateway, subnet = subnet.0, %transport, error, "no link; trying again");
@@ -251,7 +248,7 @@ impl Router {
                     back_off = (back_off * 2).min(BACK_OFF_MAX);
                 }
             }
-            // Not all at once, wherever they broke together.
+            // A random delay: links that broke together must not redial at the same moment.
             let share = f64::from(getrandom::u32().unwrap_or(0)) / f64::from(u32::MAX);
             sleep(back_off.mul_f64(0.5 + share / 2.0)).await;
         }
@@ -273,14 +270,14 @@ impl Router {
         self.links.hold(settings, kept.subnet, &mut wire);
         let name = ServerName::IpAddress(gateway.ip().into());
         let mut stream = timeout(HANDSHAKE_TIME, tls.connector.connect(name, wire)).await??;
-        // Only now is it sure that the other end believes our certificate.
+        // This byte shows that the other end accepted our certificate.
         timeout(HANDSHAKE_TIME, stream.read_u8()).await??;
         let neighbour = isthmus_trust::peer_as(stream.get_ref().1.peer_certificates());
         let neighbour = neighbour.ok_or(io::ErrorKind::PermissionDenied)?;
         Ok((stream.into(), neighbour))
     }
 
-    /// Makes a link of a connection that another router dialled.
+    /// Accepts a connection that another router dialled, and makes a link of it.
     pub(crate) async fn accept_link<P>(
         self: Arc<Self>,
         stream: impl Into<Wire>,

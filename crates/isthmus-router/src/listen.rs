@@ -17,20 +17,20 @@ use crate::router::{Arrival, Router};
 use crate::settings::Carrier;
 use crate::wire::Transport;
 
-/// How long nothing is accepted after the system refused to.
+/// Pause after a failed `accept`, so that a full descriptor table does not cause a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Least time between two lines of log about that.
-const TELL_PAUSE: Duration = Duration::from_secs(60);
+/// Least time between two log lines about failed accepts.
+const LOG_PAUSE: Duration = Duration::from_secs(60);
 
-/// What is listened for: plain lanes, or links by this transport.
+/// What a listener accepts: plain lanes (`None`), or links by this transport.
 type Links = Option<Transport>;
 
-/// The listeners that stand.
+/// The open listeners.
 #[derive(Default)]
 pub(crate) struct Listeners(HashMap<(SubnetId, SocketAddr, Links), JoinHandle<()>>);
 
 impl Listeners {
-    /// Closes those that the settings do not have, and opens those that they have.
+    /// Opens and closes listeners so that they match the settings.
     pub(crate) async fn follow(&mut self, router: &Arc<Router>) -> io::Result<()> {
         let settings = router.settings();
         let mut wanted = Vec::new();
@@ -81,7 +81,7 @@ impl Listeners {
     async fn close(&mut self, key: (SubnetId, SocketAddr, Links)) {
         if let Some(task) = self.0.remove(&key) {
             task.abort();
-            // The port is free only when the task is gone; that it was aborted is no news.
+            // The port is free only when the task has ended. It always ends with "aborted".
             let _ = task.await;
         }
     }
@@ -94,12 +94,12 @@ async fn accept(router: Arc<Router>, listener: TcpListener, subnet: SubnetId, li
             Ok(accepted) => accepted,
             Err(error) => {
                 failures += 1;
-                if told.is_none_or(|at| at.elapsed() >= TELL_PAUSE) {
+                if told.is_none_or(|at| at.elapsed() >= LOG_PAUSE) {
                     told = Some(Instant::now());
                     warn!(subnet = subnet.0, %error, failures, "cannot accept; is LimitNOFILE too low?");
                     failures = 0;
                 }
-                // The descriptor of who says nothing is of more use to somebody else.
+                // No descriptor is free. Close a connection that has sent nothing.
                 router.arrivals.displace();
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;

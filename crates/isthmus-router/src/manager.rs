@@ -1,4 +1,4 @@
-//! What daemons tell the service manager (`sd_notify(3)`): that they are ready, alive, and on their way out.
+//! Messages to the service manager (`sd_notify(3)`): the daemon is ready, alive, or stopping.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 
-/// Tells the service manager, if there is one. Who did not ask is not told.
+/// Sends `state` to the service manager if `NOTIFY_SOCKET` names one.
 pub fn tell(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let name = path.as_encoded_bytes().strip_prefix(b"@");
@@ -17,7 +17,7 @@ pub fn tell(state: &str) {
     }
 }
 
-/// Signs of life, as often as the service manager wants them.
+/// Sends keep-alives to the service manager as often as it wants them.
 #[derive(Debug)]
 pub struct Watchdog {
     pause: Option<Duration>,
@@ -31,7 +31,7 @@ impl Default for Watchdog {
 }
 
 impl Watchdog {
-    /// As `WATCHDOG_USEC` says, twice in that time; never, where it is not set or meant for another process.
+    /// Beats twice per `WATCHDOG_USEC`. It never beats if that is unset or meant for another process.
     #[must_use]
     pub fn new() -> Self {
         let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
@@ -40,12 +40,12 @@ impl Watchdog {
         Self { pause, last: Instant::now() }
     }
 
-    /// How often [`Watchdog::beat`] is to be called at least; none: it need not be.
+    /// The longest time between two calls of [`Watchdog::beat`]. None if no watchdog is set.
     pub fn pause(&self) -> Option<Duration> {
         self.pause
     }
 
-    /// To be called by what would hang if the daemon did.
+    /// Sends a keep-alive if one is due. The main loop calls it, so that a hang stops the keep-alives.
     pub fn beat(&mut self) {
         if self.pause.is_some_and(|pause| self.last.elapsed() >= pause) {
             self.last = Instant::now();

@@ -1,5 +1,5 @@
-//! What the links tell of the paths below them: rate, round-trip time and loss by way out,
-//! for the metric `measured` and for people.
+//! Measures the WAN paths by the state of the links: rate, round-trip time and loss for each WAN subnet. The metric
+//! `measured` and the status pages use the figures.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,26 +15,26 @@ use tracing::info;
 use crate::router::Router;
 use crate::wire::Sample;
 
-/// Between two looks at the links.
+/// Interval at which the links are sampled.
 const LOOK: Duration = Duration::from_secs(1);
-/// So many looks between two times that routes are thought over.
-const LOOKS_PER_THOUGHT: u32 = 10;
-/// The best rate of so many looks counts: at times nobody sends much.
+/// Samples between two checks whether routes must be computed anew: every 10 s.
+const LOOKS_PER_CHECK: u32 = 10;
+/// The best rate of this many samples counts, because at times nobody sends much. 60 samples are one minute.
 const LOOKS: usize = 60;
-/// So many data segments must have been sent lately before a share of them means something.
-const SENT_LEAST: f64 = 1000.0;
-/// What of the older segments counts at the next look.
+/// Least number of segments sent lately for a loss rate to be used. With fewer, one loss would weigh too much.
+const MIN_SENT: f64 = 1000.0;
+/// Weight of older segments, applied at each sample.
 const FADE: f64 = 0.98;
-/// A link was held back by its path if it was busy for so much of the time between two looks,
-/// and for no more than so much of that by something else.
-const BUSY_LEAST: f64 = 0.9;
-const HELD_MOST: f64 = 0.1;
-/// Routes are thought over when a figure has changed by more than this share.
+/// The path was the limit of a link if two things hold. The link was busy for at least `MIN_BUSY` of the interval, and the
+/// receiver or our buffer was the limit for at most `MAX_HELD` of that time. Shares.
+const MIN_BUSY: f64 = 0.9;
+const MAX_HELD: f64 = 0.1;
+/// Routes are computed anew when a figure has changed by more than this share.
 const CHANGE: f64 = 0.25;
-/// Changes of the loss below this mean nothing.
+/// Changes of the loss rate below this are noise. Share of segments.
 const LOSS_CHANGE: f64 = 0.002;
 
-/// One link's figures at two looks, so long apart.
+/// One link's state at two samples, and the time between them.
 #[derive(Clone, Copy, Debug)]
 struct Interval {
     before: Sample,
@@ -47,20 +47,20 @@ impl Interval {
         8.0 * self.now.acknowledged.saturating_sub(self.before.acknowledged) as f64
     }
 
-    /// Whether it was the path that set the rate.
+    /// Whether the path was the limit of the rate.
     fn filled_the_path(&self) -> bool {
         let busy = self.now.busy.saturating_sub(self.before.busy).as_secs_f64();
         let held = self.now.held.saturating_sub(self.before.held).as_secs_f64();
-        busy >= BUSY_LEAST * self.took.as_secs_f64() && held <= HELD_MOST * busy
+        busy >= MIN_BUSY * self.took.as_secs_f64() && held <= MAX_HELD * busy
     }
 }
 
-/// What is known of the path across one way out.
+/// What was measured on the path across one WAN subnet.
 #[derive(Clone, Debug, Default)]
 struct Path {
-    /// None while no link stands.
+    /// None while no link is up.
     rtt: Option<Duration>,
-    /// Bits per second at the latest looks; 0 where no link filled the path.
+    /// Rates of the latest samples. Bits per second; 0 if no link filled the path.
     rates: Vec<f64>,
     looks: usize,
     sent: f64,
@@ -68,9 +68,9 @@ struct Path {
 }
 
 impl Path {
-    /// Takes note of all links that cross it.
+    /// Updates the path from all links that cross it.
     fn look(&mut self, links: &[Interval]) {
-        // The one with the shortest queue tells most of the path.
+        // The link with the shortest queue is closest to the path's own round trip.
         self.rtt = links.iter().map(|link| link.now.rtt).min();
         let filled = links.iter().any(Interval::filled_the_path);
         let took = links.iter().map(|link| link.took.as_secs_f64()).fold(f64::EPSILON, f64::max);
@@ -90,17 +90,17 @@ impl Path {
         self.retransmitted = self.retransmitted * FADE + grown(|sample| sample.retransmitted);
     }
 
-    /// The best rate at which the path was filled lately. Bits per second.
+    /// The best rate of the latest samples. Bits per second.
     fn rate(&self) -> Option<f64> {
         self.rates.iter().copied().filter(|rate| *rate > 0.0).reduce(f64::max)
     }
 
-    /// The share of segments that were lost lately.
+    /// The share of segments that were lost lately. None if too few were sent.
     fn loss(&self) -> Option<f64> {
-        (self.sent >= SENT_LEAST).then(|| (self.retransmitted / self.sent).min(1.0))
+        (self.sent >= MIN_SENT).then(|| (self.retransmitted / self.sent).min(1.0))
     }
 
-    /// As far as it was measured; the rest is as `expected`.
+    /// The measured figures; those not measured are as `expected`.
     fn state(&self, expected: LinkState) -> LinkState {
         LinkState {
             rate: self.rate().map_or(expected.rate, |rate| Rate(rate as u64)),
@@ -117,7 +117,7 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
-    /// What was measured, beside what others did: `known` counts where nothing was.
+    /// The figures measured here, completed by `known`, which others measured.
     pub(crate) fn measured(&self, map: &RouteMap, known: &Measured) -> Measured {
         let mut measured = known.clone();
         for (id, path) in self.by_subnet.iter().filter(|(_, path)| path.rtt.is_some()) {
@@ -129,7 +129,7 @@ impl Paths {
     }
 }
 
-/// Whether routes could be better by `now` than by `before`.
+/// Whether `now` differs enough from `before` to compute routes anew.
 pub(crate) fn differs(before: &Measured, now: &Measured) -> bool {
     let apart = |a: u64, b: u64| a.abs_diff(b) as f64 > CHANGE * a.min(b) as f64;
     let changed = |a: &LinkState, b: &LinkState| {
@@ -144,16 +144,15 @@ pub(crate) fn differs(before: &Measured, now: &Measured) -> bool {
 }
 
 impl Router {
-    /// Looks at the links as long as the process lives, and goes by what is seen where the
-    /// metric is that of measurements.
+    /// Samples the links as long as the process lives. With the metric `measured` it also keeps the routes up to date.
     pub(crate) async fn measure(self: Arc<Self>) {
         let mut last = Instant::now();
         for look in 1_u32.. {
             sleep(LOOK).await;
             self.look(last.elapsed());
             last = Instant::now();
-            if look % LOOKS_PER_THOUGHT == 0 {
-                self.think_over().await;
+            if look % LOOKS_PER_CHECK == 0 {
+                self.update_routes().await;
             }
         }
     }
@@ -177,14 +176,14 @@ impl Router {
     }
 
     /// Computes the routes anew if the figures have changed enough for that.
-    async fn think_over(&self) {
+    async fn update_routes(&self) {
         let settings = self.settings();
         let measured = self.paths.lock().measured(settings.table.map(), &settings.known);
         if settings.config.metric != Metric::Measured || !differs(&settings.measured, &measured) {
             return;
         }
         let (map, used) = (settings.table.map().clone(), measured.clone());
-        // A large map takes its time, in which lanes go on.
+        // A large map takes long to compute, so it gets its own thread while lanes go on.
         let table = spawn_blocking(move || Table::compute(&map, Metric::Measured, Some(&used))).await;
         if let Ok(table) = table {
             info!("routes computed anew from what was measured");

@@ -1,4 +1,4 @@
-//! What a router counts.
+//! The counters of a router.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use isthmus_wire::SubnetId;
 use isthmus_wire::frame::RefuseReason;
 use parking_lot::Mutex;
 
-/// Counts of one subnet.
+/// Counters of one subnet.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// Bytes that came from it, and went to it.
+    /// Bytes from the subnet, and to it.
     pub(crate) bytes_in: AtomicU64,
     pub(crate) bytes_out: AtomicU64,
-    /// Lanes that came from it, and went to it: since the start, and now.
+    /// Lanes from the subnet and to it: since the start, and now.
     pub(crate) lanes_in: AtomicU64,
     pub(crate) lanes_out: AtomicU64,
     pub(crate) lanes_in_now: AtomicU64,
@@ -31,7 +31,7 @@ impl Counters {
     }
 }
 
-/// A lane that is being relayed, counted on both its subnets until dropped.
+/// A lane that is being relayed. It counts on both its subnets until it is dropped.
 pub(crate) struct Counted {
     pub(crate) from: Arc<Counters>,
     pub(crate) to: Arc<Counters>,
@@ -53,7 +53,7 @@ impl Drop for Counted {
     }
 }
 
-/// All counts.
+/// All counters of the router.
 #[derive(Default)]
 pub(crate) struct Metrics {
     subnets: Mutex<BTreeMap<SubnetId, Arc<Counters>>>,

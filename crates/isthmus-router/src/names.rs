@@ -1,8 +1,9 @@
-//! Names that processes of this AS publish, and others look up: a lane whose target is the router itself.
+//! Names: a process of this AS publishes one, and others look it up. Both open a lane whose target is the router
+//! itself.
 //!
-//! A name lasts as long as the lane that published it, and is its publisher's: who publishes it again from a new lane
-//! has to know what the first lane's Hello had in its random fields, 96 bits that nobody else is told. Names, look-ups that
-//! wait and lanes are bounded, also for each source, and a silent publisher is given up.
+//! A name lasts as long as the lane that published it. Only its publisher may publish it again from a new lane: it must
+//! show the 96 random bits of the first lane's Hello, which nobody else knows. The number of names, waiting look-ups
+//! and lanes is limited, in total and for each source. A silent publisher loses its names.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,21 +23,21 @@ use crate::quota::Source;
 use crate::router::{Arrival, Router};
 use crate::settings::Settings;
 
-/// Most names.
+/// Limit on names; it bounds memory.
 const NAMES_MAX: usize = 1024;
-/// Most names that one host has, so that none takes all.
+/// Limit on the names of one host, so that no host takes all.
 const NAMES_PER_HOST_MAX: usize = 128;
-/// A publisher that has said nothing for so long is gone.
+/// A publisher that was silent for this time counts as gone.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How long a look-up waits at most; who wants to wait longer asks again, and holds no lane meanwhile.
+/// Longest wait of a look-up. A client that wants to wait longer asks again, and so holds no lane meanwhile.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Look-ups of one source that may wait at once.
+/// Limit on the waiting look-ups of one source, so that no source takes all lanes.
 const WAITING_MAX: usize = 64;
-/// How often a lane that waits looks whether the router is being drained.
+/// Interval at which a waiting lane checks whether the router drains.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Whose a name is: the endpoint that its lane says it is of, what that draws at random and says to this router alone,
-/// and the host that the lane came from, which is seen.
+/// The owner of a name: the endpoint named in the Hello, the random secret that it told only this router, and the host
+/// that the lane came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Owner {
     endpoint: Address,
@@ -47,7 +48,7 @@ struct Owner {
 struct Entry {
     text: String,
     owner: Owner,
-    /// Tells this publication from the owner's next.
+    /// Distinguishes this publication from the owner's next.
     number: u64,
 }
 
@@ -58,7 +59,7 @@ struct Table {
 }
 
 impl Table {
-    /// Publishes, in place of what the same owner has published.
+    /// Publishes a name. It replaces the same owner's earlier publication.
     fn publish(&mut self, name: &str, text: String, owner: Owner) -> Result<u64, Answer> {
         let of_host = || self.entries.values().filter(|entry| entry.owner.host == owner.host).count();
         match self.entries.get(name) {
@@ -81,14 +82,14 @@ impl Table {
     }
 }
 
-/// See the module.
+/// The table of names; see the module.
 #[derive(Default)]
 pub(crate) struct Names {
     table: Mutex<Table>,
     changed: Notify,
 }
 
-/// Withdraws a name when its lane ends, however it does.
+/// Withdraws a name when it is dropped, however its lane ends.
 struct Publication<'a> {
     names: &'a Names,
     name: String,
@@ -108,7 +109,7 @@ pub(crate) fn is_own(settings: &Settings, target: &Address) -> bool {
 }
 
 impl Router {
-    /// Serves a lane that was admitted, to its end.
+    /// Serves an admitted lane to its end.
     pub(crate) async fn serve_names(&self, mut lane: Lane, hello: &Hello, arrival: &Arrival) {
         let request = match timeout(HELLO_TIME, read(&mut lane)).await {
             Ok(Some(request)) => request,
@@ -119,7 +120,7 @@ impl Router {
                 say(&mut lane, Answer::Denied, "").await;
             }
             Request::Publish { name, text } => {
-                // Names have no use for credit: publishers draw this field at random.
+                // Lanes for names need no credit, so publishers fill this field with random bits.
                 let owner = Owner { endpoint: hello.source, secret: hello.credit, host: arrival.source() };
                 let published = self.names.table.lock().publish(&name, text, owner);
                 match published {
@@ -149,7 +150,7 @@ impl Router {
         }
     }
 
-    /// Until the publisher closes its lane, or falls silent.
+    /// Waits until the publisher closes its lane or falls silent.
     async fn keep(&self, lane: &mut Lane) {
         if lane.write_all(&Answer::Published.encode("")).await.is_err() {
             return;
@@ -165,11 +166,11 @@ impl Router {
         }
     }
 
-    /// The text of a name, perhaps none in time; none at all where nobody waits any more.
+    /// The text of a name. `Some(None)` if it was not published in time; `None` if the client is gone.
     async fn look_up(&self, lane: &mut Lane, name: &str, until: Instant) -> Option<Option<String>> {
         let mut byte = [0; 1];
         loop {
-            // Before the table is looked at: what is published from now on wakes it.
+            // Register before the table is read, so that no publication is missed.
             let changed = self.names.changed.notified();
             if let Some(entry) = self.names.table.lock().entries.get(name) {
                 return Some(Some(entry.text.clone()));
@@ -180,7 +181,7 @@ impl Router {
             }
             tokio::select! {
                 () = changed => {}
-                // Nothing is said any more: the lane has ended, or its process is no good.
+                // A client sends nothing after its question: the lane has ended, or the client is faulty.
                 _ = lane.read(&mut byte) => return None,
                 () = tokio::time::sleep(left.min(LOOK)) => {}
             }
@@ -197,7 +198,7 @@ async fn read(lane: &mut Lane) -> Option<Request> {
 }
 
 async fn say(lane: &mut Lane, answer: Answer, text: &str) {
-    // Who does not take the answer does without.
+    // A client that does not read the answer in time does not get it.
     let _ = timeout(HELLO_TIME, async {
         lane.write_all(&answer.encode(text)).await?;
         lane.shutdown().await

@@ -1,4 +1,4 @@
-//! The next hop of a lane: from the ways that the table gives to one that answers.
+//! Connects a lane to its next hop: tries the routes of the table until a hop answers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use crate::dial::{ANSWER_TIME, connect, tune_lane};
 use crate::lane::Lane;
 use crate::router::{Arrival, Router};
 use crate::settings::{Carrier, Settings};
-use crate::step::{Way, ways};
+use crate::step::{Hop, hops};
 
 impl Router {
-    /// Connects to the next hop, and tells on which subnet it is.
+    /// Connects to the next hop. Returns the lane and the hop's subnet.
     pub(crate) async fn onward(
         &self,
         settings: &Settings,
@@ -25,20 +25,20 @@ impl Router {
         let source = (hello.source.as_id, hello.source.subnet);
         let target = (hello.target.as_id, hello.target.subnet);
         let (table, own, first) = (&settings.table, &settings.router, hello.hops == 0);
-        let ways = ways(table, own, arrival.subnet, source, target, first);
+        let hops = hops(table, own, arrival.subnet, source, target, first);
         let mut reason = None;
-        // Before a link is waited for, the other ways are tried.
+        // The first pass tries all routes without waiting; the second waits for a link.
         for patience in [Duration::ZERO, ANSWER_TIME] {
-            for way in &ways {
+            for way in &hops {
                 let (subnet, answer) = match way {
-                    Way::Direct(subnet) => {
+                    Hop::Direct(subnet) => {
                         let reached = self.endpoint(settings, *subnet, hello.target.locator).await;
-                        // No other way leads to who is not there.
+                        // The target itself did not answer, so no other route helps.
                         return reached.map(|lane| (lane, *subnet));
                     }
-                    Way::Routers(..) if patience > Duration::ZERO => continue,
-                    Way::Routers(subnet, routers) => (*subnet, self.router(settings, *subnet, routers).await),
-                    Way::Gateways(subnet, gateways) => {
+                    Hop::Routers(..) if patience > Duration::ZERO => continue,
+                    Hop::Routers(subnet, routers) => (*subnet, self.router(settings, *subnet, routers).await),
+                    Hop::Gateways(subnet, gateways) => {
                         (*subnet, self.gateway(settings, *subnet, gateways, target.0, patience).await)
                     }
                 };
@@ -99,7 +99,7 @@ impl Router {
         patience: Duration,
     ) -> Result<Lane, RefuseReason> {
         let fits = |neighbour: AsId| settings.config.lets_speak(neighbour.0, target.0);
-        // Nobody whom we let speak for that AS is its neighbour, or stands between.
+        // No admitted neighbour may speak for the target's AS.
         if !settings.config.admits.iter().any(|neighbour| fits(AsId(*neighbour))) {
             return Err(RefuseReason::Denied);
         }
@@ -122,6 +122,6 @@ impl Router {
             Err(error) => return Ok(Err(error)),
         };
         tune_lane(&stream);
-        Ok(self.ground(place).lead(stream).await)
+        Ok(self.local_fabric(place).lead(stream).await)
     }
 }

@@ -1,5 +1,5 @@
-//! The status as a page for people: one file without scripts, which asks nobody else for
-//! anything, and looks at the router again every few seconds.
+//! The status as an HTML page. It is one file without scripts and loads nothing else. It reloads itself every
+//! [`AGAIN`] seconds.
 
 use std::fmt::{Display, Write};
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::report::{name_of, rtt_seconds, targets};
 use crate::router::Router;
 use crate::settings::{Carrier, Settings};
 
-/// Seconds after which the browser looks again.
+/// Time after which the browser reloads the page. Seconds.
 const AGAIN: u32 = 5;
 const STYLE: &str = include_str!("page.css");
 
-/// A table under its heading; columns whose names start with `#` hold numbers.
+/// A table with a heading. A column whose name starts with `#` holds numbers.
 struct Table {
     html: String,
     columns: &'static [&'static str],
@@ -46,7 +46,7 @@ impl Table {
         self.rows += 1;
     }
 
-    /// The table; what stands in its stead where it has no rows.
+    /// The finished table, or the text `empty` if it has no rows.
     fn finish(mut self, empty: &str) -> String {
         if self.rows == 0 {
             write(
@@ -62,17 +62,17 @@ fn class(number: bool) -> &'static str {
     if number { " class=number" } else { "" }
 }
 
-/// Writing to text cannot fail.
+/// Appends to `out`. Writing to a `String` cannot fail.
 fn write(out: &mut String, what: std::fmt::Arguments<'_>) {
     let _ = out.write_fmt(what);
 }
 
-/// What a map or another router named may not become markup.
+/// Escapes HTML: names from a map or another router must not become markup.
 fn escaped(what: impl Display) -> String {
     what.to_string().replace('&', "&amp;").replace('<', "&lt;")
 }
 
-/// An amount of data as people read it.
+/// A number of bytes with a decimal prefix.
 fn amount(bytes: u64) -> String {
     let steps = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     let bytes = bytes as f64;
@@ -194,7 +194,7 @@ fn routes(settings: &Settings) -> String {
     let mut table = Table::new(&format!("Routes by {metric}"), columns);
     for place in &settings.places {
         for (target, hop) in targets(settings, place.subnet) {
-            // What is on the same subnet needs no router, and an AS is no way between others.
+            // Targets on the same subnet need no router, and an AS is no transit between others.
             let away = place.carrier == Carrier::Links && target.1 == SubnetId(0);
             if target.1 == place.subnet || away {
                 continue;
@@ -227,7 +227,7 @@ fn refusals(router: &Router) -> String {
     table.finish("none so far")
 }
 
-/// Where to look, as the guide has it.
+/// What to check for this reason; the guide says the same.
 fn remedy(reason: RefuseReason) -> &'static str {
     match reason {
         RefuseReason::Version => "the releases of Isthmus at both ends",

@@ -1,5 +1,5 @@
-//! How much of what is scarce each source has: lanes, and look-ups that wait. A source is a host of this AS or a
-//! neighbour AS, so that none takes everything.
+//! Counts how many lanes, and how many waiting look-ups, each source has. A source is a host of this AS or a neighbour
+//! AS. The limits keep one source from using up the router.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use isthmus_wire::AsId;
 use parking_lot::Mutex;
 
-/// Whose something is.
+/// The party that a lane or look-up is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
     /// A host of this AS, as its connection shows it.
@@ -17,18 +17,18 @@ pub(crate) enum Source {
     Neighbour(AsId),
 }
 
-/// See the module.
+/// The number that each source has now; see the module.
 #[derive(Default)]
 pub(crate) struct Quotas(Mutex<HashMap<Source, usize>>);
 
-/// One that a source has, until it is dropped.
+/// One unit charged to a source, until it is dropped.
 pub(crate) struct Share {
     quotas: Arc<Quotas>,
     source: Source,
 }
 
 impl Quotas {
-    /// One more for `source`; none where it has `most` already.
+    /// Charges one more to `source`. None if it has `most` already.
     pub(crate) fn take(self: &Arc<Self>, source: Source, most: usize) -> Option<Share> {
         let mut taken = self.0.lock();
         let count = taken.entry(source).or_default();

@@ -1,9 +1,9 @@
-//! Bytes from one lane to another, both ways, unread.
+//! Copies bytes between two lanes in both directions.
 //!
-//! A lane that is silent holds no buffer: bytes pass through the thread's own, and what the
-//! receiver does not take at once is kept aside before more is read. Bulk data between two
-//! TCP connections goes through a pipe instead, without being copied. While two ends exchange
-//! small messages turn by turn, the answer is looked for a little before the thread sleeps.
+//! An idle lane holds no buffer. Bytes pass through a buffer of the thread. Bytes that the receiver does not take at
+//! once are stored before more is read. Bulk data between two TCP connections goes through a kernel pipe (`splice`)
+//! without a copy. While the two ends exchange small messages in alternation, the thread polls for the answer before it
+//! sleeps.
 
 use std::cell::RefCell;
 use std::io;
@@ -20,46 +20,46 @@ use tokio::time::timeout;
 
 use crate::lane::Lane;
 use crate::metrics::Counters;
-use crate::rhythm::{Rhythm, Way};
+use crate::spin::{Direction, SpinTimer};
 
-/// What one turn moves at most. Bytes.
+/// Most bytes that one pass moves, so that other lanes of the thread get their share.
 const CHUNK: usize = 64 << 10;
-/// Wanted size of a pipe. Bytes; the system may give less.
+/// Size asked for a pipe. Bytes; the kernel may give less. Larger pipes mean fewer system calls.
 const PIPE: usize = 512 << 10;
-/// How long one direction may go on when the other has failed.
+/// After one direction failed, the other may go on for this time, because data already sent can still arrive.
 const AFTERMATH: Duration = Duration::from_secs(5);
-/// How long one direction may go on when the other has ended: endpoints close both. Without
-/// a bound a lane that was given up would keep its place while a router behind it hangs.
+/// After one direction ended, the other may go on for this time. Endpoints close both directions. Without this limit an
+/// abandoned lane would count against the limits as long as a router behind it hangs.
 const HALF_OPEN: Duration = Duration::from_secs(60);
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
 }
 
-/// Relays until both sides have ended, or one is gone.
+/// Relays until both directions have ended or one side is lost.
 pub(crate) async fn relay(
     a: &mut Lane,
     b: &mut Lane,
     a_count: &Counters,
     b_count: &Counters,
 ) -> io::Result<()> {
-    let rhythm = Rhythm::default();
+    let spin = SpinTimer::default();
     match (a, b) {
         (Lane::Plain(a), Lane::Plain(b)) => {
             let ((a_read, a_write), (b_read, b_write)) = (a.split(), b.split());
-            let there = one_way_tcp(a_read, b_write, a_count, b_count, (&rhythm, Way::There));
-            both(there, one_way_tcp(b_read, a_write, b_count, a_count, (&rhythm, Way::Back))).await
+            let there = one_way_tcp(a_read, b_write, a_count, b_count, (&spin, Direction::There));
+            both(there, one_way_tcp(b_read, a_write, b_count, a_count, (&spin, Direction::Back))).await
         }
         (a, b) => {
             let (mut a_read, mut a_write) = tokio::io::split(a);
             let (mut b_read, mut b_write) = tokio::io::split(b);
-            let there = one_way(&mut a_read, &mut b_write, a_count, b_count, (&rhythm, Way::There));
-            both(there, one_way(&mut b_read, &mut a_write, b_count, a_count, (&rhythm, Way::Back))).await
+            let there = one_way(&mut a_read, &mut b_write, a_count, b_count, (&spin, Direction::There));
+            both(there, one_way(&mut b_read, &mut a_write, b_count, a_count, (&spin, Direction::Back))).await
         }
     }
 }
 
-/// Each direction closes what it writes to when it ends, so that the other learns of it.
+/// Runs both directions. Each one closes its output when its input ends, so that the receiver sees the end.
 async fn both(
     there: impl Future<Output = io::Result<()>>,
     back: impl Future<Output = io::Result<()>>,
@@ -78,7 +78,7 @@ async fn rest(
     match ended {
         Ok(()) => timeout(HALF_OPEN, other).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
         Err(error) => {
-            // What was sent before the failure can still arrive.
+            // Data sent before the failure can still arrive.
             let _ = timeout(AFTERMATH, other).await;
             Err(error)
         }
@@ -90,7 +90,7 @@ async fn one_way(
     to: &mut (impl AsyncWrite + Unpin),
     received: &Counters,
     sent: &Counters,
-    pace: (&Rhythm, Way),
+    pace: (&SpinTimer, Direction),
 ) -> io::Result<()> {
     let ended = pump(from, to, received, sent, pace, usize::MAX).await;
     finish(ended.map(drop), to).await
@@ -101,13 +101,13 @@ async fn one_way_tcp(
     mut to: WriteHalf<'_>,
     received: &Counters,
     sent: &Counters,
-    pace: (&Rhythm, Way),
+    pace: (&SpinTimer, Direction),
 ) -> io::Result<()> {
     let ended = pump_tcp(&mut from, &mut to, received, sent, pace).await;
     finish(ended, &mut to).await
 }
 
-/// A stream that is gone already needs no closing.
+/// Closes `to`. If the stream is already gone, that is no error.
 async fn finish(ended: io::Result<()>, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
     let _ = to.shutdown().await;
     ended
@@ -120,18 +120,18 @@ enum Stop {
     Bulk,
 }
 
-/// Copies until the end, or until a turn moves `bulk` bytes.
+/// Copies until the end, or until one pass moves `bulk` bytes.
 async fn pump(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
     received: &Counters,
     sent: &Counters,
-    (rhythm, way): (&Rhythm, Way),
+    (spin, way): (&SpinTimer, Direction),
     bulk: usize,
 ) -> io::Result<Stop> {
     loop {
         let mut kept = Vec::new();
-        let moved = rhythm
+        let moved = spin
             .look(|cx| {
                 SCRATCH.with_borrow_mut(|scratch| {
                     let mut buffer = ReadBuf::new(scratch);
@@ -154,7 +154,7 @@ async fn pump(
         if moved == 0 {
             return Ok(Stop::End);
         }
-        rhythm.note(way, moved);
+        spin.note(way, moved);
         received.received(moved);
         to.write_all(&kept).await?;
         sent.sent(moved);
@@ -169,12 +169,12 @@ async fn pump_tcp(
     to: &mut WriteHalf<'_>,
     received: &Counters,
     sent: &Counters,
-    pace: (&Rhythm, Way),
+    pace: (&SpinTimer, Direction),
 ) -> io::Result<()> {
     if pump(from, to, received, sent, pace, CHUNK).await? == Stop::End {
         return Ok(());
     }
-    // Without a pipe, or where the system cannot splice, copying goes on.
+    // Without a pipe, or if the kernel cannot splice here, copying goes on.
     let spliced = match Pipe::new() {
         Ok(pipe) => pipe.pump(from.as_ref(), to.as_ref(), received, sent).await?,
         Err(_) => false,
@@ -185,7 +185,7 @@ async fn pump_tcp(
     Ok(())
 }
 
-/// A pipe in the kernel through which bytes go without coming to user space.
+/// A kernel pipe: bytes pass through it without coming to user space.
 struct Pipe {
     reader: OwnedFd,
     writer: OwnedFd,
@@ -200,7 +200,7 @@ impl Pipe {
         Ok(Self { reader, writer, size })
     }
 
-    /// Moves bytes until the end; false if the system cannot, and nothing was moved.
+    /// Moves bytes until the end. False if the kernel cannot splice here; then nothing was moved.
     async fn pump(
         &self,
         from: &TcpStream,
@@ -210,7 +210,7 @@ impl Pipe {
     ) -> io::Result<bool> {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         loop {
-            // The pipe is empty here: "would block" is the socket's word, never the pipe's.
+            // The pipe is empty here, so "would block" can only come from the socket.
             let take = || Ok(splice(from, None, &self.writer, None, self.size, flags)?);
             let mut held = match from.async_io(Interest::READABLE, take).await {
                 Ok(0) => return Ok(true),

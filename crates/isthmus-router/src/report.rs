@@ -33,7 +33,7 @@ pub(crate) fn rtt_seconds(link: &Link) -> Option<f64> {
     Some(link.gauge.sample()?.rtt.as_secs_f64())
 }
 
-/// What the router and others measured, as `isthmus routes --measured` reads it.
+/// The figures that this router and others measured, in the format that `isthmus routes --measured` reads.
 pub(crate) fn measured(router: &Router) -> String {
     let settings = router.settings();
     let map = settings.table.map();
@@ -95,7 +95,8 @@ fn links(out: &mut String, settings: &Settings, links: &[Arc<Link>]) {
                 link.gauge.transport(),
                 link.number.load(Relaxed)
             );
-            let seen = Seen { alive: link.lives(), path: link.gauge.sample()?, lanes: link.counters() };
+            let seen =
+                LinkFigures { alive: link.lives(), path: link.gauge.sample()?, lanes: link.counters() };
             Some((labels, seen))
         })
         .collect();
@@ -112,19 +113,19 @@ fn links(out: &mut String, settings: &Settings, links: &[Arc<Link>]) {
     }
 }
 
-/// What was seen of a link at one time.
-struct Seen {
+/// The figures of one link at one time.
+struct LinkFigures {
     alive: bool,
     path: Sample,
     lanes: LaneCounters,
 }
 
-/// What is told of every link.
+/// A metric that every link has.
 struct Figure {
     name: &'static str,
     kind: &'static str,
     help: &'static str,
-    of: fn(&Seen) -> f64,
+    of: fn(&LinkFigures) -> f64,
 }
 
 const LINK_FIGURES: [Figure; 10] = [
@@ -190,7 +191,7 @@ const LINK_FIGURES: [Figure; 10] = [
     },
 ];
 
-/// Where lanes go from a subnet: each subnet of this AS, each other AS (subnet 0), and how.
+/// Where lanes from a subnet can go, and how: each subnet of this AS, and each other AS (as subnet 0).
 pub(crate) fn targets(settings: &Settings, from: SubnetId) -> Vec<(Destination, NextHop)> {
     let map = settings.table.map();
     let inside = map.subnets().iter().filter(|s| !s.role.leads_out()).map(|s| (map.as_id(), s.id));

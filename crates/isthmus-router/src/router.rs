@@ -1,4 +1,4 @@
-//! A router at work: what becomes of a lane from its Hello to its end.
+//! Serves a lane from its Hello to its end.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -19,35 +19,35 @@ use tracing::{debug, warn};
 use crate::arrivals::Arrivals;
 use crate::datagram::DatagramPorts;
 use crate::dial::Failed;
-use crate::ground::{Ground, Grounds};
 use crate::hello::{self, HELLO_TIME, NoHello};
 use crate::lane::Lane;
 use crate::links::Links;
+use crate::local_fabric::{LocalFabric, LocalFabrics};
 use crate::measure::Paths;
 use crate::metrics::{Counted, Metrics};
 use crate::names::{Names, is_own};
 use crate::quota::{Quotas, Share, Source};
 use crate::relay::relay;
-use crate::settings::{Place, Settings};
+use crate::settings::{Interface, Settings};
 use crate::step::{is_router, may_claim};
 
-/// Where a lane came from.
+/// The subnet, address and neighbour that a lane came from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
     pub(crate) subnet: SubnetId,
     pub(crate) peer: SocketAddr,
-    /// The neighbour's AS, by its certificate; none inside this AS.
+    /// The neighbour's AS according to its certificate. None inside this AS.
     pub(crate) neighbour: Option<AsId>,
 }
 
 impl Arrival {
-    /// Whose a lane is.
+    /// The source that the lane is charged to.
     pub(crate) fn source(&self) -> Source {
         self.neighbour.map_or(Source::Host(self.peer.ip().to_canonical()), Source::Neighbour)
     }
 }
 
-/// All that the router's tasks share.
+/// The state that all tasks of the router share.
 pub(crate) struct Router {
     settings: RwLock<Arc<Settings>>,
     pub(crate) metrics: Metrics,
@@ -55,14 +55,14 @@ pub(crate) struct Router {
     pub(crate) paths: Mutex<Paths>,
     pub(crate) failed: Failed,
     pub(crate) names: Names,
-    grounds: Grounds,
+    fabrics: LocalFabrics,
     pub(crate) datagrams: DatagramPorts,
     pub(crate) arrivals: Arc<Arrivals>,
     pub(crate) draining: AtomicBool,
     lanes: AtomicUsize,
     lanes_of: Arc<Quotas>,
     pub(crate) look_ups: Arc<Quotas>,
-    /// Told when the last lane ends.
+    /// Notified when the last lane ends.
     pub(crate) idle: Notify,
     complaints: Complaints,
 }
@@ -76,7 +76,7 @@ impl Router {
             paths: Mutex::default(),
             failed: Failed::default(),
             names: Names::default(),
-            grounds: Grounds::default(),
+            fabrics: LocalFabrics::default(),
             datagrams: DatagramPorts::default(),
             arrivals: Arc::default(),
             draining: AtomicBool::new(false),
@@ -96,7 +96,7 @@ impl Router {
         *self.settings.write() = Arc::new(settings);
     }
 
-    /// Goes by another table, computed for `settings`, unless these were replaced meanwhile.
+    /// Uses a new table, which was computed for `settings`, unless the settings were replaced meanwhile.
     pub(crate) fn replace_table(&self, settings: &Arc<Settings>, table: Table, measured: Measured) {
         let mut current = self.settings.write();
         if Arc::ptr_eq(&current, settings) {
@@ -113,18 +113,18 @@ impl Router {
     }
 
     /// The local fabric of a subnet.
-    pub(crate) fn ground(&self, place: &Place) -> Arc<Ground> {
+    pub(crate) fn local_fabric(&self, place: &Interface) -> Arc<LocalFabric> {
         let node = place.listen.map_or(Ipv4Addr::UNSPECIFIED.into(), |listen| listen.ip());
-        self.grounds.of(place.subnet.0, &place.fabric, node)
+        self.fabrics.of(place.subnet.0, &place.fabric, node)
     }
 
-    /// As [`Router::serve`], of a connection that came in and may move to a fabric.
+    /// Like [`Router::serve`], for an incoming connection that may move to a fabric.
     pub(crate) async fn serve_plain<P>(self: Arc<Self>, stream: TcpStream, arrival: Arrival, arriving: P) {
         let settings = self.settings();
         let Some(place) = settings.place(arrival.subnet) else { return };
-        let ground = self.ground(place);
+        let local_fabric = self.local_fabric(place);
         drop(settings);
-        match timeout(HELLO_TIME, ground.receive(stream)).await {
+        match timeout(HELLO_TIME, local_fabric.receive(stream)).await {
             Ok(Ok(lane)) => self.serve(lane, arrival, arriving).await,
             Ok(Err(error)) => {
                 self.metrics.strangers.fetch_add(1, Relaxed);
@@ -134,8 +134,7 @@ impl Router {
         }
     }
 
-    /// Takes a lane from its first byte to its last. `arriving` is held until it is known
-    /// whither it goes.
+    /// Serves a lane from its first byte to its last. `arriving` is dropped once the Hello is read.
     pub(crate) async fn serve<P>(self: Arc<Self>, mut lane: Lane, arrival: Arrival, arriving: P) {
         let settings = self.settings();
         let hello = match hello::read(&mut lane).await {
@@ -179,7 +178,7 @@ impl Router {
         }
     }
 
-    /// Checks all that does not depend on the way.
+    /// Makes the checks that do not depend on the route.
     fn admit(
         self: &Arc<Self>,
         settings: &Settings,
@@ -210,7 +209,7 @@ impl Router {
         let more = |lanes| (lanes < settings.config.limits.lanes).then_some(lanes + 1);
         self.lanes.fetch_update(Relaxed, Relaxed, more).map_err(|_| RefuseReason::Full)?;
         let mut place = LanePlace { router: self.clone(), _share: None };
-        // Routers of this AS bring the lanes of many.
+        // A router of this AS brings lanes of many hosts, so it has no limit of its own.
         if !by_router {
             let most = settings.config.limits.lanes_of_one();
             place._share = Some(self.lanes_of.take(arrival.source(), most).ok_or(RefuseReason::Full)?);
@@ -232,7 +231,7 @@ impl Router {
         hello::refuse(&mut lane, reason).await;
     }
 
-    /// Logs what a stranger did, but not each time.
+    /// Logs a fault of a peer, with a rate limit.
     pub(crate) fn complain(&self, arrival: &Arrival, what: std::fmt::Arguments<'_>) {
         if let Some(left_out) = self.complaints.due(arrival.peer.ip().to_canonical(), Instant::now()) {
             let neighbour = arrival.neighbour.map(|id| id.0);
@@ -241,10 +240,10 @@ impl Router {
     }
 }
 
-/// A lane's place among those that the router may have.
+/// One lane's entry in the router's lane count. Dropping it frees the entry.
 struct LanePlace {
     router: Arc<Router>,
-    /// Of its source's.
+    /// Its unit of the source's limit.
     _share: Option<Share>,
 }
 
@@ -256,14 +255,14 @@ impl Drop for LanePlace {
     }
 }
 
-/// Who was complained about, so that nobody fills the log: a line a minute for each address, with how many were left
-/// out, and one for all addresses that are too many to be remembered.
+/// Limits the log to one line a minute for each address, with the number of lines left out. Addresses beyond the
+/// table's size share one line.
 #[derive(Default)]
 struct Complaints(Mutex<Told>);
 
 #[derive(Default)]
 struct Told {
-    /// When the last line was, and how many were left out since.
+    /// The time of the last line, and the number left out since.
     last: HashMap<IpAddr, Option<(Instant, u64)>>,
     others: Option<(Instant, u64)>,
 }
@@ -272,7 +271,7 @@ impl Complaints {
     const PAUSE: Duration = Duration::from_secs(60);
     const MAX: usize = 1024;
 
-    /// Whether a line is due about `ip`, and how many were left out since the last one.
+    /// If a line about `ip` is due: the number of lines left out since the last one.
     fn due(&self, ip: IpAddr, now: Instant) -> Option<u64> {
         let Told { last, others } = &mut *self.0.lock();
         let is_fresh = |at: Instant| now.saturating_duration_since(at) < Self::PAUSE;

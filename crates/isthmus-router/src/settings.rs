@@ -1,4 +1,4 @@
-//! Configuration, map and certificates together: what a router goes by until the next reload.
+//! The settings of a router until the next reload: configuration, map and certificates.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,36 +12,36 @@ use crate::targets::Targets;
 use crate::tls::Tls;
 use crate::wire::Transport;
 
-/// How lanes come in and go out on a subnet.
+/// How lanes enter and leave the router on a subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Carrier {
     /// One TCP connection per lane.
     Plain,
-    /// Links: few TLS connections that many lanes share.
+    /// Links: a few TLS connections that many lanes share.
     Links,
     /// Not at all: the configuration does not allow plain lanes there.
     Closed,
 }
 
-/// Where the router stands on a subnet.
+/// The router's interface on a subnet.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Interface {
     pub(crate) subnet: SubnetId,
     pub(crate) name: String,
     pub(crate) listen: Option<SocketAddr>,
     pub(crate) carrier: Carrier,
-    /// What links go by.
+    /// The transports of its links.
     pub(crate) transports: &'static [Transport],
-    /// Most that links send together.
+    /// Limit on the rate of all its links together.
     pub(crate) rate_limit: Option<Rate>,
     /// The local fabrics of plain lanes.
     pub(crate) fabric: String,
     targets: Vec<Targets>,
 }
 
-impl Place {
-    /// Whether an endpoint of this subnet can be at `locator`. The address comes from the far end
-    /// of a lane, which must not reach this host's own services by it.
+impl Interface {
+    /// Whether an endpoint of this subnet can be at `locator`. The address comes from the far end of a lane, which must
+    /// not reach this host's own services.
     pub(crate) fn may_hold(&self, locator: SocketAddr) -> bool {
         let ip = locator.ip();
         let on_loopback = self.listen.is_some_and(|listen| listen.ip().is_loopback());
@@ -50,22 +50,22 @@ impl Place {
     }
 }
 
-/// See the module.
+/// All settings; see the module.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) config: Config,
     pub(crate) table: Table,
-    /// This router, as the map has it.
+    /// This router's entry in the map.
     pub(crate) router: MapRouter,
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<Interface>,
     pub(crate) tls: Option<Tls>,
-    /// What others measured, and that with what was measured here when the table was made.
+    /// The measurements of others, and all measurements that the table was computed from.
     pub(crate) known: Measured,
     pub(crate) measured: Measured,
 }
 
 impl Settings {
-    /// Reads the configuration at `path` and all that it names, and checks the whole.
+    /// Reads the configuration at `path` and all files that it names, and checks them together.
     pub(crate) fn load(path: &Path) -> Result<Self, ConfigError> {
         let config = Config::read(path)?;
         let fault = |message: String| ConfigError::Meaning { place: path.display().to_string(), message };
@@ -102,12 +102,12 @@ impl Settings {
         self.table.map().as_id()
     }
 
-    pub(crate) fn place(&self, subnet: SubnetId) -> Option<&Place> {
+    pub(crate) fn place(&self, subnet: SubnetId) -> Option<&Interface> {
         self.places.iter().find(|place| place.subnet == subnet)
     }
 }
 
-fn places(config: &Config, map: &RouteMap, router: &MapRouter) -> Result<Vec<Place>, String> {
+fn places(config: &Config, map: &RouteMap, router: &MapRouter) -> Result<Vec<Interface>, String> {
     let joined: Vec<_> = router.joins.iter().filter_map(|joint| map.subnet(joint.subnet)).collect();
     let unknown = |name: &&String| !joined.iter().any(|subnet| subnet.name == **name);
     if let Some(name) = config.subnets.keys().find(unknown) {
@@ -156,7 +156,7 @@ fn places(config: &Config, map: &RouteMap, router: &MapRouter) -> Result<Vec<Pla
                 "[subnet.{name}]: listen is missing, and the map tells no endpoint; add one"
             ));
         }
-        places.push(Place {
+        places.push(Interface {
             subnet: subnet.id,
             name,
             listen,

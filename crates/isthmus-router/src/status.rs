@@ -1,4 +1,4 @@
-//! The router's status by HTTP, on loopback: for people, for scripts, for a collector.
+//! Serves the router's status by HTTP on loopback: a page for people, JSON for scripts, metrics for a collector.
 
 use std::convert::Infallible;
 use std::io;
@@ -21,12 +21,12 @@ use tracing::{debug, info};
 use crate::router::Router;
 use crate::{page, report};
 
-/// How long a client may take to ask.
+/// Longest time that a client may take to send its request.
 const ASK_TIME: Duration = Duration::from_secs(10);
-/// Most clients at once.
+/// Limit on clients at once; more wait. It bounds memory.
 const CLIENTS_MAX: usize = 32;
 
-/// What the page may load: nothing but the style within it.
+/// Content security policy: the page may use its own style and load nothing.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'";
 
 type Answer = Response<Full<Bytes>>;

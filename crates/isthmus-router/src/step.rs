@@ -1,38 +1,37 @@
-//! Where a lane goes next: the choice, apart from all I/O.
+//! Chooses the next hops of a lane. No I/O is done here.
 
 use isthmus_routes::{Destination, NextHop, Role, Router, Step, Table};
 use isthmus_wire::{AsId, Locator, SubnetId};
 
-/// A step that leads towards a lane's target.
+/// A next step towards a lane's target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Hop {
     /// The target's endpoint itself, on this subnet.
     Direct(SubnetId),
-    /// Any one of these endpoints of routers of this AS, on this subnet.
+    /// One of these routers of this AS, on this subnet.
     Routers(SubnetId, Vec<Locator>),
-    /// Any one of these routers of other AS's, on this way out.
+    /// One of these routers of other AS's, on this WAN subnet.
     Gateways(SubnetId, Vec<Locator>),
 }
 
-/// The ways for a lane from `source` that came in on `arrived`, best first; none if empty.
+/// The next steps for a lane from `source` that came in on `arrived`, the best first. Empty if there is none.
 ///
-/// The router stands on several subnets, and whoever chose it may not know which of them is
-/// best, or that another router would be: so the best step from any of them counts. What a
-/// step costs only falls from router to router. Ways that are not the best are for when those
-/// do not answer; by other routers they can lead in a circle, so that only the first router
-/// of a lane (`detour`) may take them.
-pub(crate) fn ways(
+/// The router is on several subnets. Whoever chose it may not know which subnet is best, or that another router would
+/// be better. So the best step from any subnet counts. The remaining cost falls from router to router. Steps that are
+/// not the best are used if the best do not answer. Through other routers they can lead in a circle, so only the first
+/// router of a lane (`detour`) may take them.
+pub(crate) fn hops(
     table: &Table,
     router: &Router,
     arrived: SubnetId,
     source: Destination,
     target: Destination,
     detour: bool,
-) -> Vec<Way> {
+) -> Vec<Hop> {
     let map = table.map();
     let role = |id| map.subnet(id).map_or(Role::Edge, |subnet| subnet.role);
     let inside = target.0 == map.as_id();
-    // An AS forwards nothing from one of its ways out to another.
+    // An AS is no transit for other AS's: it forwards nothing from one WAN subnet to another.
     if !inside && role(arrived).leads_out() {
         return Vec::new();
     }
@@ -44,29 +43,29 @@ pub(crate) fn ways(
         }
         let Ok(NextHop { step, route }) = table.next_hop(on, target) else { continue };
         match step {
-            Step::Direct => found.push((0, Way::Direct(on))),
-            Step::Gateways(gateways) => found.push((route.cost, Way::Gateways(on, gateways))),
+            Step::Direct => found.push((0, Hop::Direct(on))),
+            Step::Gateways(gateways) => found.push((route.cost, Hop::Gateways(on, gateways))),
             Step::Routers(routers) => {
-                // A subnet without transit is crossed only by what comes from it.
+                // Only lanes from a non-transit subnet itself may cross it.
                 let crosses = role(on) == Role::Transit || source == (map.as_id(), on);
                 let others = routers.iter().filter(|next| next.name != router.name);
                 let others: Vec<_> = others.filter_map(|next| next.endpoint).collect();
                 if crosses && !others.is_empty() {
-                    found.push((route.cost, Way::Routers(on, others)));
+                    found.push((route.cost, Hop::Routers(on, others)));
                 }
             }
         }
     }
-    found.sort_by_key(|(cost, way)| (*cost, matches!(way, Way::Routers(..))));
+    found.sort_by_key(|(cost, way)| (*cost, matches!(way, Hop::Routers(..))));
     let ranked = found.into_iter().map(|(_, way)| way).enumerate();
     ranked
-        .filter(|(rank, way)| detour || *rank == 0 || !matches!(way, Way::Routers(..)))
+        .filter(|(rank, way)| detour || *rank == 0 || !matches!(way, Hop::Routers(..)))
         .map(|(_, way)| way)
         .collect()
 }
 
-/// Whether a lane that came in on `arrived` from inside the AS may claim this source: an
-/// endpoint only its own subnet; a router of the AS any that the map knows.
+/// Whether a lane from inside the AS that came in on `arrived` may claim this source. An endpoint may claim only its
+/// own subnet; a router of the AS may claim any subnet of the map.
 pub(crate) fn may_claim(table: &Table, arrived: SubnetId, by_router: bool, source: Destination) -> bool {
     let map = table.map();
     if source.0 != map.as_id() {
@@ -75,14 +74,14 @@ pub(crate) fn may_claim(table: &Table, arrived: SubnetId, by_router: bool, sourc
     source.1 == arrived || by_router && map.subnet(source.1).is_some_and(|subnet| !subnet.role.leads_out())
 }
 
-/// Whether `ip` is where another router of the AS stands on `subnet`.
+/// Whether another router of the AS has the address `ip` on `subnet`.
 pub(crate) fn is_router(table: &Table, own: &str, subnet: SubnetId, ip: std::net::IpAddr) -> bool {
     let others = table.map().routers().iter().filter(|router| router.name != own);
     others.filter_map(|router| router.endpoint(subnet)).any(|at| at.ip() == ip)
 }
 
-/// The gateways with which this router keeps links: those on its ways out that lead to AS's
-/// for which `wanted` holds.
+/// The gateways with which this router keeps links. They are on its WAN subnets and lead to AS's for which `wanted`
+/// holds.
 pub(crate) fn gateways(
     table: &Table,
     router: &Router,
@@ -118,10 +117,10 @@ mod tests {
         Table::compute(&RouteMap::parse(text, "as3.toml").expect("a map"), Metric::Bandwidth, None)
     }
 
-    fn chosen(name: &str, arrived: SubnetId, source: Destination, target: Destination) -> Vec<Way> {
+    fn chosen(name: &str, arrived: SubnetId, source: Destination, target: Destination) -> Vec<Hop> {
         let table = table();
         let router = table.map().routers().iter().find(|r| r.name == name).expect("the router");
-        ways(&table, router, arrived, source, target, true)
+        hops(&table, router, arrived, source, target, true)
     }
 
     fn at(text: &str) -> Locator {
@@ -130,35 +129,35 @@ mod tests {
 
     #[test]
     fn a_router_on_the_targets_subnet_goes_straight_to_it() {
-        assert_eq!(chosen("r4", CAMPUS, (AS3, CAMPUS), (AS3, COMPUTE))[0], Way::Direct(COMPUTE));
-        assert_eq!(chosen("r1", ESNET, (AsId(1), CAMPUS), (AS3, CAMPUS))[0], Way::Direct(CAMPUS));
+        assert_eq!(chosen("r4", CAMPUS, (AS3, CAMPUS), (AS3, COMPUTE))[0], Hop::Direct(COMPUTE));
+        assert_eq!(chosen("r1", ESNET, (AsId(1), CAMPUS), (AS3, CAMPUS))[0], Hop::Direct(CAMPUS));
     }
 
     #[test]
     fn what_comes_from_outside_is_handed_to_the_routers_that_lead_on() {
-        let ways = chosen("r1", ESNET, (AsId(1), CAMPUS), (AS3, COMPUTE));
-        assert_eq!(ways, [Way::Routers(CAMPUS, vec![at("10.3.1.4:4100")])]);
+        let hops = chosen("r1", ESNET, (AsId(1), CAMPUS), (AS3, COMPUTE));
+        assert_eq!(hops, [Hop::Routers(CAMPUS, vec![at("10.3.1.4:4100")])]);
     }
 
     #[test]
     fn a_remote_as_is_reached_by_its_gateways() {
-        let ways = chosen("r2", CAMPUS, (AS3, COMPUTE), (AsId(4), SubnetId(9)));
-        assert_eq!(ways[0], Way::Gateways(SubnetId(104), vec![at("203.0.113.2:4100")]));
+        let hops = chosen("r2", CAMPUS, (AS3, COMPUTE), (AsId(4), SubnetId(9)));
+        assert_eq!(hops[0], Hop::Gateways(SubnetId(104), vec![at("203.0.113.2:4100")]));
     }
 
     #[test]
     fn a_router_that_is_not_on_the_best_way_hands_over_to_one_that_is() {
-        let ways = chosen("r3", STORAGE, (AS3, STORAGE), (AsId(4), SubnetId(9)));
-        assert_eq!(ways[0], Way::Routers(CAMPUS, vec![at("10.3.1.2:4100")]));
+        let hops = chosen("r3", STORAGE, (AS3, STORAGE), (AsId(4), SubnetId(9)));
+        assert_eq!(hops[0], Hop::Routers(CAMPUS, vec![at("10.3.1.2:4100")]));
     }
 
     #[test]
     fn when_the_best_way_does_not_answer_the_first_router_takes_another() {
         let (table, as4) = (table(), (AsId(4), SubnetId(9)));
         let router = &table.map().routers()[0];
-        let best = Way::Gateways(ESNET, vec![at("198.51.100.4:4100")]);
-        let other = Way::Routers(CAMPUS, vec![at("10.3.1.2:4100")]);
-        let chosen = |detour| ways(&table, router, CAMPUS, (AS3, CAMPUS), as4, detour);
+        let best = Hop::Gateways(ESNET, vec![at("198.51.100.4:4100")]);
+        let other = Hop::Routers(CAMPUS, vec![at("10.3.1.2:4100")]);
+        let chosen = |detour| hops(&table, router, CAMPUS, (AS3, CAMPUS), as4, detour);
         assert_eq!(chosen(true), [best.clone(), other]);
         assert_eq!(chosen(false), [best]);
     }

@@ -1,4 +1,5 @@
-//! Where endpoints may be, so that nobody reaches anything else through a router.
+//! The addresses at which endpoints may be. A router connects to no others, so nobody reaches other services through
+//! it.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -15,7 +16,7 @@ pub struct Targets {
 }
 
 impl Targets {
-    /// Whether an endpoint may be there.
+    /// Whether an endpoint may be at `at`.
     pub fn contains(&self, at: SocketAddr) -> bool {
         self.hosts.contains(at.ip()) && self.ports.contains(&at.port())
     }
@@ -29,7 +30,7 @@ impl FromStr for Targets {
         let (hosts, ports) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((hosts, "")) => (hosts, None),
             Some((hosts, rest)) => (hosts, Some(rest.strip_prefix(':').unwrap_or(rest))),
-            // More colons are an IPv6 address's own.
+            // An address with more colons is IPv6 without a port.
             None if text.matches(':').count() == 1 => {
                 text.split_once(':').map_or((text, None), |(hosts, ports)| (hosts, Some(ports)))
             }

@@ -1,4 +1,4 @@
-//! What the system knows of a TCP connection. The one unsafe file of this crate.
+//! Reads a TCP connection's state from the kernel (`TCP_INFO`). Only this file of the crate has `unsafe` code.
 
 use std::mem::{MaybeUninit, offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::wire::Sample;
 
-/// Asks the system about a connection; none where it does not tell.
+/// Reads a connection's state. None if the kernel does not give it.
 pub(crate) fn sample(socket: impl AsFd) -> Option<Sample> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -22,7 +22,7 @@ pub(crate) fn sample(socket: impl AsFd) -> Option<Sample> {
     };
     // SAFETY: it consists of integers, was zeroed, and the system wrote at most its length.
     let info = unsafe { info.assume_init() };
-    // Older systems tell less.
+    // Older kernels fill in fewer fields.
     let complete = len as usize >= offset_of!(libc::tcp_info, tcpi_delivered);
     (status == 0 && complete && info.tcpi_rtt > 0).then(|| Sample {
         rtt: Duration::from_micros(u64::from(info.tcpi_rtt)),

@@ -11,7 +11,7 @@ use crate::config::ConfigError;
 /// The versions of links that this build speaks, the newest first.
 const VERSIONS: &[&[u8]] = &[b"isthmus/1"];
 
-/// Both roles of a router in a handshake.
+/// TLS settings for both roles in a handshake: client and server.
 #[derive(Clone)]
 pub(crate) struct Tls {
     pub(crate) connector: TlsConnector,
@@ -20,7 +20,7 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// Reads the certificates; this router's must be its AS's.
+    /// Reads the certificates. This router's certificate must name its AS.
     pub(crate) fn load(files: &Files, own: AsId, admits: &[u32]) -> Result<Self, ConfigError> {
         Self::speaking(VERSIONS, files, own, admits)
     }
@@ -31,13 +31,13 @@ impl Tls {
         Ok(Self { connector, acceptor, trust })
     }
 
-    /// Whether a link to who showed this certificate is to end.
+    /// Whether links to a peer with this certificate must end.
     pub(crate) fn denies(&self, certificate: &Fingerprint) -> bool {
         self.trust.denies(certificate)
     }
 }
 
-/// Why there is no link, in words that say what to change where it is TLS that fails.
+/// Why there is no link. If TLS failed, the text says what to change.
 pub(crate) fn why(error: &io::Error) -> String {
     let by_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<tokio_rustls::rustls::Error>());
     by_tls.map_or_else(|| error.to_string(), isthmus_trust::explain)

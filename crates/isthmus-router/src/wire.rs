@@ -1,4 +1,4 @@
-//! What carries a link: a TCP connection, or a stream over UDP.
+//! The byte stream below a link: a TCP connection, or a stream over UDP.
 
 use std::fmt;
 use std::io;
@@ -33,19 +33,19 @@ impl fmt::Display for Transport {
     }
 }
 
-/// See the module.
+/// A TCP connection or UDP stream; see the module.
 pub(crate) struct Wire {
     carrier: Either<TcpStream, UdpStream>,
-    held: Option<Held>,
+    held: Option<TcpRateLimit>,
 }
 
-/// What a TCP connection is held to. One by UDP keeps to it by itself.
-struct Held {
+/// The rate limit of a TCP connection. A UDP stream keeps the limit inside its protocol.
+struct TcpRateLimit {
     cap: Cap,
     sleep: Pin<Box<Sleep>>,
 }
 
-impl Held {
+impl TcpRateLimit {
     /// Ready when something may be written.
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Some(pause_us) = self.cap.pause_us(datagram::now()) {
@@ -69,11 +69,11 @@ impl From<UdpStream> for Wire {
 }
 
 impl Wire {
-    /// Sends no faster than this from now on, together with all under the same cap.
+    /// Limits the send rate. All wires under the same cap share its rate.
     pub(crate) fn hold(&mut self, cap: &Cap) {
         match &self.carrier {
             Either::Left(_) => {
-                self.held = Some(Held { cap: cap.clone(), sleep: Box::pin(sleep(Duration::ZERO)) });
+                self.held = Some(TcpRateLimit { cap: cap.clone(), sleep: Box::pin(sleep(Duration::ZERO)) });
             }
             Either::Right(stream) => stream.hold(cap),
         }
@@ -93,7 +93,7 @@ impl Wire {
         }
     }
 
-    /// What tells of it while others use it.
+    /// A handle that reads its state while others use it.
     pub(crate) fn gauge(&self) -> io::Result<Gauge> {
         Ok(match &self.carrier {
             Either::Left(stream) => Gauge::Tcp(stream.as_fd().try_clone_to_owned()?),
@@ -133,7 +133,7 @@ impl AsyncWrite for Wire {
     }
 }
 
-/// What tells of a wire.
+/// Reads the state of a wire.
 pub(crate) enum Gauge {
     Tcp(OwnedFd),
     Udp(datagram::Gauge),
@@ -147,7 +147,7 @@ impl Gauge {
         }
     }
 
-    /// None where there is nothing to tell yet, or any longer.
+    /// The state now. None before the first measurement and after the end.
     pub(crate) fn sample(&self) -> Option<Sample> {
         match self {
             Self::Tcp(socket) => tcp_info::sample(socket),
@@ -155,8 +155,8 @@ impl Gauge {
         }
     }
 
-    /// Waits until the other end has what was written, after our side was closed. If a TCP
-    /// connection were closed with bytes unread, what it wrote last would be lost on its way.
+    /// After our side was closed, waits until the other end has all bytes written. If a TCP socket is dropped with
+    /// unread bytes, it resets the connection and the last written bytes can be lost.
     pub(crate) async fn linger(&self) {
         match self {
             Self::Tcp(socket) => {
@@ -170,22 +170,21 @@ impl Gauge {
     }
 }
 
-/// What carries a link until now. Counts are since it was made.
+/// The state of a wire at one time. Counters start when the wire is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Sample {
     /// Smoothed round-trip time.
     pub(crate) rtt: Duration,
-    /// Segments (packets) with data, and those among them that were sent again, or lost.
+    /// Segments (packets) with data sent, and how many of them were sent again or lost.
     pub(crate) sent: u64,
     pub(crate) retransmitted: u64,
     /// Bytes that the other end has acknowledged.
     pub(crate) acknowledged: u64,
-    /// Bytes that wait in the socket to be sent for the first time.
+    /// Bytes in the socket that were never sent yet.
     pub(crate) unsent: u64,
-    /// How long there was something to send, and how long of that it was not the path that
-    /// held it back but the receiver's window or our buffer.
+    /// How long there was data to send, and how long of that the receiver's window or our buffer was the limit.
     pub(crate) busy: Duration,
     pub(crate) held: Duration,
-    /// What the path carries, where the protocol itself finds that out. Bytes per second.
+    /// The path's rate, if the protocol measures it. Bytes per second.
     pub(crate) capacity: Option<u64>,
 }

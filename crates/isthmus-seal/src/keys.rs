@@ -1,16 +1,16 @@
-//! Secrets, and the keys of one direction.
+//! Secrets, and the keys of one direction that are derived from them.
 
 use std::fmt;
 
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 
-/// Length of what proves a packet genuine. Bytes.
+/// Length of the authentication tag of a packet. Bytes.
 pub const TAG_LEN: usize = 16;
-/// Packets that one key seals, as a power of two: well below the bound of RFC 8446, 5.5, at any packet size.
+/// One key seals 2^24 packets. That is well below the limit of RFC 8446, section 5.5, at any packet size.
 const KEY_BITS: u32 = 24;
 
-/// 32 bytes that both ends know, and nobody else.
+/// 32 bytes that only the two ends know.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret(pub [u8; Secret::LEN]);
 
@@ -20,7 +20,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Output of HKDF that has the length of a secret.
+/// Tells HKDF that its output has the length of a secret.
 struct Okm;
 
 impl KeyType for Okm {
@@ -33,14 +33,14 @@ impl Secret {
     /// Length. Bytes.
     pub const LEN: usize = 32;
 
-    /// The secret that comes from `from`, which need not look random but must be hard to guess. `label` keeps different
-    /// uses of it apart (HKDF-Extract).
+    /// Derives a secret from `from` (HKDF-Extract). `from` need not look random, but must be hard to guess. `label`
+    /// separates different uses of the same input.
     pub fn extract(label: &[u8], from: &[u8]) -> Self {
         Self::of(&Salt::new(HKDF_SHA256, label).extract(from), &[])
     }
 
-    /// Another secret that comes from this one. Different `info` gives unrelated secrets (HKDF-Expand): its parts count
-    /// as one string.
+    /// Derives another secret from this one (HKDF-Expand). Different `info` gives unrelated secrets. The parts of
+    /// `info` count as one string.
     pub fn expand(&self, info: &[&[u8]]) -> Self {
         Self::of(&Prk::new_less_safe(HKDF_SHA256, &self.0), info)
     }
@@ -48,18 +48,18 @@ impl Secret {
     fn of(prk: &Prk, info: &[&[u8]]) -> Self {
         let mut secret = [0; Self::LEN];
         let okm = prk.expand(info, Okm).and_then(|okm| okm.fill(&mut secret));
-        // It fails only where more is asked for than 255 hashes give.
+        // HKDF fails only for outputs longer than 255 hashes.
         okm.expect("32 bytes are few");
         Self(secret)
     }
 }
 
-/// The keys of one direction. The key changes every 2^24 packets; packets of the key before and of the key after the
-/// present one are opened as well.
+/// The keys of one direction. The key changes every 2^24 packets. Packets of the previous and the next key are opened
+/// too.
 pub struct Keys {
     secret: Prk,
     epoch: u64,
-    /// Those of `epoch` - 1 (while `epoch` is 0, the same as the next), `epoch`, `epoch` + 1.
+    /// The keys of the epochs `epoch` - 1, `epoch` and `epoch` + 1. While `epoch` is 0, the first two are equal.
     keys: [LessSafeKey; 3],
 }
 
@@ -70,43 +70,43 @@ impl fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// The keys of a direction whose secret this is. No two directions may have the same.
+    /// Makes the keys of the direction with this secret. Two directions must not use the same secret.
     pub fn new(secret: &Secret) -> Self {
         let secret = Prk::new_less_safe(HKDF_SHA256, &secret.0);
         let keys = [key(&secret, 0), key(&secret, 0), key(&secret, 1)];
         Self { secret, epoch: 0, keys }
     }
 
-    /// Seals `text` in place, and vouches for `beside`, which stays readable. Each number is used once, and numbers only
-    /// grow. Returns the tag, which is to follow the text.
+    /// Encrypts `text` in place, and authenticates `beside`, which stays readable. Numbers must grow, so that each is
+    /// used once. Returns the tag, which the caller sends after the text.
     pub fn seal(&mut self, number: u64, beside: &[u8], text: &mut [u8]) -> [u8; TAG_LEN] {
-        self.reach(number);
+        self.advance_to(number);
         let [_, key, _] = &self.keys;
         let tag = key.seal_in_place_separate_tag(nonce(number), Aad::from(beside), text);
-        // It fails only for texts of gigabytes.
+        // Sealing fails only for texts of gigabytes.
         let mut bytes = [0; TAG_LEN];
         bytes.copy_from_slice(tag.expect("a packet is short").as_ref());
         bytes
     }
 
-    /// Opens in place what was sealed, with its tag at the end. None where it is not genuine.
+    /// Decrypts `sealed` in place; its tag is at its end. None if it is not genuine.
     pub fn open<'a>(&mut self, number: u64, beside: &[u8], sealed: &'a mut [u8]) -> Option<&'a mut [u8]> {
         let (text, tag) = sealed.split_at_mut_checked(sealed.len().checked_sub(TAG_LEN)?)?;
         let tag = Tag::try_from(&*tag).ok()?;
-        let key = self.of(number)?;
+        let key = self.key_for(number)?;
         let opened = key.open_in_place_separate_tag(nonce(number), Aad::from(beside), tag, text, 0..).ok()?;
-        self.reach(number);
+        self.advance_to(number);
         Some(opened)
     }
 
-    /// The key of a packet's number, if it is of an epoch that may be in use.
-    fn of(&self, number: u64) -> Option<&LessSafeKey> {
+    /// The key for a packet's number, if its epoch may be in use.
+    fn key_for(&self, number: u64) -> Option<&LessSafeKey> {
         let at = (number >> KEY_BITS) + 1;
         self.keys.get(at.checked_sub(self.epoch)? as usize)
     }
 
-    /// A packet of this number is known to be genuine.
-    fn reach(&mut self, number: u64) {
+    /// Moves on to the epoch of this number, after a packet with it was found genuine.
+    fn advance_to(&mut self, number: u64) {
         while number >> KEY_BITS > self.epoch {
             self.epoch += 1;
             self.keys.rotate_left(1);

@@ -1,7 +1,12 @@
-//! Seals what two endpoints send each other once they share a secret: encrypts it, and proves where it comes from.
+//! Authenticated encryption between two endpoints that share a secret.
 //!
-//! [`Secret`] is what both ends share. [`Keys`] are made from it for one direction, and seal numbered packets.
+//! Both ends have the same [`Secret`]. [`Keys`] are derived from it for one direction and seal numbered packets.
 //! [`Sealer`] and [`Opener`] do the same for a stream of bytes, which they cut into records. Nothing here does I/O.
+//!
+//! ```text
+//!   Secret ──▶ Keys ──▶ packets of a UDP stream            keys.rs
+//!                └────▶ Sealer, Opener: records of a lane   records.rs
+//! ```
 //!
 //! The cipher is AES-128-GCM (NIST SP 800-38D) and keys are derived by HKDF with SHA-256 (RFC 5869), both by the crate
 //! `ring`.

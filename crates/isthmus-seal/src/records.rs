@@ -1,16 +1,16 @@
-//! A stream of bytes as sealed records: a length of 4 bytes (little-endian, that of the text), the text, sealed, and
-//! its tag. Records are numbered from 0 without gaps, so that none can be left out, repeated or moved.
+//! A stream of bytes as sealed records. A record is the length of the text (4 bytes, little-endian), the encrypted
+//! text, and its tag. Records are numbered from 0 without gaps, so none can be left out, repeated or moved.
 
 use crate::keys::{Keys, Secret, TAG_LEN};
 
-/// Length of the field that says how long a record's text is. Bytes.
+/// Length of the field that holds the length of a record's text. Bytes.
 const LEN_BYTES: usize = 4;
 /// Most text in a record, as in TLS (RFC 8446, 5.1). Bytes.
 pub const RECORD_MAX: usize = 16 << 10;
-/// What a record has beside its text. Bytes.
+/// Bytes of a record beside its text.
 pub const RECORD_OVERHEAD: usize = LEN_BYTES + TAG_LEN;
 
-/// A record that nobody has sealed who has the secret: it was altered on its way, or is another's.
+/// A record was not sealed with this secret. It was changed on its way, or comes from somebody else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forged;
 
@@ -22,12 +22,12 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// For the direction whose secret this is. No two may have the same.
+    /// Makes the sealer of the direction with this secret. Two directions must not use the same secret.
     pub fn new(secret: &Secret) -> Self {
         Self { keys: Keys::new(secret), next: 0 }
     }
 
-    /// Appends the record of a text to `out`. `write` appends the text, at most [`RECORD_MAX`] bytes.
+    /// Appends a record to `out`. `write` appends its text, [`RECORD_MAX`] bytes at most.
     pub fn seal(&mut self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
         let start = out.len();
         out.extend_from_slice(&[0; LEN_BYTES]);
@@ -50,16 +50,16 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// For the direction whose secret this is.
+    /// Makes the opener of the direction with this secret.
     pub fn new(secret: &Secret) -> Self {
         Self { keys: Keys::new(secret), next: 0 }
     }
 
-    /// Opens, in place, the record with which `bytes` begin. Returns its text and how many bytes it took; None while it is
-    /// not there whole.
+    /// Decrypts, in place, the record at the start of `bytes`. Returns the number of bytes that it took and its text.
+    /// None if the record is not complete yet.
     ///
     /// # Errors
-    /// [`Forged`]: nothing that comes behind it can be believed.
+    /// [`Forged`]: the rest of the stream must not be used either.
     pub fn open<'a>(&mut self, bytes: &'a mut [u8]) -> Result<Option<(usize, &'a mut [u8])>, Forged> {
         let Some((head, rest)) = bytes.split_first_chunk_mut::<LEN_BYTES>() else { return Ok(None) };
         let len = u32::from_le_bytes(*head) as usize;

@@ -1,4 +1,4 @@
-//! The descriptor that a program can poll on.
+//! The descriptor on which a program can sleep until there are events.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -10,11 +10,11 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-/// Readable when the engine has news, a datagram came, a time has come, or it was rung.
+/// Readable when an engine has completions, a datagram came, the timer has expired, or it was rung.
 #[derive(Debug)]
 pub(crate) struct Bell {
     epoll: OwnedFd,
-    /// All that a poll of one port may have to wake up for at the others.
+    /// Everything for which a sleep in the poll of one port has to wake up at the others.
     beside: OwnedFd,
     event: OwnedFd,
     timer: OwnedFd,
@@ -40,13 +40,13 @@ impl Bell {
         Ok(bell)
     }
 
-    /// Rings for whatever can be read there.
+    /// Also rings when this descriptor is readable.
     pub(crate) fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         add(&self.epoll, fd)?;
         add(&self.beside, fd)
     }
 
-    /// Readable where any port has something to do.
+    /// A descriptor that is readable when any port has something to do.
     pub(crate) fn beside(&self) -> BorrowedFd<'_> {
         self.beside.as_fd()
     }
@@ -56,11 +56,11 @@ impl Bell {
     }
 
     pub(crate) fn ring(&self) {
-        // A counter that is full rings as well.
+        // If the counter is full, it rings already.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
-    /// Rings once so much time has passed; `None`: not by time.
+    /// Rings after this time; `None`: never.
     pub(crate) fn set_timer(&self, after: Option<Duration>) {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let it_value = after.map_or(zero, |after| Timespec {
@@ -81,13 +81,13 @@ impl Bell {
         let _ = rustix::io::read(&self.event, &mut count);
     }
 
-    /// Sleeps until it rings, or so much time has passed.
+    /// Sleeps until it rings, or for `limit`.
     pub(crate) fn sleep(&self, limit: Option<Duration>) {
         let limit = limit.map(|limit| Timespec {
             tv_sec: limit.as_secs() as i64,
             tv_nsec: i64::from(limit.subsec_nanos()),
         });
-        // Whatever ended it: the program looks again.
+        // Whatever ended the sleep, the program looks again.
         let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], limit.as_ref());
     }
 }

@@ -1,18 +1,17 @@
-//! Buffers for messages that come in: lent to the engine, then to the program, by turns.
+//! Buffers for incoming messages. They circulate: lent to the engine, then to the program, then to the engine again.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-/// One buffer. Whoever has it in turn (engine, conversation, program) is alone with it.
+/// One buffer. Only one of engine, conversation and program has it at a time.
 #[derive(Debug)]
 struct Buffer {
-    /// Where its bytes begin, within what was allocated.
+    /// Its first byte, within the allocation.
     at: NonNull<u8>,
     raw: NonNull<u8>,
 }
 
-/// All buffers of an endpoint, each of the same length. Their pages cost nothing until
-/// they are first used.
+/// All buffers of an endpoint, of the same length. Their pages take no memory until they are first used.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     /// Length of each. Bytes.
@@ -20,15 +19,15 @@ pub(crate) struct Buffers {
     layout: Layout,
     buffers: Vec<Option<Buffer>>,
     free_slots: Vec<u32>,
-    /// Memory for further buffers, some of which come and go.
+    /// Allocations that are kept for further buffers.
     spares: Vec<Buffer>,
 }
 
-/// Each begins at a multiple of this: a line of the processor's caches. Bytes.
+/// Alignment of a buffer: a cache line. Bytes.
 const ALIGNMENT: usize = 64;
-/// What allocators give without effort: with more, they write zeros to every page themselves.
+/// Alignment of the allocations. Bytes. With a larger one, allocators write zeros to every page themselves.
 const EASY_ALIGNMENT: usize = 16;
-/// Spares that are kept.
+/// Most spare allocations that are kept. Count.
 const SPARES_MAX: usize = 64;
 
 // SAFETY: the buffers are plain memory, reached through `&self` by address only.
@@ -43,7 +42,7 @@ impl Buffers {
         Self { len, layout, buffers: Vec::new(), free_slots: Vec::new(), spares: Vec::new() }
     }
 
-    /// One more buffer; its slot. `None` where the system has not got the memory.
+    /// Adds a buffer; returns its slot. `None` if the system has no memory for it.
     pub(crate) fn add(&mut self) -> Option<u32> {
         let buffer = Some(self.spares.pop().or_else(|| self.allocate())?);
         Some(match self.free_slots.pop() {
@@ -66,7 +65,7 @@ impl Buffers {
         Some(Buffer { at: unsafe { raw.add(skip) }, raw })
     }
 
-    /// Takes away a buffer that nobody else has any more.
+    /// Removes a buffer that nobody else has any more.
     pub(crate) fn remove(&mut self, slot: u32) {
         if let Some(buffer) = self.buffers.get_mut(slot as usize).and_then(Option::take) {
             self.free_slots.push(slot);
@@ -93,12 +92,12 @@ impl Buffers {
         self.len
     }
 
-    /// Where a buffer is.
+    /// The address of a buffer.
     pub(crate) fn address(&self, slot: u32) -> NonNull<u8> {
         self.buffers.get(slot as usize).and_then(Option::as_ref).map_or(NonNull::dangling(), |b| b.at)
     }
 
-    /// The first `len` bytes of a buffer, for a look before anybody else has it.
+    /// The first `len` bytes of a buffer, before anybody else has it.
     pub(crate) fn bytes(&self, slot: u32, len: u32) -> &[u8] {
         let Some(Some(buffer)) = self.buffers.get(slot as usize) else { return &[] };
         // SAFETY: initialised when allocated, at least as long, and the engine has given it
@@ -106,7 +105,7 @@ impl Buffers {
         unsafe { std::slice::from_raw_parts(buffer.at.as_ptr(), (len as usize).min(self.len)) }
     }
 
-    /// Keeps the memory for good: somebody may still write to it.
+    /// Leaks the memory: somebody may still write to it.
     pub(crate) fn leak(&mut self) {
         self.buffers.clear();
         self.free_slots.clear();

@@ -1,5 +1,4 @@
-//! The sockets for messages of unreliable connections: UDP, and on an Ethernet device frames
-//! for whoever is on another host.
+//! The sockets for messages of UU connections: UDP, and on an Ethernet device also frames, for peers on other hosts.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -13,12 +12,12 @@ use isthmus_wire::conversation::DatagramHeader;
 const UDP_MAX: usize = 65_507;
 /// Longest message that a datagram carries. Bytes.
 pub(crate) const DATAGRAM_MAX: u32 = (UDP_MAX - DatagramHeader::LEN) as u32;
-/// What the kernel is asked to keep of datagrams that come in. Bytes.
+/// Receive buffer that the kernel is asked for. Bytes.
 const KERNEL_BUFFER: usize = 4 << 20;
-/// Buffers that are kept for further datagrams.
+/// Most spare buffers that are kept. Count.
 const SPARES_MAX: usize = 64;
 
-/// The sockets, and buffers for what comes.
+/// The sockets, and the datagrams that came.
 #[derive(Debug)]
 pub(crate) struct Datagrams {
     socket: UdpSocket,
@@ -27,32 +26,32 @@ pub(crate) struct Datagrams {
     packet_max: u32,
     scratch: Vec<u8>,
     store: Store,
-    /// Datagrams that were dropped on the way out.
+    /// Datagrams that could not be sent.
     unsent: u64,
 }
 
-/// What has come.
+/// Datagrams that came.
 #[derive(Debug)]
 struct Store {
     /// Not yet taken by the program, by slot.
     waiting: slab::Slab<Vec<u8>>,
     waiting_max: usize,
-    /// Of these, what nobody has heard of yet.
+    /// Those of them that were not reported yet: header, slot and length.
     fresh: VecDeque<(DatagramHeader, u32, u32)>,
     spares: Vec<Vec<u8>>,
-    /// Dropped for want of room.
+    /// Dropped because there was no room.
     dropped: u64,
 }
 
 impl Datagrams {
-    /// Sockets at this address, at any port; `frames` is the interface of an Ethernet device.
-    /// At most `waiting_max` datagrams wait for the program.
+    /// Opens sockets at this address, at any port. `frames` is the interface of an Ethernet device. At most
+    /// `waiting_max` datagrams wait for the program.
     pub(crate) fn open(ip: IpAddr, waiting_max: usize, frames: Option<&Interface>) -> io::Result<Self> {
-        // An interface without IP: UDP serves within the host.
+        // On an interface without IP, UDP is for peers on this host.
         let bind = if is_frames_only(ip) { Ipv4Addr::LOCALHOST.into() } else { ip };
         let socket = UdpSocket::bind(SocketAddr::new(bind, 0))?;
         socket.set_nonblocking(true)?;
-        // As much as the system allows; less only means more losses.
+        // If the system allows less, more datagrams are lost.
         let _ = socket2::SockRef::from(&socket).set_recv_buffer_size(KERNEL_BUFFER);
         let own = SocketAddr::new(ip, socket.local_addr()?.port());
         let mut packet_max = DATAGRAM_MAX;
@@ -73,7 +72,7 @@ impl Datagrams {
         Ok(Self { socket, frames, own, packet_max, scratch: vec![0; UDP_MAX + 1], store, unsent: 0 })
     }
 
-    /// Port of both.
+    /// The port of both sockets.
     pub(crate) fn port(&self) -> u16 {
         self.own.port()
     }
@@ -87,23 +86,23 @@ impl Datagrams {
         self.store.waiting_max = count;
     }
 
-    /// Datagrams that this host dropped, either way.
+    /// How many datagrams this host dropped, in either direction.
     pub(crate) fn dropped(&self) -> u64 {
         self.unsent + self.store.dropped
     }
 
-    /// Has all descriptors watched.
+    /// Calls `each` with every descriptor that has to be watched.
     pub(crate) fn watch(&self, mut each: impl FnMut(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
         each(self.socket.as_fd())?;
         self.frames.iter().try_for_each(|frames| each(frames.fd()))
     }
 
-    /// That by which most comes.
+    /// The descriptor by which most datagrams come.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.frames.as_ref().map_or(self.socket.as_fd(), EthernetSocket::fd)
     }
 
-    /// Sends one, if the system takes it now.
+    /// Sends a datagram, if the system takes it now.
     pub(crate) fn send(&mut self, to: SocketAddr, header: DatagramHeader, pieces: &[IoSlice<'_>]) {
         let mut len = DatagramHeader::LEN;
         self.scratch[..len].copy_from_slice(&header.to_bytes());
@@ -121,24 +120,24 @@ impl Datagrams {
         if let Some(frames) = &mut self.frames
             && to.ip() != self.own.ip()
         {
-            // Who has not been heard by frames may have UDP only: both, until that is known.
+            // A peer that was not heard by frames yet may have UDP only: send both until that is known.
             by_frames = frames.knows(to.ip()) || is_frames_only(to.ip());
             went = frames.send(to, len, packet) == isthmus_datagram::Sent::Yes;
         }
         if !by_frames {
             let ip = if is_frames_only(to.ip()) { Ipv4Addr::LOCALHOST.into() } else { to.ip() };
-            // Full buffers, and peers that are gone, are losses like others.
+            // Full buffers and peers that are gone count as losses.
             went |= self.socket.send_to(packet, SocketAddr::new(ip, to.port())).is_ok();
         }
         self.unsent += u64::from(!went);
     }
 
-    /// Whether something has come that no descriptor shows any more.
+    /// Whether a datagram has been read that was not reported yet; no descriptor shows it any more.
     pub(crate) fn has_fresh(&self) -> bool {
         !self.store.fresh.is_empty()
     }
 
-    /// Takes one in; its header, slot and length. `None`: there is none now.
+    /// Receives a datagram; returns its header, slot and length. `None` if there is none now.
     pub(crate) fn receive(&mut self) -> Option<(DatagramHeader, u32, u32)> {
         let Self { socket, frames, scratch, store, .. } = self;
         loop {
@@ -152,19 +151,19 @@ impl Datagrams {
             }
             match socket.recv(scratch) {
                 Ok(len) => store.keep(&scratch[..len]),
-                // An earlier datagram's bounce.
+                // An ICMP error about an earlier datagram.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
                 Err(_) => return None,
             }
         }
     }
 
-    /// Hands one over.
+    /// Takes a datagram out.
     pub(crate) fn take(&mut self, slot: u32) -> Vec<u8> {
         self.store.waiting.try_remove(slot as usize).unwrap_or_default()
     }
 
-    /// A buffer for further ones.
+    /// Takes a buffer back for further datagrams.
     pub(crate) fn give_back(&mut self, mut bytes: Vec<u8>) {
         if self.store.spares.len() < SPARES_MAX {
             bytes.clear();
@@ -174,7 +173,7 @@ impl Datagrams {
 }
 
 impl Store {
-    /// Keeps what came, if it is a message and there is room.
+    /// Keeps a packet that came, if it is a message and there is room.
     fn keep(&mut self, packet: &[u8]) {
         let Some(header) = DatagramHeader::from_bytes(packet) else { return };
         if self.waiting.len() >= self.waiting_max {

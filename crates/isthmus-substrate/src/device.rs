@@ -8,17 +8,17 @@ use isthmus_io::{
 };
 
 use crate::Error;
-use crate::route::{addresses, reach, ways};
+use crate::route::{addresses, reach, routes};
 
 /// The transport whose packets are Ethernet frames.
 const ETHERNET: &str = "ethernet";
 
-/// What a device can do, as routes are chosen by it.
+/// The capabilities of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
     /// Messages go from the program's memory to the wire without a copy.
     pub zero_copy: bool,
-    /// The system is not asked for each message.
+    /// Messages need no system call each.
     pub os_bypass: bool,
 }
 
@@ -74,9 +74,9 @@ impl Device {
         Self::from_settings(DeviceSettings { name, transport, priority: self.priority, settings })
     }
 
-    /// The same device for short messages that nobody else may read: all lanes are encrypted TCP streams,
-    /// whatever is set, at a port that the system chooses, for those only who have the endpoint's address.
-    /// Closing takes at most 2 s, also where a peer is out of reach.
+    /// The same device for short messages that nobody else may read. Whatever the settings say, all lanes are encrypted
+    /// TCP streams, at a port that the system chooses, and only for peers that have the endpoint's address. Closing
+    /// takes at most 2 s, even if a peer is out of reach.
     #[must_use]
     pub fn confidential(&self) -> Self {
         let mut device = self.carried_by("off");
@@ -87,7 +87,7 @@ impl Device {
         device
     }
 
-    /// The interface as one that carries frames, where that is the transport.
+    /// The interface for frames, if that is the transport.
     pub(crate) fn frames(&self) -> Option<Interface> {
         (self.transport == ETHERNET).then(|| Interface::find(&self.interface).ok())?
     }
@@ -96,12 +96,12 @@ impl Device {
         self.transport == ETHERNET
     }
 
-    /// Leading bits of its address that tell its IP network.
+    /// The prefix length of its IP network. Bits.
     pub(crate) fn network_bits(&self) -> Option<u8> {
         self.network_bits
     }
 
-    /// Its name in the configuration; `default` where there is none.
+    /// Its name in the configuration; `default` if it has none.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -111,7 +111,7 @@ impl Device {
         &self.transport
     }
 
-    /// Devices with more are chosen first. 0..=100.
+    /// Devices with a higher priority are chosen first. 0..=100.
     pub fn priority(&self) -> u32 {
         self.priority
     }
@@ -136,7 +136,7 @@ impl Device {
         self.rate_bps
     }
 
-    /// What it can do. Those of sockets: nothing of this.
+    /// What it can do. Devices of sockets have none of these capabilities.
     pub fn capabilities(&self) -> Capabilities {
         let bypass = !matches!(self.transport.as_str(), "tcp" | "udp" | "auto" | ETHERNET);
         Capabilities { zero_copy: false, os_bypass: bypass }
@@ -162,8 +162,8 @@ impl Device {
         &self.settings
     }
 
-    /// Whether the endpoint at `uri` can be reached from it: in its subnet, or by a router.
-    /// Whether anybody listens there is not asked.
+    /// Whether the endpoint at `uri` can be reached from it: in its subnet, or by a router. This does not check whether
+    /// anybody listens there.
     ///
     /// # Errors
     /// [`Error::Uri`].
@@ -178,10 +178,10 @@ impl Device {
         }
     }
 
-    /// Why it carries nothing now, and what to do; `None`: as far as the system knows, it does.
+    /// Why it carries nothing now, and what to do; `None` if the system knows of no trouble.
     pub(crate) fn trouble(&self, ip: IpAddr) -> Option<String> {
         isthmus_io::interface_trouble(&self.interface, ip).or_else(|| {
-            // An address that is made of the Ethernet's own goes with that.
+            // An address that is derived from the Ethernet address changes with it.
             let is_other = |found: Interface| found.link_local() != ip;
             (is_frames_only(ip) && Interface::find(&self.interface).is_ok_and(is_other))
                 .then(|| format!("the interface {} has another Ethernet address than before", self.interface))
@@ -189,9 +189,9 @@ impl Device {
     }
 }
 
-/// The rate of an interface, where the system tells one.
+/// The rate of an interface, if the system tells one. Bits per second.
 fn rate_of(interface: &str) -> Option<u64> {
-    // Virtual interfaces say nothing, or -1.
+    // Virtual interfaces have no rate, or -1.
     let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/speed")).ok()?;
     let mbit: u64 = text.trim().parse().ok()?;
     Some(mbit * 1_000_000)
@@ -204,8 +204,8 @@ pub struct Substrate {
 }
 
 impl Substrate {
-    /// Reads the configuration: the file that `ISTHMUS_CONFIG` names, else the user's, else
-    /// the system's; without any there is one device, `default`.
+    /// Reads the configuration: the file that `ISTHMUS_CONFIG` names, else the user's, else the system's. Without any
+    /// file there is one device, `default`.
     ///
     /// # Errors
     /// [`Error::Configuration`], with file, line and remedy.
@@ -226,12 +226,12 @@ impl Substrate {
 
     fn from_configured(configured: Vec<DeviceSettings>) -> Self {
         let mut devices: Vec<_> = configured.into_iter().map(Device::from_settings).collect();
-        // Those that are up come first, then by priority, then as in the file.
+        // Devices that are up come first, then those of higher priority, then in the order of the file.
         devices.sort_by_key(|device| (!device.is_up(), std::cmp::Reverse(device.priority)));
         Self { devices }
     }
 
-    /// All devices, the one that is chosen first leading.
+    /// All devices, in the order in which they are chosen.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
@@ -239,7 +239,7 @@ impl Substrate {
     /// The device of this name.
     ///
     /// # Errors
-    /// [`Error::Device`], with the names that there are.
+    /// [`Error::Device`], with the names of all devices.
     pub fn device(&self, name: &str) -> Result<&Device, Error> {
         self.devices.iter().find(|device| device.name == name).ok_or_else(|| {
             let names: Vec<_> = self.devices.iter().map(Device::name).collect();
@@ -250,7 +250,7 @@ impl Substrate {
     /// The device of the highest priority that is up.
     ///
     /// # Errors
-    /// [`Error::Device`] where none is.
+    /// [`Error::Device`] if none is up.
     pub fn default_device(&self) -> Result<&Device, Error> {
         let first = self.devices.first().ok_or_else(|| Error::Device("there is no device".to_owned()))?;
         first.check_up()?;
@@ -260,18 +260,18 @@ impl Substrate {
     /// The device of the highest priority from which the endpoint at `uri` can be reached.
     ///
     /// # Errors
-    /// [`Error::Uri`]; [`Error::Unreachable`] where there is none, with what each lacks.
+    /// [`Error::Uri`]; [`Error::Unreachable`] if there is none, with the reason for each device.
     pub fn device_for(&self, uri: &str) -> Result<&Device, Error> {
         let devices: Vec<&Device> = self.devices.iter().collect();
-        let (index, _) = ways(&devices, &addresses(uri)?)?[0];
+        let (index, _) = routes(&devices, &addresses(uri)?)?[0];
         Ok(devices[index])
     }
 
-    /// The devices that a text names: one name, several joined by commas, or `*` for all that
-    /// are up; those of the highest priority first.
+    /// The devices that a text names: one name, several joined by commas, or `*` for all that are up. Those of higher
+    /// priority come first.
     ///
     /// # Errors
-    /// [`Error::Device`], as of [`Substrate::device`]; and where `*` finds none.
+    /// [`Error::Device`], as for [`Substrate::device`], and if `*` finds none.
     pub fn devices_named(&self, names: &str) -> Result<Vec<&Device>, Error> {
         if names == "*" {
             self.default_device()?;

@@ -1,4 +1,4 @@
-//! Why calls are refused, and why what was begun did not succeed.
+//! Why calls are refused ([`Error`]), and why operations fail ([`Failure`]).
 
 use isthmus_proto::OpError;
 
@@ -21,17 +21,17 @@ pub enum Error {
     /// No route leads there from this endpoint.
     #[error("{0}")]
     Unreachable(String),
-    /// As much is under way as may be.
+    /// The limit of operations under way is reached; the number is that limit.
     #[error("{0} operations are under way; take events, then try again, or raise the option send_buffers")]
     Full(u32),
-    /// Longer than the connection or the call takes.
+    /// The message or payload is too long for the connection or the call.
     #[error("{len} bytes, of which at most {most} fit; {remedy}")]
     TooLong {
-        /// What was given. Bytes.
+        /// The length given. Bytes.
         len: u64,
-        /// What fits. Bytes.
+        /// The longest allowed. Bytes.
         most: u64,
-        /// What to do instead.
+        /// The remedy.
         remedy: &'static str,
     },
     /// The connection, request or event has ended, or never was.
@@ -49,7 +49,7 @@ pub enum Error {
     /// An option's value is out of its range.
     #[error("{0}")]
     Value(String),
-    /// A blocking operation ended so.
+    /// A blocking operation failed.
     #[error(transparent)]
     Failed(Failure),
     /// The endpoint is closed.
@@ -57,17 +57,17 @@ pub enum Error {
     Closed,
 }
 
-/// Why something that was begun did not succeed.
+/// Why an operation or connection failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// Its time is over. A message may still arrive, once.
+    /// It took too long. A message may still arrive, once.
     #[error("no answer within the time given")]
     TimedOut,
-    /// The other program turned the request down, with this reason.
+    /// The other program rejected the request, with this reason.
     #[error("the other program turned the request down (reason {0})")]
     Rejected(u32),
-    /// The other endpoint has as many requests waiting as it keeps.
+    /// Too many requests wait at the other endpoint.
     #[error("the other endpoint has too many requests waiting; try again later")]
     Busy,
     /// The other end speaks another version.
@@ -76,10 +76,10 @@ pub enum Failure {
     /// The other end disconnected.
     #[error("the other end has disconnected")]
     Disconnected,
-    /// The other process ended or is not there.
+    /// The other process has ended or is not there.
     #[error("{0}")]
     PeerGone(String),
-    /// No way to the peer within the configured time.
+    /// The peer could not be reached within the configured time.
     #[error("{0}")]
     Unreachable(String),
     /// The peer refused access to its memory; nothing of it was touched.

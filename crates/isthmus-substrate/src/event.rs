@@ -1,4 +1,4 @@
-//! What an endpoint tells its program.
+//! Events: what an endpoint tells its program.
 
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -9,8 +9,7 @@ use isthmus_wire::conversation::ConnectionId;
 use crate::inner::Inner;
 use crate::{Failure, Level};
 
-/// A connection, as programs name it. It stays a mere name: of a connection that has ended,
-/// or of another endpoint, every call says so.
+/// The name of a connection. Calls with the name of an ended connection, or of another endpoint's, return an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Connection {
     pub(crate) endpoint: u16,
@@ -23,44 +22,44 @@ impl Connection {
         u64::from(self.endpoint) << 48 | self.id.to_bits()
     }
 
-    /// What [`Connection::to_bits`] gave.
+    /// The connection for a number that [`Connection::to_bits`] returned.
     pub fn from_bits(bits: u64) -> Self {
         Self { endpoint: (bits >> 48) as u16, id: ConnectionId::from_bits(bits) }
     }
 }
 
-/// What has happened. Events hold buffers of the endpoint: dropping one returns it.
+/// An event. Some events hold a buffer of the endpoint; dropping the event returns it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
     /// A peer asks for a connection. Dropped undecided, it is rejected with reason 0.
     Requested(Request),
-    /// A connection that was asked for is established.
+    /// A connection that the program asked for is established.
     Connected {
         /// The connection.
         connection: Connection,
-        /// The program's word for it.
+        /// The program's context.
         context: u64,
     },
-    /// A connection that was asked for will not be.
+    /// A connection that the program asked for failed.
     ConnectFailed {
-        /// The program's word for it.
+        /// The program's context.
         context: u64,
         /// Why.
         why: Failure,
-        /// What the other program said, where it was [`Failure::Rejected`].
+        /// The other program's payload, if it was [`Failure::Rejected`].
         payload: Vec<u8>,
     },
-    /// A connection that was accepted is established.
+    /// A connection that the program accepted is established.
     Accepted {
         /// The connection.
         connection: Connection,
-        /// The program's word for it.
+        /// The program's context.
         context: u64,
     },
-    /// A connection that was accepted will not be: the peer is gone.
+    /// A connection that the program accepted failed: the peer is gone.
     AcceptFailed {
-        /// The program's word for it.
+        /// The program's context.
         context: u64,
         /// Why.
         why: Failure,
@@ -71,43 +70,42 @@ pub enum Event {
     Sent {
         /// The connection.
         connection: Connection,
-        /// The program's word for the connection; 0 where it has been disconnected.
+        /// The program's context of the connection; 0 if it has been disconnected.
         context: u64,
-        /// The program's word for the operation.
+        /// The program's context of the operation.
         operation: u64,
         /// How it ended.
         end: Result<(), Failure>,
     },
-    /// A connection is over. Calls on it are refused; give it back with `disconnect`.
+    /// A connection has ended. Calls on it are refused; release it with `disconnect`.
     Disconnected {
         /// The connection.
         connection: Connection,
-        /// The program's word for it.
+        /// The program's context.
         context: u64,
         /// Why.
         why: Failure,
     },
-    /// Nothing was heard of a connection for its keepalive time. It goes on, and the event
-    /// comes again after as much further silence.
+    /// A connection was silent for its keepalive time. It goes on, and the event comes again after as much further
+    /// silence.
     KeepaliveExpired {
         /// The connection.
         connection: Connection,
-        /// The program's word for it.
+        /// The program's context.
         context: u64,
     },
-    /// A device of the endpoint carries nothing any more: its address or its interface has left
-    /// the host, the interface was taken down, or has no carrier, or the local fabric behind it
-    /// has failed, in whose place lanes then go by TCP. Noticed within a second or two by who
-    /// polls or sleeps. Operations go on when it comes back, and fail when that takes longer than
-    /// `peer_timeout`; should it fail again, or in another way, the event comes again. A device
-    /// that lacked its carrier when the endpoint was created is not told of until that changes.
+    /// A device of the endpoint carries nothing any more. Its address or interface has left the host, the interface was
+    /// taken down or has no carrier, or its local fabric has failed (lanes then go by TCP). A program that polls or
+    /// sleeps notices it within one or two seconds. Operations go on when the device comes back, and fail if that takes
+    /// longer than `peer_timeout`. If it fails again, or in another way, the event comes again. A device without a
+    /// carrier when the endpoint was created is not reported until that changes.
     DeviceFailed {
-        /// What is known of it.
+        /// The details known.
         why: String,
     },
 }
 
-/// A peer's request for a connection; to be given to `accept` or `reject`.
+/// A peer's request for a connection, for `accept` or `reject`.
 #[derive(Debug)]
 pub struct Request {
     pub(crate) inner: Arc<Inner>,
@@ -124,7 +122,7 @@ impl Request {
         self.level
     }
 
-    /// What the other program said; at most 1,024 bytes.
+    /// The other program's payload; at most 1,024 bytes.
     pub fn payload(&self) -> &[u8] {
         &self.payload
     }
@@ -143,8 +141,8 @@ impl Drop for Request {
     }
 }
 
-/// A message that came, in a buffer of the endpoint. It keeps the buffer until it is
-/// dropped, from any thread; an endpoint all of whose buffers are kept receives no more.
+/// A received message, in a buffer of the endpoint. It keeps the buffer until it is dropped, by any thread. An endpoint
+/// receives no more while all of its buffers are kept.
 #[derive(Debug)]
 pub struct Message {
     pub(crate) inner: Arc<Inner>,
@@ -153,10 +151,10 @@ pub struct Message {
     pub(crate) data: Data,
 }
 
-/// Where a message is.
+/// The bytes of a message.
 #[derive(Debug)]
 pub(crate) enum Data {
-    /// In a buffer that is lent to engine and program by turns.
+    /// In a buffer that circulates between engine and program.
     Slot { at: NonNull<u8>, len: usize, port: usize, slot: u32 },
     /// In memory of its own.
     Own { bytes: Vec<u8>, port: usize },
@@ -168,12 +166,12 @@ unsafe impl Send for Message {}
 unsafe impl Sync for Message {}
 
 impl Message {
-    /// The connection that it came by.
+    /// The connection on which it came.
     pub fn connection(&self) -> Connection {
         self.connection
     }
 
-    /// The program's word for the connection.
+    /// The program's context of the connection.
     pub fn context(&self) -> u64 {
         self.context
     }

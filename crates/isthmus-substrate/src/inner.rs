@@ -1,4 +1,4 @@
-//! What is behind an endpoint: the conversation, the engine, and how news go between them.
+//! The inside of an endpoint: the conversation, the engines, and what passes between them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,66 +17,66 @@ use crate::datagrams::Datagrams;
 use crate::event::Connection;
 use crate::memory::InUse;
 use crate::ports::{Port, PortState, Slot, peer_at, port_of, within};
-use crate::route::{addresses, ways};
+use crate::route::{addresses, routes};
 use crate::talk::{Host, OpId, Parcel, Post, Talk};
 use crate::{EndpointCounters, EndpointOptions, Error, Failure, Level};
 
-/// What an endpoint shares with the events that hold its buffers.
+/// The part of an endpoint that the events share that hold its buffers.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) serial: u32,
-    /// Its places, those of the highest priority first; never none.
+    /// Its ports, those of higher priority first; at least one.
     pub(crate) ports: Vec<Port>,
     pub(crate) regions: Arc<RegionTable>,
     pub(crate) bell: Bell,
     pub(crate) epoch: Instant,
     pub(crate) closed: AtomicBool,
-    /// The process that opened it, by [`process_number`]; others have only a copy.
+    /// The process that opened it, by [`process_number`]; forked children only have a copy.
     pub(crate) process: u32,
     pub(crate) state: Mutex<State>,
 }
 
-/// What changes.
+/// The part of an endpoint that changes, under its lock.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) talk: Talk,
     pub(crate) ports: Vec<PortState>,
-    /// How many buffers each port is to have.
+    /// How many buffers each port should have.
     pub(crate) recv_buffers: u32,
-    /// Polls for which datagrams are still expected, and the engine is turned less often.
+    /// For how many more polls datagrams are expected, and the engine is driven less often.
     pub(crate) datagrams_first: u32,
     pub(crate) done: Vec<Completion>,
-    /// What operations use until they end.
-    pub(crate) held: HashMap<OpId, Held>,
+    /// Memory that operations use until they end.
+    pub(crate) held: HashMap<OpId, HeldMemory>,
     /// Ends of operations that a thread waits for.
     pub(crate) awaited: HashMap<OpId, Option<Result<(), Failure>>>,
-    /// Gaps in the order of messages that nothing on its way would fill at the last look.
+    /// Gaps in the order of messages that nothing under way could fill at the last look.
     pub(crate) gaps: Vec<(ConnectionId, u64)>,
     pub(crate) options: EndpointOptions,
-    /// Somebody may sleep on the bell.
+    /// A thread may sleep on the bell.
     pub(crate) armed: bool,
     pub(crate) looked_at: Instant,
     pub(crate) counters: EndpointCounters,
 }
 
-/// What an operation uses until it ends.
+/// Memory that an operation uses until it ends.
 #[derive(Debug)]
 #[allow(dead_code, reason = "held, not read")]
-pub(crate) enum Held {
+pub(crate) enum HeldMemory {
     Bytes(Vec<Bytes>),
     Region(InUse),
 }
 
-/// Contexts of receives have this bit.
+/// Bit in the contexts of receives, which distinguishes them from other operations.
 pub(crate) const RECEIVE: u64 = 1 << 63;
-/// How often the device is looked at.
+/// Time between two looks at the devices.
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
-/// How long closing waits for the I/O thread to let go.
+/// How long closing waits for the I/O thread to release the endpoint.
 const LET_GO: Duration = Duration::from_secs(1);
 
 impl State {
-    /// How many buffers a port is to have: for messages that wait for writes of their peers
-    /// there are others, so that nobody can take all.
+    /// How many buffers a port should have. Messages that wait for writes of their peers do not count, so that no peer
+    /// can take all buffers.
     fn buffers_wanted(&self) -> u32 {
         self.recv_buffers + self.talk.held()
     }
@@ -92,7 +92,7 @@ impl Inner {
     }
 
     pub(crate) fn open_state(&self) -> Result<MutexGuard<'_, State>, Error> {
-        // After a fork nobody might ever unlock it.
+        // After a fork, the lock may be held by a thread that does not exist here.
         if self.process != process_number() {
             return Err(Error::Closed);
         }
@@ -111,8 +111,7 @@ impl Inner {
         Ok(connection.id)
     }
 
-    /// A socket for datagrams, where the system gives one: without it, and where lanes are
-    /// encrypted, they go by the lanes.
+    /// Opens the socket for datagrams. If the system gives none, or lanes are encrypted, UU messages go by the lanes.
     pub(crate) fn open_datagrams(&self, state: &mut State, at: usize) {
         let Port { device, address, .. } = &self.ports[at];
         if state.ports[at].datagrams.is_some() || device.settings().tls == TlsMode::Required {
@@ -125,15 +124,14 @@ impl Inner {
             .ok();
     }
 
-    /// The ways to an endpoint, the best first. What has one device and one address leaves
-    /// the judgement to the engine.
-    pub(crate) fn ways(&self, uri: &str) -> Result<Vec<(usize, Address)>, Error> {
+    /// The routes to an endpoint, the best first. With one device and one address, the engine decides.
+    pub(crate) fn routes(&self, uri: &str) -> Result<Vec<(usize, Address)>, Error> {
         let addresses = addresses(uri)?;
         if let (1, [address]) = (self.ports.len(), &addresses[..]) {
             return Ok(vec![(0, *address)]);
         }
         let devices: Vec<_> = self.ports.iter().map(|port| &port.device).collect();
-        ways(&devices, &addresses)
+        routes(&devices, &addresses)
     }
 
     /// A peer at this address, in the table of a port.
@@ -151,12 +149,12 @@ impl Inner {
         peer_at(port, peer)
     }
 
-    /// What is told of a peer by its port: where its endpoint is.
+    /// The address of a peer, from its port's engine.
     pub(crate) fn peer_address(&self, peer: PeerId) -> Address {
         self.ports[port_of(peer)].engine.peer_address(within(peer))
     }
 
-    /// What datagrams with a peer at this address go by: our port, and the longest of them.
+    /// Our UDP port for datagrams with a peer at this address, and the longest message in one. Bytes.
     pub(crate) fn datagrams_with(&self, state: &State, at: usize, address: &Address) -> (u16, u32) {
         let own = &self.ports[at].address;
         let near = (address.as_id, address.subnet) == (own.as_id, own.subnet);
@@ -180,12 +178,12 @@ impl Inner {
 
     pub(crate) fn reject(&self, id: ConnectionId, reason: u32, payload: &[u8]) {
         let Ok(mut state) = self.open_state() else { return };
-        // One that is gone meanwhile needs no answer.
+        // A request whose peer is gone by now needs no answer.
         let _ = state.talk.reject(id, reason, payload);
         self.flush(&mut state);
     }
 
-    /// A message's buffer comes back from the program.
+    /// Takes back a message's buffer from the program.
     pub(crate) fn give_back(&self, port: usize, slot: u32) {
         let Ok(mut state) = self.open_state() else { return };
         self.offer(&mut state, port, slot);
@@ -199,10 +197,10 @@ impl Inner {
         }
     }
 
-    /// Makes as many buffers as there are to be.
+    /// Adds buffers up to the number that there should be.
     ///
     /// # Errors
-    /// [`Error::Memory`] where there are fewer now.
+    /// [`Error::Memory`] if there are fewer.
     pub(crate) fn fill_buffers(&self, state: &mut State) -> Result<(), Error> {
         for port in 0..self.ports.len() {
             for _ in state.ports[port].buffers.count()..state.buffers_wanted() {
@@ -215,17 +213,17 @@ impl Inner {
         Ok(())
     }
 
-    /// Lends a buffer to its engine, or frees it where there are too many.
+    /// Lends a buffer to its engine, or frees it if there are too many.
     pub(crate) fn offer(&self, state: &mut State, port: usize, slot: u32) {
         let wanted = state.buffers_wanted();
         let buffers = &mut state.ports[port].buffers;
-        // Not taken: the endpoint closes.
+        // If the engine does not take it, the endpoint is closing.
         if buffers.count() > wanted || self.post_buffer(port, buffers, slot).is_err() {
             buffers.remove(slot);
         }
     }
 
-    /// Does what the conversation asks.
+    /// Carries out what the conversation asks for.
     pub(crate) fn flush(&self, state: &mut State) {
         while let Some(post) = state.talk.poll_post() {
             match post {
@@ -252,7 +250,7 @@ impl Inner {
         }
     }
 
-    /// What the engine did not take ends at once.
+    /// Ends an operation at once that the engine did not take.
     pub(crate) fn note_posted(&self, state: &mut State, op: OpId, posted: Result<(), isthmus_io::PostError>) {
         if let Err(error) = posted {
             let error = isthmus_proto::OpError::Unreachable(error.to_string());
@@ -278,7 +276,7 @@ impl Inner {
         state.awaited.insert(op, None);
     }
 
-    /// This end of a connection with a peer, by one of the ports.
+    /// The description of this end, for a connection with a peer by one of the ports.
     pub(crate) fn host(
         &self,
         state: &State,
@@ -310,7 +308,7 @@ impl Inner {
             self.flush(&mut state);
         }
         std::thread::scope(|scope| {
-            // Each delivers what was sent, and no longer than its own time for that.
+            // Each port delivers what was sent, for at most its own `linger`.
             for port in &self.ports[1..] {
                 scope.spawn(|| port.engine.close());
             }
@@ -318,7 +316,7 @@ impl Inner {
         });
         let mut state = self.state.lock();
         state.held.clear();
-        // The I/O thread may be in the middle of a turn.
+        // The I/O thread may be driving the endpoint.
         let start = Instant::now();
         for (port, changing) in self.ports.iter().zip(&mut state.ports) {
             while Arc::strong_count(&port.engine) > 1 {

@@ -1,9 +1,18 @@
 //! The substrate: devices, endpoints, connections, events, messages and remote memory.
 //!
-//! For programs that want more than MPI gives: persistent services that peers come to and
-//! leave, a service level chosen for each connection, one queue of events however many
-//! peers there are. It is a face over the engine that also carries MPI: the same lanes,
-//! routers, credit and recovery.
+//! It is for programs without MPI: persistent services that peers connect to and leave, with a service level for each
+//! connection, and one queue of events for all peers. Below it is the engine that also carries MPI, with the same
+//! lanes, routers, credit and recovery.
+//!
+//! ```text
+//!   program ── Endpoint: connect, send, write, get_event          endpoint/
+//!                 │
+//!              Inner: one lock for all of it                       inner.rs, progress.rs, shaping.rs
+//!                 ├── Talk: connections, no I/O                    talk/
+//!                 ├── Port: an engine on each device               ports.rs, post.rs
+//!                 ├── Datagrams: messages of UU connections        datagrams.rs
+//!                 └── Buffers: for incoming messages               buffers.rs
+//! ```
 //!
 //! ```no_run
 //! use isthmus_substrate::{Endpoint, EndpointOptions, Event, Level, SendOptions, Substrate};
@@ -25,7 +34,7 @@
 //! # Ok::<(), isthmus_substrate::Error>(())
 //! ```
 //!
-//! `unsafe` lives in `bell.rs`, `buffers.rs`, `endpoint/operations.rs`, `event.rs`, `memory.rs` and `post.rs` only.
+//! `unsafe` code is only in `bell.rs`, `buffers.rs`, `endpoint/operations.rs`, `event.rs`, `memory.rs` and `post.rs`.
 
 mod bell;
 mod buffers;
@@ -40,11 +49,11 @@ mod memory;
 mod options;
 mod ports;
 mod post;
+mod progress;
 pub mod rendezvous;
 mod route;
 mod shaping;
 mod talk;
-mod turning;
 
 pub use device::{Capabilities, Device, Substrate};
 pub use endpoint::{Endpoint, EndpointCounters, Posted};

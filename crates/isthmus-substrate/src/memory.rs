@@ -1,4 +1,4 @@
-//! Registered memory: what peers may reach, and what reads and writes use at this end.
+//! Registered memory: what peers may access, and what reads and writes use at this end.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -10,14 +10,14 @@ use isthmus_wire::conversation::MemoryHandle;
 
 use crate::Error;
 
-/// The key by which nothing is ever registered: what asks for it is only answered.
+/// A key that no region ever has. A request for it is only answered.
 pub(crate) const NO_KEY: u64 = u64::MAX;
 
 /// Copied at a time while peers wait. Bytes.
 const COPY_STEP: usize = 1 << 20;
 
-/// Memory registered with an endpoint. Dropping it takes it away from peers at once; it is
-/// freed when the last operation that uses it at this end is complete.
+/// Memory registered with an endpoint. Dropping it deregisters it at once. It is freed when the last operation that
+/// uses it at this end is complete.
 #[derive(Debug)]
 pub struct Region {
     shared: Arc<Shared>,
@@ -31,9 +31,9 @@ pub(crate) struct Shared {
     table: Arc<RegionTable>,
     handle: MemoryHandle,
     at: NonNull<u8>,
-    /// `None`: it is the program's.
+    /// Layout of our allocation; `None` if the memory is the program's.
     layout: Option<Layout>,
-    /// Operations of ours that read it; that write it.
+    /// How many of our operations read it, and how many write it.
     pub(crate) read_from: AtomicU32,
     pub(crate) written_to: AtomicU32,
 }
@@ -45,7 +45,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Region {
-    /// Zeroed memory of its own.
+    /// Allocates zeroed memory.
     pub(crate) fn allocate(
         owner: u64,
         table: &Arc<RegionTable>,
@@ -62,11 +62,11 @@ impl Region {
         unsafe { Self::enter(owner, table, at, len, access, Some(layout)) }
     }
 
-    /// Memory of the program.
+    /// Registers the program's memory.
     ///
     /// # Safety
-    /// It stays valid, and nobody else touches it where operations or peers may, until the
-    /// region is dropped and [`Region::is_in_use`] said no before.
+    /// It stays valid, and nobody else touches it where operations or peers may, until the region is dropped while
+    /// [`Region::is_in_use`] is false.
     pub(crate) unsafe fn lend(
         owner: u64,
         table: &Arc<RegionTable>,
@@ -109,7 +109,7 @@ impl Region {
         Err(Error::System("no free key for memory was found".to_owned()))
     }
 
-    /// What peers need to reach it: send it to them in a message.
+    /// What peers need to access it. Send it to them in a message.
     pub fn handle(&self) -> MemoryHandle {
         self.shared.handle
     }
@@ -129,11 +129,10 @@ impl Region {
         Arc::strong_count(&self.shared) > 1
     }
 
-    /// Copies bytes from `offset` out of it. Peers wait meanwhile, so that what they write
-    /// is seen whole up to pieces of 1 MiB.
+    /// Copies bytes from `offset` out of it. Peers wait meanwhile, so each piece of 1 MiB is consistent.
     ///
     /// # Errors
-    /// [`Error::Memory`] beyond its end, and while an operation of ours writes it.
+    /// [`Error::Memory`] beyond its end, and while one of our operations writes it.
     pub fn read_at(&self, offset: usize, into: &mut [u8]) -> Result<(), Error> {
         self.check(offset, into.len())?;
         for (step, part) in into.chunks_mut(COPY_STEP).enumerate() {
@@ -153,10 +152,10 @@ impl Region {
         Ok(())
     }
 
-    /// Copies bytes into it at `offset`; as [`Region::read_at`].
+    /// Copies bytes into it at `offset`, as [`Region::read_at`].
     ///
     /// # Errors
-    /// [`Error::Memory`] beyond its end, and while an operation of ours uses it.
+    /// [`Error::Memory`] beyond its end, and while one of our operations uses it.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         self.check(offset, bytes.len())?;
         let users = &self.shared;
@@ -178,7 +177,7 @@ impl Region {
         Ok(())
     }
 
-    /// Where it starts, for programs that look after races themselves.
+    /// Its address, for programs that avoid races themselves.
     pub fn as_ptr(&self) -> *mut u8 {
         self.shared.at.as_ptr()
     }
@@ -190,8 +189,7 @@ impl Region {
         }
     }
 
-    /// A piece for an operation of the endpoint `owner`; keep the returned part until it
-    /// is complete.
+    /// A piece for an operation of the endpoint `owner`. Keep the returned guard until the operation is complete.
     pub(crate) fn piece(
         &self,
         owner: u64,
@@ -208,7 +206,7 @@ impl Region {
         // SAFETY: inside the memory.
         let at = unsafe { self.shared.at.as_ptr().add(offset) };
         let users = if written { &self.shared.written_to } else { &self.shared.read_from };
-        // Not while the program is copying.
+        // Wait while the program is copying.
         self.shared.table.exclusively(|| users.fetch_add(1, Ordering::AcqRel));
         Ok((
             libc::iovec { iov_base: at.cast(), iov_len: len },
@@ -232,7 +230,7 @@ impl Drop for Shared {
     }
 }
 
-/// A use of a region by an operation of ours; ends with this.
+/// One of our operations uses a region as long as this exists.
 #[derive(Debug)]
 pub(crate) struct InUse {
     shared: Arc<Shared>,

@@ -7,23 +7,22 @@ use crate::{Error, Transfer};
 /// How an endpoint is made. All but `message_max` can be changed later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointOptions {
-    /// Messages that may wait for, or be with, the program at once; more wait at their
-    /// senders. Count, 1..=65536. Default 128.
+    /// Most messages that wait for the program or are held by it; more wait at their senders. Count, 1..=65536.
+    /// Default 128.
     pub recv_buffers: u32,
-    /// Sends, writes and reads that may be under way at once. Count, 1..=1048576.
-    /// Default 1024.
+    /// Most sends, writes and reads under way. Count, 1..=1048576. Default 1024.
     pub send_buffers: u32,
-    /// Longest message that is taken. Bytes, 64..=16777216. Default 65536. Each receive
-    /// buffer is as long; its memory is taken when it is first used.
+    /// Longest message that may come. Bytes, 64..=16777216. Default 65536. Each receive buffer has this length; it
+    /// takes memory only when it is first used.
     pub message_max: u32,
-    /// Requests that may wait for a decision; more are turned down. Count. Default 4096.
+    /// Most requests that wait for a decision; more are rejected. Count. Default 4096.
     pub backlog: u32,
     /// How long messages, writes and reads of new connections may take; zero: as long as the
     /// peer lives. Default zero.
     pub send_timeout: Duration,
-    /// Silence of new connections that is told; zero: none. Default zero.
+    /// Silence of new connections after which the program is told; zero: never. Default zero.
     pub keepalive: Duration,
-    /// TCP port to listen at; 0: as the device says. Default 0.
+    /// TCP port to listen at; 0: as the device's settings say. Default 0.
     pub port: u16,
 }
 
@@ -57,25 +56,25 @@ pub(crate) fn check(name: &str, value: u32, least: u32, most: u32) -> Result<(),
     Err(Error::Value(format!("{name} = {value} is out of its range, {least} to {most}")))
 }
 
-/// How a connection is asked for.
+/// Options of [`Endpoint::connect`](crate::Endpoint::connect).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectOptions {
     /// How long the answer may take. Default `None`: as long as the peer can be reached.
     pub timeout: Option<Duration>,
 }
 
-/// How a message is sent.
+/// Options of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendOptions {
-    /// The program's word for it, which its event brings back.
+    /// The context that the program gave; the event returns it.
     pub context: u64,
     /// No event unless it fails.
     pub silent: bool,
     /// The call returns when the message is complete, with its end; there is no event.
     pub blocking: bool,
-    /// How the message is transferred. Default: by what is measured of the peer, or as is set.
+    /// How the message is transferred. Default: as is set, or else by measurements of the peer.
     pub transfer: Transfer,
-    /// On RO: not in its order. The message is delivered when it comes, and told of when it is.
+    /// On RO: the message is outside the order. It is delivered when it comes, and its end is reported at once.
     pub unordered: bool,
 }
 
@@ -85,10 +84,10 @@ impl SendOptions {
         Self { context: 0, silent: false, blocking: false, transfer: Transfer::Adaptive, unordered: false };
 }
 
-/// How remote memory is written or read.
+/// Options of a write or read of remote memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteOptions<'a> {
-    /// The program's word for it, which its event brings back.
+    /// The context that the program gave; the event returns it.
     pub context: u64,
     /// No event unless it fails.
     pub silent: bool,
@@ -96,7 +95,7 @@ pub struct RemoteOptions<'a> {
     pub blocking: bool,
     /// Starts only when all earlier operations to the same peer are complete.
     pub fence: bool,
-    /// A message that the other program receives after the data is in its memory (or was
-    /// read from there). If the operation fails, it does not come. Not in RO's order.
+    /// A message that the other program receives after the data is in its memory (or was read from there). If the
+    /// operation fails, the message does not come. It is outside RO's order.
     pub message: Option<&'a [u8]>,
 }

@@ -1,5 +1,5 @@
-//! Where an endpoint is: on one device or several, each with an engine of its own. They share
-//! the conversation, the registered memory and the one queue of events.
+//! The ports of an endpoint: one for each of its devices, each with an engine of its own. They share the conversation,
+//! the registered memory and the queue of events.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use crate::buffers::Buffers;
 use crate::datagrams::Datagrams;
 use crate::{Device, Error};
 
-/// Devices of one endpoint: as many as the bits of slots below can tell apart.
+/// Most devices of one endpoint. Count: as many as the bits in [`SLOT_BITS`] leave room for.
 pub(crate) const PORTS_MAX: usize = 8;
-/// Bits of a peer's number within its engine; those above name the port.
+/// Low bits of a peer's number that are its number in its engine; the port is above them.
 const PEER_BITS: u32 = 28;
-/// Slots of datagrams have this bit.
+/// Bit in the slots of datagrams.
 const DATAGRAM: u32 = 1 << 31;
-/// Bits of a buffer's number within its port; those above name the port.
+/// Low bits of a slot that are the buffer's number in its port; the port is above them.
 const SLOT_BITS: u32 = 28;
 
-/// An endpoint's place on one device.
+/// An endpoint's engine and sockets on one device.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) device: Device,
@@ -28,28 +28,28 @@ pub(crate) struct Port {
     pub(crate) address: Address,
 }
 
-/// What changes of it.
+/// The changing part of a port.
 #[derive(Debug)]
 pub(crate) struct PortState {
     pub(crate) buffers: Buffers,
     pub(crate) datagrams: Option<Datagrams>,
-    /// What was wrong with the device at the last look.
+    /// The device's trouble at the last look.
     pub(crate) trouble: Option<String>,
-    /// The local fabric behind it has failed.
+    /// The device's local fabric has failed.
     pub(crate) fabric_failed: bool,
 }
 
 /// A buffer of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// That is lent to the engine of a port, and to the program, by turns.
+    /// One that circulates between the engine of a port and the program.
     Lent { port: usize, slot: u32 },
     /// Of a datagram.
     Datagram { port: usize, slot: u32 },
 }
 
 impl Slot {
-    /// As the conversation names it.
+    /// The conversation's name of it.
     pub(crate) fn to_bits(self) -> u32 {
         match self {
             Self::Lent { port, slot } => (port as u32) << SLOT_BITS | slot,
@@ -64,10 +64,10 @@ impl Slot {
     }
 }
 
-/// A port's peer, as the conversation names it.
+/// The conversation's name of a port's peer.
 ///
 /// # Errors
-/// [`Error::Full`] where the port has had more peers than there are numbers.
+/// [`Error::Full`] if the port has had more peers than there are numbers.
 pub(crate) fn peer_at(port: usize, peer: PeerId) -> Result<PeerId, Error> {
     if peer.0 >> PEER_BITS != 0 {
         return Err(Error::Full(1 << PEER_BITS));
@@ -75,12 +75,12 @@ pub(crate) fn peer_at(port: usize, peer: PeerId) -> Result<PeerId, Error> {
     Ok(PeerId((port as u32) << PEER_BITS | peer.0))
 }
 
-/// The port by which a peer is reached.
+/// The port of a peer.
 pub(crate) fn port_of(peer: PeerId) -> usize {
     (peer.0 >> PEER_BITS) as usize
 }
 
-/// The peer as the port's engine names it.
+/// The name of the peer in its port's engine.
 pub(crate) fn within(peer: PeerId) -> PeerId {
     PeerId(peer.0 & ((1 << PEER_BITS) - 1))
 }

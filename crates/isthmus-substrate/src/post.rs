@@ -1,4 +1,4 @@
-//! What goes to the engine, and what comes back from it.
+//! Posts operations to the engines, and takes in their completions.
 
 use isthmus_io::{Endpoint as Engine, PostError};
 use isthmus_proto::{
@@ -11,13 +11,13 @@ use std::net::SocketAddr;
 
 use crate::buffers::Buffers;
 use crate::event::Connection;
-use crate::inner::{Held, Inner, RECEIVE, State};
+use crate::inner::{HeldMemory, Inner, RECEIVE, State};
 use crate::memory::{NO_KEY, Region};
 use crate::ports::{Slot, peer_at, port_of, within};
-use crate::talk::{Lane, OpId, Outgoing, Parcel, Way};
+use crate::talk::{Lane, OpId, Outgoing, Parcel, SendPath};
 use crate::{Error, RemoteOptions, SendOptions};
 
-/// Pieces that the engine takes of one buffer.
+/// Limit on the number of pieces of one buffer that one engine post takes: the limit of the engine.
 const PIECES_MAX: usize = isthmus_io::Endpoint::IOV_MAX;
 
 /// An operation that somebody waits for.
@@ -36,7 +36,7 @@ impl Inner {
         &self.ports[port_of(peer)].engine
     }
 
-    /// Lends a buffer for a message of whoever sends one.
+    /// Lends the engine a buffer, for the next message of any peer.
     pub(crate) fn post_buffer(&self, port: usize, buffers: &Buffers, slot: u32) -> Result<(), PostError> {
         let piece = libc::iovec { iov_base: buffers.address(slot).as_ptr().cast(), iov_len: buffers.len() };
         let request = RecvRequest {
@@ -52,7 +52,7 @@ impl Inner {
         unsafe { self.ports[port].engine.recv(&request, &[piece]) }
     }
 
-    /// Sends a message of our own; it is copied.
+    /// Sends a copy of a control message.
     pub(crate) fn post_copy(
         &self,
         op: OpId,
@@ -69,8 +69,7 @@ impl Inner {
         unsafe { self.engine_of(peer).send(&request, &[piece]) }
     }
 
-    /// A write of nothing to no memory: refused by any endpoint that lives, whatever its
-    /// program does.
+    /// Pings a peer: writes nothing to [`NO_KEY`], which any living endpoint refuses, whatever its program does.
     pub(crate) fn post_ping(&self, op: OpId, peer: PeerId) -> Result<(), PostError> {
         let remote = RemoteRange { key: NO_KEY, addr: 0, len: 0 };
         let request = RmaRequest { peer: within(peer), remote, data: None, options: options(op) };
@@ -78,8 +77,8 @@ impl Inner {
         unsafe { self.engine_of(peer).write(&request, &[]) }
     }
 
-    /// Sends a message of the program; `copied` within the call, or kept as `held`. Where it
-    /// is to block, the operation to wait for.
+    /// Sends a message of the program: copied within the call, or kept as `held`. Returns the operation to wait for, if
+    /// it is blocking.
     ///
     /// # Safety
     /// Unless copied, the pieces stay valid and unchanged until the message's end.
@@ -88,26 +87,26 @@ impl Inner {
         to: Connection,
         pieces: &[libc::iovec],
         how: &SendOptions,
-        held: Held,
+        held: HeldMemory,
         copied: bool,
     ) -> Result<Option<Awaited>, Error> {
         let len = pieces.iter().map(|piece| piece.iov_len as u64).sum();
         let mut state = self.open_state()?;
         let id = self.id(to)?;
-        let lent = !copied && matches!(&held, Held::Bytes(bytes) if bytes.is_empty());
+        let lent = !copied && matches!(&held, HeldMemory::Bytes(bytes) if bytes.is_empty());
         let SendOptions { context: word, silent, blocking, unordered, .. } = *how;
         let message = Outgoing { len, word, silent, blocking, lent, unordered };
         let way = state.talk.send(self.now(), id, &message)?;
         let lane = match way {
-            Way::Reliable(lane) => lane,
-            Way::Lossy(lane) => {
-                // Complete already, so the engine must have a copy.
+            SendPath::Reliable(lane) => lane,
+            SendPath::Lossy(lane) => {
+                // The message is complete already, so the engine must have a copy.
                 // SAFETY: the caller's pieces are valid during the call.
                 unsafe { self.post_message(&mut state, lane, pieces, true, how) };
                 self.flush(&mut state);
                 return Ok(None);
             }
-            Way::Udp { peer, port, header } => {
+            SendPath::Udp { peer, port, header } => {
                 let ip = self.peer_address(peer).locator.ip();
                 if let Some(datagrams) = &mut state.ports[port_of(peer)].datagrams {
                     // SAFETY: as above.
@@ -117,7 +116,7 @@ impl Inner {
                 self.flush(&mut state);
                 return Ok(None);
             }
-            Way::Lost => {
+            SendPath::Lost => {
                 self.flush(&mut state);
                 return Ok(None);
             }
@@ -126,7 +125,7 @@ impl Inner {
         if how.blocking {
             self.await_op(&mut state, op);
         }
-        if let Held::Bytes(bytes) = &held
+        if let HeldMemory::Bytes(bytes) = &held
             && !bytes.is_empty()
         {
             state.held.insert(op, held);
@@ -157,7 +156,7 @@ impl Inner {
             one[0] = libc::iovec { iov_base: gathered.as_ptr().cast_mut().cast(), iov_len: gathered.len() };
             (pieces, inject) = (&one, true);
         }
-        // A message that asks for what is the default anyway asks for nothing.
+        // The default means that the settings decide.
         let transfer = Some(how.transfer).filter(|asked| *asked != Transfer::default());
         let service = Some(lane.level);
         let options = Options { inject, transfer, service, ..options(lane.op) };
@@ -178,7 +177,7 @@ impl Inner {
         }
     }
 
-    /// Writes (or reads) remote memory; where it is to block, the operation to wait for.
+    /// Writes or reads remote memory. Returns the operation to wait for, if it is blocking.
     #[allow(clippy::too_many_arguments, reason = "two places, and a length")]
     pub(crate) fn remote(
         &self,
@@ -205,7 +204,7 @@ impl Inner {
         if how.blocking {
             self.await_op(&mut state, plan.op);
         }
-        state.held.insert(plan.op, Held::Region(in_use));
+        state.held.insert(plan.op, HeldMemory::Region(in_use));
         let engine = self.engine_of(plan.peer);
         // SAFETY: the region is held until the operation's end.
         let posted = unsafe {
@@ -224,7 +223,7 @@ impl Inner {
         Ok(how.blocking.then_some(Awaited { op: plan.op, peer: plan.peer }))
     }
 
-    /// An operation of the engine has ended, or a peer has reached our memory.
+    /// Takes in a completion of an engine: an operation has ended, or a peer has accessed our memory.
     pub(crate) fn take_completion(&self, state: &mut State, now: Micros, port: usize, done: &Completion) {
         let peer = done.peer.and_then(|peer| peer_at(port, peer).ok());
         match done.kind {
@@ -266,11 +265,11 @@ impl Inner {
             (Some(subject), Some(peer)) => {
                 state.talk.on_message(now, peer, subject, done.data.unwrap_or(0), parcel);
                 if matches!(subject, Subject::Remote(_)) {
-                    // Where there is no memory for another, whoever sends next waits.
+                    // If there is no memory for another buffer, the next sender waits.
                     let _ = self.fill_buffers(state);
                 }
             }
-            // Of another program, broken off, or too long for anybody who asked.
+            // The message is of another kind of program, was broken off, or is too long.
             _ => state.talk.drop_parcel(parcel),
         }
     }

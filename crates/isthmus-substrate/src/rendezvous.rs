@@ -1,8 +1,7 @@
-//! Names at a router: one program publishes a text, others look it up, from other sites as well.
+//! Names at a router: one program publishes a text under a name, others look it up, also from other sites.
 //!
-//! A place is the address of a router that keeps names, `isthmus://AS.SUBNET/IP:PORT`, on the subnet that the
-//! publishing process is on. Where that is another subnet than this process's, the lane goes by its own
-//! routers.
+//! The router's address is `isthmus://AS.SUBNET/IP:PORT`, on the subnet of the publishing process. If that is not this
+//! process's subnet, the lane goes by this subnet's routers.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
@@ -21,9 +20,9 @@ use crate::Error;
 
 /// How long a router may take to be reached, and to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a publisher says that it is there.
+/// Time between two heartbeats of a publisher.
 const BEAT: Duration = Duration::from_secs(10);
-/// How soon it publishes again when its lane broke, and somebody who looks up asks again.
+/// Pause before a publisher publishes again after its lane broke, and between two look-ups of a name.
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// A published name; it is withdrawn when this is dropped, or this process ends.
@@ -39,14 +38,14 @@ struct Shared {
     wake: Condvar,
 }
 
-/// Publishes `text` under `name` at the router `place`, until what is returned is dropped. Where the router
-/// or the way to it fails later, it is published again when they are back.
+/// Publishes `text` under `name` at the router `place`, until the returned value is dropped. If the router or the path
+/// to it fails later, the name is published again when they are back.
 ///
 /// # Errors
-/// [`Error::Uri`], [`Error::Value`] for a wrong place, name or text; or one that the router does not
-/// take; [`Error::Unreachable`] where the router is not reached.
+/// [`Error::Uri`]; [`Error::Value`] for a wrong place, name or text, or one that the router refuses;
+/// [`Error::Unreachable`] if the router cannot be reached.
 pub fn publish(place: &str, name: &str, text: &str) -> Result<Published, Error> {
-    let way = Way::new(place)?;
+    let way = RouterPath::new(place)?;
     let request = encode(&Request::Publish { name: name.to_owned(), text: text.to_owned() })?;
     let lane = way.ask_to_publish(&request)?;
     let shared = Arc::new(Shared { lane: Mutex::new(Some(clone(&lane)?)), ..Shared::default() });
@@ -63,9 +62,9 @@ pub fn publish(place: &str, name: &str, text: &str) -> Result<Published, Error> 
 /// The text that somebody publishes under `name` at the router `place`, now or within `patience`.
 ///
 /// # Errors
-/// As [`publish`]; [`Error::Failed`] with [`crate::Failure::TimedOut`] where nobody does.
+/// As for [`publish`]; [`Error::Failed`] with [`crate::Failure::TimedOut`] if nobody does.
 pub fn look_up(place: &str, name: &str, patience: Duration) -> Result<String, Error> {
-    let way = Way::new(place)?;
+    let way = RouterPath::new(place)?;
     let until = Instant::now() + patience;
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -122,8 +121,8 @@ impl Drop for Published {
     }
 }
 
-/// Keeps a name published: says now and then that this process is there, and publishes again when the lane broke.
-fn keep(way: &Way, request: &[u8], mut lane: TcpStream, shared: &Shared) {
+/// Keeps a name published: sends heartbeats, and publishes again when the lane broke.
+fn keep(way: &RouterPath, request: &[u8], mut lane: TcpStream, shared: &Shared) {
     let is_over = || shared.ended.load(Ordering::Relaxed);
     loop {
         let _ = lane.set_read_timeout(Some(BEAT));
@@ -153,7 +152,7 @@ fn keep(way: &Way, request: &[u8], mut lane: TcpStream, shared: &Shared) {
             lane = next;
             break;
         }
-        // Between the two looks it may have ended.
+        // It may have ended between the two checks.
         if is_over() {
             return;
         }
@@ -165,18 +164,18 @@ fn clone(lane: &TcpStream) -> Result<TcpStream, Error> {
 }
 
 /// How a router is reached from here.
-struct Way {
+struct RouterPath {
     target: Address,
     as_id: AsId,
     subnet: SubnetId,
-    /// Drawn at random, and told to the router alone: by these it knows whose a name is.
+    /// Drawn at random and told only to the router, which knows by it whose a name is.
     incarnation: u32,
     secret: u64,
-    /// Whom to dial: the router itself, or those of this subnet.
+    /// The addresses to dial: the router itself, or the routers of this subnet.
     hops: Vec<SocketAddr>,
 }
 
-impl Way {
+impl RouterPath {
     fn new(place: &str) -> Result<Self, Error> {
         let target: Address = place.parse().map_err(|_| {
             Error::Uri(format!("{place:?} is no router's address; expected isthmus://AS.SUBNET/IP:PORT"))
@@ -206,7 +205,7 @@ impl Way {
         }
     }
 
-    /// The answer of the first hop that leads there.
+    /// The answer by the first hop that leads there.
     fn ask(&self, request: &[u8], patience: Duration) -> Result<(TcpStream, Answer, String), Error> {
         let mut last = String::new();
         for hop in &self.hops {
@@ -264,7 +263,7 @@ impl Way {
     }
 }
 
-/// Why a router on the way does not let it pass.
+/// Why a router on the path refuses the lane.
 fn refusal(head: &[u8], lane: &mut TcpStream) -> String {
     let mut bytes = head.to_vec();
     bytes.resize(Refuse::LEN, 0);

@@ -1,9 +1,8 @@
-//! By which device an endpoint is reached: reachability first, then priority.
+//! Chooses the device by which an endpoint is reached: by reachability first, then by priority.
 //!
-//! An address of a device's own AS and subnet is reached directly, any other by the routers of
-//! the device's subnet, where it has some. Sites that never configured AS and subnet all have
-//! 0.0, so where an address is on the IP network of one of the devices, that is taken before
-//! devices from which it would be a matter of the system's routes.
+//! An address of a device's own AS and subnet is reached directly, any other by the routers of the device's subnet, if
+//! it has some. Sites that never configured AS and subnet all have 0.0. So if an address is on the IP network of a
+//! device, that device goes before those that would need the system's routes.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -23,7 +22,7 @@ pub(crate) enum Reach {
     Routers,
 }
 
-/// The addresses that a text names: one, or several of the same endpoint, joined by commas.
+/// Parses the addresses of one endpoint, joined by commas.
 ///
 /// # Errors
 /// [`Error::Uri`].
@@ -31,7 +30,7 @@ pub(crate) fn addresses(uri: &str) -> Result<Vec<Address>, Error> {
     uri.split(',').map(|one| one.trim().parse().map_err(|e| Error::Uri(format!("{e}")))).collect()
 }
 
-/// How a device reaches an address, if at all.
+/// How a device reaches an address; `None` if it does not.
 pub(crate) fn reach(device: &Device, to: &Address) -> Option<Reach> {
     let own = device.address().ok()?;
     if (to.as_id.0, to.subnet.0) != (device.as_id(), device.subnet()) {
@@ -47,7 +46,7 @@ pub(crate) fn reach(device: &Device, to: &Address) -> Option<Reach> {
     (!is_frames_only(own) && has_route(own, to.locator)).then_some(Reach::Routed)
 }
 
-/// Whether both addresses begin with the same bits.
+/// Whether the first `bits` bits of both addresses are the same.
 fn same_network(a: IpAddr, b: IpAddr, bits: u8) -> bool {
     let (a, b, all): (u128, u128, u32) = match (a, b) {
         (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits().into(), b.to_bits().into(), 32),
@@ -62,12 +61,11 @@ fn has_route(from: IpAddr, to: SocketAddr) -> bool {
     UdpSocket::bind((from, 0)).is_ok_and(|socket| socket.connect(to).is_ok())
 }
 
-/// All ways by which any of the devices reaches any of the addresses: index of the device, and
-/// address, the best first.
+/// All routes from the devices to the addresses, the best first: index of the device, and address.
 ///
 /// # Errors
-/// [`Error::Unreachable`] where there is none, with what each device lacks.
-pub(crate) fn ways(devices: &[&Device], addresses: &[Address]) -> Result<Vec<(usize, Address)>, Error> {
+/// [`Error::Unreachable`] if there is none, with the reason for each device.
+pub(crate) fn routes(devices: &[&Device], addresses: &[Address]) -> Result<Vec<(usize, Address)>, Error> {
     let mut found = Vec::new();
     for (index, device) in devices.iter().enumerate() {
         found.extend(addresses.iter().filter_map(|to| Some((reach(device, to)?, index, *to))));

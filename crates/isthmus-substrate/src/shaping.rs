@@ -1,4 +1,4 @@
-//! From the news of the conversation to the events of the program.
+//! Turns the conversation's news into the program's events.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::ports::Slot;
 use crate::talk::{News, Parcel};
 
 impl Inner {
-    /// Sets aside the ends that threads wait for.
+    /// Passes on the news of the conversation. Ends that threads wait for are kept for them.
     pub(crate) fn pass_news(&self, state: &mut State) {
         if state.awaited.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Certificates of a site: its authority, and a router's that the authority signs.
+//! Makes the certificates of a site: its authority's, and those of routers and hosts that the authority signs.
 
 use std::fmt;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -17,12 +17,12 @@ use crate::tls::uri_of;
 
 const AUTHORITY_DAYS: i64 = 3650;
 
-/// What certificates to make.
+/// The certificates to make.
 #[derive(Clone, Debug)]
 pub struct Keygen<'a> {
-    /// The AS whose they are.
+    /// The AS that they name.
     pub as_id: u32,
-    /// Where the files go.
+    /// The folder for the files.
     pub folder: &'a Path,
     /// Name of the router's files.
     pub name: &'a str,
@@ -30,7 +30,7 @@ pub struct Keygen<'a> {
     pub days: u32,
 }
 
-/// What was made; its text says what to do with it.
+/// The files that were made. Its text says what to do with them.
 #[derive(Clone, Debug)]
 pub struct Made {
     as_id: u32,
@@ -40,18 +40,18 @@ pub struct Made {
     pub certificate: PathBuf,
     /// The router's private key.
     pub key: PathBuf,
-    /// The certificate's, by which a deny list names it.
+    /// The certificate's fingerprint, by which a deny list names it.
     pub fingerprint: Fingerprint,
 }
 
 impl Keygen<'_> {
-    /// Makes the files. An authority that is there is used; a router's files are never
-    /// overwritten. The certificate may be used as anything: see [`Keygen::make_as`].
+    /// Makes the files. An existing authority is used. A router's files are never overwritten. The certificate is
+    /// accepted for all roles; see [`Keygen::make_as`].
     pub fn make(&self) -> io::Result<Made> {
         self.make_as(None)
     }
 
-    /// The same, of a certificate that is believed as that of a `role` only.
+    /// Like [`Keygen::make`], but the certificate is accepted for `role` only.
     pub fn make_as(&self, role: Option<Role>) -> io::Result<Made> {
         DirBuilder::new().recursive(true).mode(0o700).create(self.folder)?;
         let place = |name: &str| self.folder.join(name);
@@ -76,11 +76,11 @@ impl Keygen<'_> {
         Ok(Made { as_id: self.as_id, authority, certificate, key, fingerprint })
     }
 
-    /// The AS's authority, made if it is missing.
+    /// The AS's authority. It is made if it is missing.
     fn authority(&self, file: &Path, key_file: &Path) -> io::Result<Issuer<'static, KeyPair>> {
         let params = self.authority_params(AUTHORITY_DAYS)?;
         if key_file.exists() {
-            // Name and key are all that a signature takes from its authority.
+            // A signature needs only the authority's name and key.
             let key = KeyPair::from_pem(&std::fs::read_to_string(key_file)?).map_err(unusable)?;
             return Ok(Issuer::new(params, key));
         }
@@ -91,7 +91,7 @@ impl Keygen<'_> {
         Ok(Issuer::new(params, key))
     }
 
-    /// What the certificate of the router or host says.
+    /// The contents of the router's or host's certificate.
     pub(crate) fn host_params(&self) -> io::Result<CertificateParams> {
         let mut params = self.params(&format!("{} of AS {}", self.name, self.as_id), i64::from(self.days))?;
         params.extended_key_usages =
@@ -100,7 +100,7 @@ impl Keygen<'_> {
         Ok(params)
     }
 
-    /// What the authority's certificate says, which is valid for so many days.
+    /// The contents of the authority's certificate, valid for `days` days.
     pub(crate) fn authority_params(&self, days: i64) -> io::Result<CertificateParams> {
         let mut params = self.params(&format!("Isthmus authority of AS {}", self.as_id), days)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));

@@ -1,7 +1,12 @@
-//! Whose certificate is it, and is it admitted: mutual TLS 1.3 between sites.
+//! Mutual TLS 1.3 between sites: checks which AS a certificate belongs to, and whether that AS is admitted.
 //!
-//! [`Trust`] is both roles of a handshake, [`Keygen`] makes the certificates, [`Throwaway`] those of one conversation. What goes
-//! through TLS, and over what, is its users' affair.
+//! - [`Trust`] has the TLS settings for both roles of a handshake, client and server (`tls.rs`).
+//! - [`Keygen`] makes the certificates of a site (`keygen.rs`).
+//! - [`Throwaway`] makes certificates for one conversation (`throwaway.rs`).
+//! - [`Role`] and [`Fingerprint`] restrict what a certificate is accepted for (`role.rs`).
+//! - [`explain`] tells an administrator what to change after a failed handshake (`why.rs`).
+//!
+//! The users of this crate choose the transport below TLS and the protocol above it.
 #![forbid(unsafe_code)]
 
 mod keygen;

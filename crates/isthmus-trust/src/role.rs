@@ -1,4 +1,4 @@
-//! What a certificate may be used as, and which certificates are not believed any more.
+//! The roles that a certificate is accepted for, and the list of certificates that are no longer accepted.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::tls::{TrustError, fault};
 
 const URI: &str = "isthmus://role/";
 
-/// What the owner of a certificate is.
+/// The role of a certificate's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// A router: it passes lanes on.
@@ -34,12 +34,13 @@ impl Role {
         }
     }
 
-    /// The URI that names it in a certificate.
+    /// The URI that names this role in a certificate.
     pub(crate) fn uri(self) -> String {
         format!("{URI}{}", self.name())
     }
 
-    /// Whether a certificate may be used so: one that names roles as these only, one that names none as any.
+    /// Whether a certificate is accepted for this role. A certificate that names roles is accepted for those only.
+    /// One that names none is accepted for all.
     pub(crate) fn is_of(self, certificate: &CertificateDer<'_>) -> bool {
         let Ok(certificate) = EndEntityCert::try_from(certificate) else { return false };
         let mut named = certificate.valid_uri_names().filter_map(|uri| uri.strip_prefix(URI)).peekable();
@@ -70,7 +71,7 @@ const LEN: usize = 32;
 pub struct Fingerprint([u8; LEN]);
 
 impl Fingerprint {
-    /// That of a certificate.
+    /// The fingerprint of a certificate.
     pub fn of(certificate: &[u8]) -> Self {
         let mut bytes = [0; LEN];
         bytes.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, certificate).as_ref());
@@ -101,7 +102,7 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// Reads a deny list: a fingerprint a line; what follows "#" is for people.
+/// Reads a deny list: one fingerprint a line; "#" begins a comment.
 pub(crate) fn deny_list(file: &Path) -> Result<BTreeSet<Fingerprint>, TrustError> {
     let text = std::fs::read_to_string(file).map_err(|error| fault(file, error.to_string()))?;
     let mut denied = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Keys for one conversation, which are never written to a file.
+//! Keys for one conversation. They are never written to a file.
 
 use std::io;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::Trust;
 use crate::keygen::{Keygen, unusable};
 use crate::tls::Neighbours;
 
-/// How long the certificates are valid: longer than any one copy takes. Days.
+/// Validity of the certificates: longer than any one copy takes. Days.
 const DAYS: u32 = 30;
 
 /// One side's authority, key and certificate. The other side has to receive [`Throwaway::authority`] over a channel
@@ -39,12 +39,12 @@ impl Throwaway {
         Ok(Self { authority, certificate, key: PrivatePkcs8KeyDer::from(key.serialize_der()) })
     }
 
-    /// The authority's certificate, in DER: what the other side needs.
+    /// The authority's certificate in DER. The other side needs it.
     pub fn authority(&self) -> &[u8] {
         &self.authority
     }
 
-    /// Both roles of a handshake with the AS `other`, whose authority's certificate came over the safe channel.
+    /// The TLS settings for a handshake with the AS `other`. Its authority's certificate came over the safe channel.
     ///
     /// # Errors
     /// The certificate cannot be read, or is not that AS's.

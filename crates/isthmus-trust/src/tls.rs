@@ -1,8 +1,7 @@
-//! Mutual TLS 1.3 between sites: whose certificate is it, and is it admitted.
+//! Mutual TLS 1.3 between sites: reads certificates and checks those of the other side.
 //!
-//! A certificate names its AS by the URI `isthmus://as/ID` among its alternative names, and
-//! so does the authority that signed it: an authority speaks for its own AS only, however
-//! many of them somebody believes.
+//! A certificate names its AS by the URI `isthmus://as/ID` among its alternative names. The authority that signed it
+//! names the same AS. So an authority can sign for its own AS only, however many authorities a site accepts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -26,17 +25,17 @@ use crate::role::{Fingerprint, Role, deny_list};
 
 const URI: &str = "isthmus://as/";
 
-/// Certificates, as PEM files.
+/// The PEM files with certificates and key.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Files {
-    /// One's own certificate, and what leads to its authority if not that itself.
+    /// This side's certificate, and the intermediate certificates up to its authority, if any.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
     /// The authorities of the AS's that are admitted.
     pub authorities: Vec<PathBuf>,
-    /// Certificates that are not believed any more: a SHA-256 fingerprint a line. Default: none.
+    /// Certificates that are no longer accepted: one SHA-256 fingerprint a line. Default: none.
     #[serde(default)]
     pub denied: Option<PathBuf>,
 }
@@ -51,18 +50,18 @@ pub struct TrustError {
     pub message: String,
 }
 
-/// Both roles in a handshake.
+/// The TLS settings for both roles in a handshake.
 #[derive(Clone, Debug)]
 pub struct Trust {
-    /// Who begins the conversation. Any server name will do: certificates name an AS.
+    /// For the side that connects. Any server name will do, because certificates name an AS.
     pub client: Arc<ClientConfig>,
-    /// Who answers.
+    /// For the side that accepts.
     pub server: Arc<ServerConfig>,
     neighbours: Arc<Neighbours>,
 }
 
 impl Files {
-    /// Takes relative paths from `folder`.
+    /// Makes relative paths start at `folder`.
     pub fn relative_to(&mut self, folder: &Path) {
         let own = [&mut self.certificate, &mut self.key].into_iter();
         for file in own.chain(&mut self.authorities).chain(&mut self.denied) {
@@ -122,10 +121,10 @@ pub fn peer_as(certificates: Option<&[CertificateDer<'_>]>) -> Option<AsId> {
 }
 
 impl Trust {
-    /// Reads the certificates; one's own must be that of the AS `own`. Only certificates of
-    /// the AS's in `admits` are believed. `protocols` are the versions of what is spoken in a session, the newest first:
-    /// both ends offer theirs (ALPN, RFC 7301), and the newest of both is spoken. So a session of one kind is never taken
-    /// for one of another.
+    /// Reads the certificates. This side's certificate must name the AS `own`. Only certificates of the AS's in
+    /// `admits` are accepted. `protocols` are the protocol versions of a session, the newest first. Both ends offer
+    /// theirs (ALPN, RFC 7301), and the newest common one is spoken. So a session of one kind is never taken for one of
+    /// another.
     ///
     /// # Errors
     /// [`TrustError`], which names the file.
@@ -133,7 +132,7 @@ impl Trust {
         Self::read(files, own, admits, protocols, None)
     }
 
-    /// The same among those of one `role`: a certificate that names others is neither shown nor believed.
+    /// Like [`Trust::load`], for one `role`. A certificate that names only other roles is neither shown nor accepted.
     ///
     /// # Errors
     /// [`TrustError`], which names the file.
@@ -192,21 +191,21 @@ impl Trust {
             .with_single_cert(chain, key)?;
         client.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         server.alpn_protocols = client.alpn_protocols.clone();
-        // A resumed session would not be asked for its certificate again.
+        // A resumed session would skip the check of the certificate.
         client.resumption = rustls::client::Resumption::disabled();
         server.send_tls13_tickets = 0;
         Ok(Self { client: Arc::new(client), server: Arc::new(server), neighbours })
     }
 
-    /// Whether the certificate of a session that began under an earlier deny list is on this one's.
+    /// Whether a certificate is on the deny list. Sessions that began under an older list are checked by this.
     pub fn denies(&self, certificate: &Fingerprint) -> bool {
         self.neighbours.denied.contains(certificate)
     }
 }
 
-/// Whether nobody but its owner, and a group where that is root's doing, can read a key.
+/// Checks that only the owner can read a key, or also a group if root owns the file.
 fn is_private(key: &Path) -> Result<(), TrustError> {
-    // A missing one is told of when it is read.
+    // If the file is missing, reading it gives the error.
     let Ok(there) = std::fs::metadata(key) else { return Ok(()) };
     let shared = if there.uid() == 0 { 0o007 } else { 0o077 };
     if there.mode() & shared == 0 {
@@ -233,19 +232,18 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError>
     Ok(read)
 }
 
-/// Believes a certificate if an authority of the AS that it names signed it, and the AS is
-/// admitted.
+/// Accepts a certificate if an authority of the AS that it names signed it, and the AS is admitted.
 #[derive(Debug)]
 pub(crate) struct Neighbours {
     anchors: BTreeMap<AsId, Vec<TrustAnchor<'static>>>,
     algorithms: WebPkiSupportedAlgorithms,
     denied: BTreeSet<Fingerprint>,
-    /// What they have to be; none: anything.
+    /// The role that they must have; None: any.
     role: Option<Role>,
 }
 
 impl Neighbours {
-    /// Believes this one authority, for the AS that it names, which has to be `other`.
+    /// Accepts this one authority for the AS that it names, which must be `other`.
     pub(crate) fn only(authority: &CertificateDer<'_>, other: AsId) -> Result<Self, Error> {
         let denied = || Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure);
         let anchor = anchor_from_trusted_cert(authority)

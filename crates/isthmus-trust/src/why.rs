@@ -1,10 +1,10 @@
-//! Why two sites do not trust each other, in words that say what to change and at which of them.
+//! Explains a failed handshake: what must be changed, and at which of the two sites.
 
 use rustls::{AlertDescription as Alert, CertificateError as Fault, Error};
 
-/// What a handshake that failed with `error` means for the administrator of this side.
+/// Tells the administrator of this side what a handshake's `error` means.
 ///
-/// Texts of rustls name what TLS saw ("received fatal alert: UnknownCA"), not what to do about it.
+/// The texts of rustls name what TLS saw ("received fatal alert: UnknownCA"), not what to do about it.
 pub fn explain(error: &Error) -> String {
     let text = match error {
         Error::InvalidCertificate(Fault::Expired | Fault::ExpiredContext { .. }) => {

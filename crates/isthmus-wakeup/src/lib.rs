@@ -1,30 +1,33 @@
-//! Who does posted work, and who wakes whom.
+//! Decides which thread does posted work, and which thread wakes which.
 //!
-//! Three protocols between threads, or processes, that must never lose a wake-up:
+//! The crate has three protocols between threads or processes. None of them may ever lose a wake-up:
 //!
-//! - [`Turn`]: many threads post work, one at a time does it. Work that is posted while another
-//!   thread is at it is done by that thread, or by the one that posted it.
+//! - [`WorkLock`]: many threads post work, and one thread at a time does it. If work is posted while another thread
+//!   holds the data, either that thread or the poster does it.
 //! - [`Wakeup`]: threads sleep until a completion is delivered, and the I/O thread takes over an
 //!   endpoint that nobody polls.
 //! - [`sleeper`]: the writer of a shared-memory ring wakes a reader that sleeps.
 //!
-//! This crate does no I/O. Callers pass in what rings and silences ([`Bells`]), so the same code
-//! runs in the endpoint and under [loom](https://docs.rs/loom), which tries all orders in which
-//! threads can run and all values that a load may return. `tools/models.sh` runs the models in
-//! `models.rs`.
+//! This crate does no I/O. The caller implements [`Bells`], which rings and silences the endpoint's descriptor. So the
+//! same code runs in the endpoint and under [loom](https://docs.rs/loom). loom tries all orders in which threads can
+//! run, and all values that a load may return. `tools/models.sh` runs the models in `models.rs`.
 //!
-//! Each protocol is a store that must come before a load of something else, on both sides. That
-//! takes a fence on each side. Where the store is an atomic exchange, x86 processors need no
-//! other fence ([`fence_after_exchange`]).
+//! In each protocol both sides store one word and then load another, and the store must come first. That needs a fence
+//! on each side. If the store is an atomic exchange, x86 processors need no other fence ([`fence_after_exchange`]).
+//!
+//! ```text
+//!   side A: store a; fence; load b        At least one of both sides sees the other's store,
+//!   side B: store b; fence; load a        so no wake-up is lost.
+//! ```
 
 pub mod sleeper;
 mod sync;
-mod turn;
 mod wakeup;
+mod work_lock;
 
 #[cfg(all(test, loom))]
 mod models;
 
 pub use sync::fence_after_exchange;
-pub use turn::Turn;
 pub use wakeup::{Bells, Wakeup};
+pub use work_lock::WorkLock;

@@ -2,16 +2,16 @@
 //! [`PREEMPTIONS`] switches that the threads do not ask for, and with all values that the memory
 //! model lets each load return.
 //!
-//! Each model was seen to fail with the protocol broken; its comment says how. Whoever changes a
-//! protocol breaks it so once more, and looks that the model still fails.
+//! Each model fails if its protocol is broken as its comment says. After a change of a protocol, break it so once more
+//! and check that the model still fails.
 
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-use crate::{Bells, Turn, Wakeup, sleeper};
+use crate::{Bells, Wakeup, WorkLock, sleeper};
 
-/// Faults in such protocols need one or two; a third costs seconds.
+/// Limit on preemptions. Faults in such protocols need one or two; a third costs seconds of search.
 const PREEMPTIONS: usize = 3;
 
 fn model(run: impl Fn() + Sync + Send + 'static) {
@@ -20,7 +20,7 @@ fn model(run: impl Fn() + Sync + Send + 'static) {
     builder.check(run);
 }
 
-/// An eventfd: rings from when it was rung until it is silenced.
+/// A model of an eventfd. It rings until it is silenced.
 #[derive(Debug, Default)]
 struct Bell {
     rings: Mutex<bool>,
@@ -47,7 +47,7 @@ impl Bell {
     }
 }
 
-/// What an endpoint is to its [`Wakeup`].
+/// The part of an endpoint that [`Wakeup`] uses.
 #[derive(Debug)]
 struct Endpoint {
     wakeup: Wakeup,
@@ -95,16 +95,16 @@ impl Bells for Endpoint {
     }
 }
 
-/// What posting does in an endpoint: work, under a lock of its own, and a turn to do it in.
+/// A model of posting: work under a lock of its own, and a [`WorkLock`] in which it is done.
 #[derive(Debug)]
 struct Shop {
     work: Mutex<u32>,
-    done: Turn<u32>,
+    done: WorkLock<u32>,
 }
 
 impl Shop {
     fn new() -> Arc<Self> {
-        Arc::new(Self { work: Mutex::new(0), done: Turn::new(0) })
+        Arc::new(Self { work: Mutex::new(0), done: WorkLock::new(0) })
     }
 
     fn serve(&self, done: &mut u32) {
@@ -116,25 +116,25 @@ impl Shop {
         self.done.post(|done| self.serve(done));
     }
 
-    /// Has the turn for something other than the work.
+    /// Holds the data for something other than the work.
     fn hold(&self) {
         self.done.with(|done| self.serve(done), |_| drop(self.work.lock()));
     }
 
-    /// The same where nobody else has it.
+    /// Like `hold`, if no other thread holds the data.
     fn try_hold(&self) {
         self.done.try_with(|done| self.serve(done), |_| drop(self.work.lock()));
     }
 
-    /// What was done by now, without doing more.
+    /// The amount of work done so far.
     fn done(&self) -> u32 {
         self.done.with(|_| (), |done| *done)
     }
 }
 
-/// Fails without the fence in `Turn::serve_left`, and where `left` is cleared after the work.
+/// Fails without the fence in `WorkLock::serve_left`, and where `left` is cleared after the work.
 #[test]
-fn work_posted_while_another_thread_has_the_turn_is_done() {
+fn work_posted_while_another_thread_has_the_lock_is_done() {
     model(|| {
         let shop = Shop::new();
         let poster = shop.clone();
@@ -148,9 +148,9 @@ fn work_posted_while_another_thread_has_the_turn_is_done() {
     });
 }
 
-/// Fails without the fence in `Turn::serve_left`, and where `Turn::with` does not look again.
+/// Fails without the fence in `WorkLock::serve_left`, and where `WorkLock::with` does not look again.
 #[test]
-fn whoever_holds_the_turn_for_something_else_does_what_was_posted_meanwhile() {
+fn whoever_holds_the_lock_for_something_else_does_what_was_posted_meanwhile() {
     model(|| {
         let shop = Shop::new();
         let holder = shop.clone();
@@ -261,16 +261,16 @@ fn the_reader_of_a_ring_sees_the_record_or_its_writer_sees_that_it_sleeps() {
     });
 }
 
-/// As above for short messages, whose writer gives the turn up between record and look. Fails
-/// without the fence in `Turn::serve_left`.
+/// As above for short messages, whose writer releases the lock between record and look. Fails
+/// without the fence in `WorkLock::serve_left`.
 #[test]
-fn giving_the_turn_up_is_the_fence_of_a_short_message() {
+fn giving_the_lock_up_is_the_fence_of_a_short_message() {
     model(|| {
         let words = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let both = words.clone();
         let writer = thread::spawn(move || {
             let [record, flag] = &*both;
-            Turn::new(()).try_with(|()| (), |()| record.store(1, Ordering::Release));
+            WorkLock::new(()).try_with(|()| (), |()| record.store(1, Ordering::Release));
             sleeper::sleeps(flag)
         });
         let [record, flag] = &*words;

@@ -7,8 +7,8 @@
 
 use crate::sync::{AtomicU64, Ordering, fence_after_exchange};
 
-/// Stores what the other end waits for; returns what was there. What the caller loads after this
-/// is loaded after the store.
+/// Stores the value that the other end waits for, and returns the old one. Later loads of the caller happen after this
+/// store.
 #[inline]
 pub fn publish(word: &AtomicU64, value: u64) -> u64 {
     let before = word.swap(value, Ordering::SeqCst);
@@ -16,26 +16,26 @@ pub fn publish(word: &AtomicU64, value: u64) -> u64 {
     before
 }
 
-/// This end is about to sleep, or to wait. It has to look for data once more after this.
+/// This end is about to sleep. The caller must look for data once more after this call.
 #[inline]
 pub fn will_sleep(flag: &AtomicU64) {
     flag.swap(1, Ordering::SeqCst);
     fence_after_exchange();
 }
 
-/// This end looks by itself from now on.
+/// This end polls from now on, and needs no wake-up.
 #[inline]
 pub fn will_look(flag: &AtomicU64) {
     flag.store(0, Ordering::Relaxed);
 }
 
-/// Whether the other end sleeps, after something was published or a fence.
+/// Whether the other end sleeps. Call it after [`publish`] or a fence.
 #[inline]
 pub fn sleeps(flag: &AtomicU64) -> bool {
     flag.load(Ordering::SeqCst) != 0
 }
 
-/// As [`sleeps`]; the caller wakes it then, and it counts as awake.
+/// Like [`sleeps`], and marks the other end as awake. If it returns true, the caller must wake it.
 #[inline]
 pub fn take_sleep(flag: &AtomicU64) -> bool {
     let asleep = sleeps(flag);

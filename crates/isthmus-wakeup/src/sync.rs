@@ -12,10 +12,10 @@ pub(crate) use parking_lot::Mutex;
 #[cfg(loom)]
 pub(crate) use model::Mutex;
 
-/// A sequentially consistent fence, to be called right after an atomic exchange, or the release of
-/// a `parking_lot` lock, which is one.
+/// A sequentially consistent fence. Call it right after an atomic exchange, or after the release of a `parking_lot`
+/// lock, which contains one.
 ///
-/// On x86 such an exchange is a full fence already, so only the compiler is held back there.
+/// On x86 such an exchange is already a full fence, so there this function only stops the compiler from reordering.
 #[inline]
 pub fn fence_after_exchange() {
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
@@ -26,8 +26,8 @@ pub fn fence_after_exchange() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// A lock for models that orders memory no more than parking_lot's does. loom's own is also a
-/// sequentially consistent fence, which would hide a missing one.
+/// A lock for models that orders memory only as much as parking_lot's lock. loom's own lock is also a sequentially
+/// consistent fence, which would hide a missing one.
 #[cfg(loom)]
 mod model {
     use std::ops::{Deref, DerefMut};
@@ -37,7 +37,7 @@ mod model {
     #[derive(Debug)]
     pub(crate) struct Mutex<T> {
         held: AtomicBool,
-        /// Only who holds the lock comes here, so nobody ever waits.
+        /// Only the holder of the lock takes this mutex, so nobody ever waits for it.
         data: std::sync::Mutex<T>,
     }
 

@@ -2,20 +2,19 @@
 
 use crate::sync::{AtomicBool, AtomicUsize, Ordering};
 
-/// What a [`Wakeup`] works on: the endpoint, or a model of it.
+/// The operations that [`Wakeup`] needs of an endpoint, or of a model of one.
 pub trait Bells {
-    /// Whether completions wait to be taken. Looks under the lock under which they are delivered
-    /// and taken.
+    /// Whether completions wait to be taken. It takes the lock under which completions are delivered and taken.
     fn has_completions(&self) -> bool;
-    /// Wakes those who sleep on the endpoint's descriptor, now or later, until it is silenced.
+    /// Wakes all threads that sleep on the endpoint's descriptor, now or later, until [`Bells::silence`].
     fn ring(&self);
     /// Undoes [`Bells::ring`].
     fn silence(&self);
-    /// Has the I/O thread look at the endpoint ([`Wakeup::look`]) once more.
+    /// Makes the I/O thread call [`Wakeup::look`] once more.
     fn wake_io_thread(&self);
 }
 
-/// Whether anybody sleeps, whether the bell rings, and who looks after the endpoint.
+/// Tracks whether a thread sleeps, whether the bell rings, and which thread drives the endpoint.
 #[derive(Debug)]
 pub struct Wakeup {
     /// A thread sleeps on the bell, or is about to. Changed by exchanges only, so that each
@@ -39,7 +38,7 @@ impl Default for Wakeup {
 }
 
 impl Wakeup {
-    /// Nobody sleeps, and the endpoint is left to the program.
+    /// The initial state: no thread sleeps, and the program polls.
     pub fn new() -> Self {
         Self {
             armed: AtomicBool::new(false),
@@ -50,14 +49,14 @@ impl Wakeup {
         }
     }
 
-    /// Prepares to sleep until the bell rings. From now on the I/O thread looks after the
-    /// endpoint. False where completions already wait: then the caller is not to sleep.
+    /// Prepares to sleep until the bell rings. From now on the I/O thread drives the endpoint. Returns false if
+    /// completions already wait; then the caller must not sleep.
     pub fn arm(&self, bells: &impl Bells) -> bool {
         self.armed.swap(true, Ordering::SeqCst);
         // The polls that follow may have to tell the I/O thread again.
         self.told.store(false, Ordering::SeqCst);
-        // Whoever delivers does so under the lock that this takes. What comes before is seen
-        // here; whoever delivers after sees that the bell is armed.
+        // Completions are delivered under the lock that this call takes. Earlier completions are seen here. A thread
+        // that delivers later sees that the bell is armed.
         if bells.has_completions() {
             return false;
         }
@@ -65,8 +64,8 @@ impl Wakeup {
         true
     }
 
-    /// As [`Wakeup::arm`], for a thread that sleeps while others may poll: until
-    /// [`Wakeup::wake_up`] their polls leave the bell armed. To be undone either way.
+    /// Like [`Wakeup::arm`], for a thread that sleeps while others may poll. Until [`Wakeup::wake_up`] their polls
+    /// leave the bell armed. The caller must call `wake_up` whatever this returns.
     pub fn fall_asleep(&self, bells: &impl Bells) -> bool {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         self.arm(bells)
@@ -77,8 +76,8 @@ impl Wakeup {
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// The program polls: it takes all completions after this, and wakes its own threads for
-    /// whom some of them are.
+    /// The program polls. After this call it takes all completions, and wakes its own threads that wait for some of
+    /// them.
     #[inline]
     pub fn note_poll(&self, bells: &impl Bells) {
         if self.armed.load(Ordering::Relaxed) {
@@ -88,7 +87,7 @@ impl Wakeup {
         }
     }
 
-    /// The program needs no bell while it polls, unless another thread of it sleeps.
+    /// Disarms the bell, unless another thread of the program sleeps.
     fn disarm(&self, bells: &impl Bells) {
         if self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::SeqCst) {
             bells.silence();
@@ -111,7 +110,7 @@ impl Wakeup {
         }
     }
 
-    /// Rings if anybody sleeps and completions wait. To be called after whatever may deliver one.
+    /// Rings if a thread sleeps and completions wait. Call it after everything that may deliver a completion.
     #[inline]
     pub fn tell_sleepers(&self, bells: &impl Bells) {
         if self.armed.load(Ordering::Relaxed) && bells.has_completions() {
@@ -134,9 +133,9 @@ impl Wakeup {
         self.left_to_program.load(Ordering::Relaxed)
     }
 
-    /// For the I/O thread alone: takes over where the program has not `polled` since the last
-    /// look, or a thread sleeps; leaves the endpoint to the program otherwise. Returns whether it
-    /// is left to the program. Where it is not, polls wake the I/O thread once.
+    /// Only the I/O thread calls this. It takes over if the program has not `polled` since the last look, or if a
+    /// thread sleeps. Otherwise it leaves the endpoint to the program. Returns whether the endpoint is left to the
+    /// program. If not, the next poll wakes the I/O thread once.
     pub fn look(&self, polled: bool) -> bool {
         let left = polled && !self.is_armed();
         if left != self.left_to_program.load(Ordering::Relaxed) {

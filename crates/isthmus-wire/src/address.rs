@@ -26,7 +26,7 @@ pub struct Key(pub [u8; Key::LEN]);
 impl Key {
     /// Length. Bytes.
     pub const LEN: usize = 32;
-    /// There is none: the endpoint admits everybody, or its address is not known whole.
+    /// Stands for "no key": the endpoint admits everybody, or its full address is not known.
     pub const NONE: Self = Self([0; Self::LEN]);
 
     /// Whether there is none.
@@ -58,7 +58,7 @@ pub struct Address {
     pub locator: Locator,
     /// Random number of the endpoint's instance; 0 is a wildcard.
     pub incarnation: u32,
-    /// What the endpoint proves itself by, and what others prove by that they may connect.
+    /// The key by which the endpoint proves its identity, and by which others prove that they may connect.
     pub key: Key,
 }
 
@@ -190,7 +190,7 @@ fn parse_uri(text: &str) -> Option<Address> {
         None => (rest, 0, Key::NONE),
     };
     let locator: Locator = locator.parse().ok()?;
-    // An address that means something on one host only, as that of `[fe80::1%3]` does.
+    // Such an address, as `[fe80::1%3]`, is valid on one host only.
     if matches!(locator, SocketAddr::V6(v6) if v6.scope_id() != 0) {
         return None;
     }

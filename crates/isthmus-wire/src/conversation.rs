@@ -1,8 +1,8 @@
-//! What endpoints of the substrate say to each other: the tags of their messages, and the
-//! letters by which connections begin and end.
+//! The protocol between endpoints of the substrate: the tags of their messages, and the letters (control messages) that
+//! begin and end connections.
 //!
-//! Each is a message of the engine, which brings it exactly once and in order. A letter is
-//! little-endian and without padding; a released one never changes its meaning.
+//! Each is a message of the engine, which delivers it exactly once and in order. A letter is little-endian and has no
+//! padding. A released letter never changes its meaning.
 
 use std::fmt;
 
@@ -18,11 +18,11 @@ pub const LETTER_MAX: usize = HEADER_MAX + PAYLOAD_MAX;
 /// Longest header of a letter. Bytes.
 const HEADER_MAX: usize = 40;
 
-/// First byte of every tag: tells the substrate's messages from other programs'.
+/// First byte of every tag. It distinguishes the substrate's messages from those of other programs.
 const MARK: u64 = 0x5B;
 
-/// The id of a connection at one of its ends. 48 bits: 24 of an index, 24 of how often that
-/// index has been used, so that one that has ended is not taken for its successor.
+/// The id of a connection at one of its ends. It has 48 bits: 24 for an index, and 24 for the number of times that the
+/// index was used. So an ended connection is not taken for its successor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(u64);
 
@@ -30,7 +30,7 @@ impl ConnectionId {
     /// Indices and ages are below this.
     pub const LIMIT: u32 = 1 << 24;
 
-    /// Of an index and its age; both count modulo [`ConnectionId::LIMIT`].
+    /// Makes an id of an index and its age. Both count modulo [`ConnectionId::LIMIT`].
     pub fn new(index: u32, age: u32) -> Self {
         Self(u64::from(age % Self::LIMIT) << 24 | u64::from(index % Self::LIMIT))
     }
@@ -50,7 +50,7 @@ impl ConnectionId {
         self.0
     }
 
-    /// What [`ConnectionId::to_bits`] gave; further bits are ignored.
+    /// Reverses [`ConnectionId::to_bits`]. Higher bits are ignored.
     pub fn from_bits(bits: u64) -> Self {
         Self(bits & 0xffff_ffff_ffff)
     }
@@ -65,7 +65,7 @@ impl fmt::Display for ConnectionId {
 /// The number of a message that is not in its sender's order.
 pub const UNORDERED: u64 = u64::MAX;
 
-/// What a message of the engine is to the substrate: its tag.
+/// The meaning of an engine's message for the substrate; its tag encodes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// A [`Letter`].
@@ -91,7 +91,7 @@ impl Subject {
         MARK << 56 | kind << 48 | id.to_bits()
     }
 
-    /// What a tag says. `None`: it is not of the substrate.
+    /// Decodes a tag. `None`: it is not one of the substrate.
     pub fn from_tag(tag: u64) -> Option<Self> {
         let id = ConnectionId::from_bits(tag);
         match (tag >> 56, tag >> 48 & 0xff) {
@@ -104,7 +104,7 @@ impl Subject {
     }
 }
 
-/// Why a request was turned down.
+/// Why a request was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Objection {
@@ -122,12 +122,12 @@ impl Objection {
     }
 }
 
-/// What one endpoint needs to know of the other's end of a connection.
+/// One end of a connection, as the other endpoint must know it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {
     /// The connection's id there.
     pub id: ConnectionId,
-    /// A secret that proves that who says it was told: with it datagrams are accepted.
+    /// A secret of this connection. A datagram is accepted only if it has this token.
     pub token: u64,
     /// UDP port for datagrams; 0: none, they go as messages.
     pub udp_port: u16,
@@ -135,7 +135,7 @@ pub struct End {
     pub message_max: u32,
 }
 
-/// What is said about connections.
+/// A control message about a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Letter {
     /// Asks for a connection.
@@ -164,7 +164,7 @@ pub enum Letter {
         to: ConnectionId,
         /// The token that it sent.
         token: u64,
-        /// Who objects.
+        /// Why the request was rejected.
         objection: Objection,
         /// The program's reason.
         reason: u32,
@@ -236,7 +236,7 @@ impl Letter {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader(bytes);
         let letter = match reader.byte()? {
-            // Of another version only the head is known.
+            // Of other versions only the head is known.
             1 => {
                 let (version, level) = (reader.byte()?, reader.byte()?);
                 Self::Connect { version, level, from: reader.end()?, payload: reader.payload()? }
@@ -297,7 +297,7 @@ impl Reader<'_> {
     }
 }
 
-/// What a program tells its peer of registered memory, so that the peer may reach it.
+/// Describes registered memory. A program gives it to its peer, so that the peer can access the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryHandle {
     /// The key of the registration: hard to guess.
@@ -335,7 +335,7 @@ impl MemoryHandle {
     }
 }
 
-/// What precedes the payload of a UDP datagram.
+/// The header before the payload of a UDP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramHeader {
     /// The id of the connection at the receiving end.

@@ -1,4 +1,4 @@
-//! What the datagrams of the provider's datagram endpoints (`FI_EP_DGRAM`) begin with.
+//! The header of datagrams of the provider's datagram endpoints (`FI_EP_DGRAM`).
 
 /// The head of a datagram; the message follows it. All integers are little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-/// A number that processes make alike of the same bytes, in every build: FNV-1a, 64 bits (Fowler, Noll, Vo).
+/// FNV-1a hash of 64 bits (Fowler, Noll, Vo). Every process and every build computes the same number.
 pub fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes
         .into_iter()

@@ -1,7 +1,14 @@
 //! Bytes on the wire: endpoint addresses and the one table of frames.
 //!
-//! This crate does no I/O and contains no `unsafe` code. Everything that two
-//! Isthmus processes must agree on is defined here and nowhere else.
+//! This crate does no I/O and contains no `unsafe` code. Everything that two Isthmus processes must agree on is defined
+//! here:
+//!
+//! - `address.rs`: the address of an endpoint.
+//! - `frame.rs`: the table of the engine's frames.
+//! - `conversation.rs`: the control messages of the substrate.
+//! - `datagram.rs`: the start of datagrams.
+//! - `rendezvous.rs`: requests for names at a router, and answers.
+//! - `versions.rs`: how two ends agree on a version.
 #![forbid(unsafe_code)]
 
 mod address;

@@ -1,6 +1,6 @@
-//! What is said to a router that keeps names: after a [`crate::frame::Hello`] that addresses the router
-//! itself comes one request. Its answer is one too, or a [`crate::frame::Refuse`] of a router on the way.
-//! Who has published keeps the lane: any byte now and then says that it is still there.
+//! The protocol of names at a router. A client sends a [`crate::frame::Hello`] to the router itself, and then one
+//! request. The router sends one answer, or a router on the way sends a [`crate::frame::Refuse`]. A publisher keeps its
+//! lane open, and sends a byte now and then to show that it is alive.
 //!
 //! ```text
 //! request   kind u8, length of the name u8, number u16: length of the text, or seconds; name; text
@@ -19,7 +19,7 @@ pub const ANSWER_HEAD: usize = 3;
 const PUBLISH: u8 = 1;
 const LOOK_UP: u8 = 2;
 
-/// What a lane wants of a router that keeps names.
+/// A request to a router about a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Keep this text under the name as long as the lane lasts.
@@ -29,7 +29,7 @@ pub enum Request {
         /// At most [`TEXT_MAX`] bytes.
         text: String,
     },
-    /// The text of a name, if it is there within so many seconds.
+    /// Asks for the text of a name, and waits for it up to `wait_s` seconds.
     LookUp {
         /// As above.
         name: String,
@@ -38,14 +38,14 @@ pub enum Request {
     },
 }
 
-/// Whether it can be published under this name.
+/// Whether `name` is allowed as a name.
 pub fn is_name(name: &str) -> bool {
     (1..=NAME_MAX).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte))
 }
 
 impl Request {
-    /// The request's bytes; none where the name or the text is longer than is taken.
+    /// The request's bytes. None if the name or the text is too long.
     pub fn encode(&self) -> Option<Vec<u8>> {
         let (kind, name, number, text) = match self {
             Self::Publish { name, text } => (PUBLISH, name, text.len(), text.as_str()),
@@ -61,7 +61,7 @@ impl Request {
         Some(out)
     }
 
-    /// How many bytes follow this head; none where it is none of a request.
+    /// Number of bytes that follow this head. None if it is no head of a request.
     pub fn rest(head: [u8; REQUEST_HEAD]) -> Option<usize> {
         let [kind, name, low, high] = head;
         let number = usize::from(u16::from_le_bytes([low, high]));
@@ -73,7 +73,7 @@ impl Request {
         }
     }
 
-    /// The request of a head and what followed it.
+    /// Decodes a request from its head and the bytes after it.
     pub fn decode(head: [u8; REQUEST_HEAD], rest: &[u8]) -> Option<Self> {
         if Self::rest(head)? != rest.len() {
             return None;
@@ -90,7 +90,7 @@ impl Request {
     }
 }
 
-/// What a router answers.
+/// The answers of a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Answer {
@@ -123,7 +123,7 @@ impl Answer {
         out
     }
 
-    /// The answer, and how many bytes of text follow; none where it is none.
+    /// Decodes the head of an answer: the answer, and the number of bytes of its text. None if it is no answer.
     pub fn decode(head: [u8; ANSWER_HEAD]) -> Option<(Self, usize)> {
         let answer = Self::ALL.into_iter().find(|answer| *answer as u8 == head[0])?;
         let len = usize::from(u16::from_le_bytes([head[1], head[2]]));

@@ -12,7 +12,7 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// What this build speaks on lanes.
+    /// The versions that this build speaks on lanes.
     pub const OWN: Self = Self { oldest: PROTOCOL_OLDEST, newest: PROTOCOL_VERSION };
 
     /// The newest version in both ranges.

@@ -1,79 +1,78 @@
-//! Which TCP congestion control a lane runs.
+//! Chooses the congestion control of a TCP lane.
 //!
-//! CUBIC fills a clean path and shares it well, but takes every loss for a full queue: on a
-//! path that loses packets by itself it stalls. BBR does not mind such losses, but several
-//! BBR flows in a queue of one bandwidth-delay product lose packets without end and may take
-//! that for a policer, which holds a flow down for seconds. So a lane starts with the former,
-//! and goes over to the latter when the losses of all lanes to that host prove to be the path's:
-//! when they come while the round trip shows that there is no queue, and are few: what starts too
-//! fast loses much at once, and repairs it when the queue has drained. Over long round trips
-//! it starts with the latter, which is up to speed in half the time. A path that then loses nothing for long counts
-//! as clean again, for new lanes. On a short path it is first held to a
-//! pace, for there no round trip tells a queue from none (`pace.rs`). Where UDP may be used, a lane
-//! by that takes over on lossy paths of some length (`race.rs`).
+//! CUBIC fills a clean path and shares it well, but takes every loss for a full queue: on a path that loses packets by
+//! itself it stalls. BBR does not mind such losses. But several BBR flows in a queue of one bandwidth-delay product
+//! lose packets all the time, and may take that for a policer, which slows a flow down for seconds.
+//!
+//! So a lane starts with CUBIC, and changes to BBR when the losses of all lanes to that host prove to be the path's
+//! own. These come while the round trip shows no queue, and they are few. (A flow that starts too fast loses many
+//! packets at once, and repairs them after the queue has drained.) On long round trips a lane starts with BBR, which is
+//! up to speed in half the time. If the path then loses nothing for long, it counts as clean again for new lanes.
+//!
+//! On a short path no round trip tells a queue from none, so the lane is paced first (`pace.rs`). If UDP is allowed, a
+//! UDP lane takes over on lossy paths that are not short (`race.rs`).
 
 use isthmus_proto::LaneSample;
 
-/// How often a lane is looked at. Milliseconds.
+/// Time between two looks at a lane. Milliseconds.
 pub(super) const LOOK_MS: u64 = 100;
-/// So much more often must losses have come without a queue than with one.
+/// A path is lossy after this many more losses without a queue than with one. Count.
 const EVIDENCE: i32 = 3;
-/// Where more than one in so many packets is sent again, a burst is being repaired.
+/// If more than one in this many packets is retransmitted, a burst is being repaired. Count.
 const BURST: u64 = 4;
-/// After so many packets, of all lanes, of which none was lost without a queue, a path counts as clean again: what
-/// loses less than one in that many costs CUBIC little.
+/// A lossy path counts as clean again after this many packets of all lanes without a loss that had no queue. Count; a
+/// lower loss rate costs CUBIC little.
 const CLEAN_PACKETS: u64 = 1_000_000;
-/// A round trip above the least one by more than an eighth, and by more than so many
-/// microseconds, tells of a queue.
+/// A round trip shows a queue if it exceeds the shortest one by an eighth, and by at least this. Microseconds.
 const QUEUE_US: u64 = 500;
 
-/// What a lane starts with, and what it goes over to.
+/// Congestion control on clean paths.
 pub(super) const CLEAN: &str = "cubic";
+/// Congestion control on lossy paths.
 pub(super) const LOSSY: &str = "bbr";
 
-/// From this round trip on a lane starts with [`LOSSY`]. Microseconds.
+/// From this round trip on, a lane starts with [`LOSSY`]. Microseconds.
 const LONG_US: u64 = 50_000;
 
-/// Whether a path of this round trip is better served by [`LOSSY`] from the start.
+/// Whether a lane on this path starts with [`LOSSY`].
 pub(super) fn is_long(sample: Sample) -> bool {
     sample.rtt_us >= LONG_US
 }
 
-/// From this round trip on losses cost TCP more than packets of our own cost the processor.
-/// Microseconds.
+/// From this round trip on, losses cost TCP more than UDP costs the processor. Microseconds.
 const REPAIR_US: u64 = 5_000;
 
-/// Whether the path, if it loses packets, is better served by UDP.
+/// Whether UDP does better on this path if it loses packets.
 pub(super) fn is_slow_to_repair(sample: Sample) -> bool {
     sample.rtt_us >= REPAIR_US
 }
 
-/// What the kernel says of a lane (`tcpi_rtt`, `tcpi_data_segs_out` and `tcpi_total_retrans` of
+/// The kernel's counts for a lane that tell of its path (`tcpi_rtt`, `tcpi_data_segs_out` and `tcpi_total_retrans` of
 /// `tcp(7)`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     pub(super) rtt_us: u64,
-    /// Packets with data, those sent again included.
+    /// Packets with data, including retransmissions.
     pub(super) packets: u64,
     pub(super) retransmissions: u64,
 }
 
-/// What the kernel says of a lane, for whoever chooses its congestion control, and for the engine.
+/// All that the kernel says of a lane, for the choice of its congestion control and for the engine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
     pub(super) path: Sample,
     pub(super) lane: LaneSample,
-    /// What has arrived, in order or not. Bytes.
+    /// Bytes that have arrived, in order or not.
     pub(super) arrived: u64,
-    /// Sent, and not known to have arrived. Bytes.
+    /// Sent and unacknowledged. Bytes.
     pub(super) in_flight: u64,
-    /// The least round trip. Microseconds.
+    /// The shortest round trip. Microseconds.
     pub(super) least_rtt_us: u64,
-    /// What was delivered of late. Bytes/s.
+    /// The recent delivery rate. Bytes/s.
     pub(super) rate: u64,
 }
 
-/// What was seen of a lane.
+/// The last sample of a lane.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     least_rtt_us: Option<u64>,
@@ -81,17 +80,17 @@ pub(super) struct Trace {
     retransmissions: u64,
 }
 
-/// What all lanes to one host tell of the path to it: each alone sees too little.
+/// Judges the path to one host by the losses of all lanes to it. Each lane alone sees too little.
 #[derive(Debug, Default)]
-pub(super) struct Judge {
+pub(super) struct PathJudge {
     evidence: i32,
-    /// Packets since the last one that was lost without a queue.
+    /// Packets since the last loss without a queue.
     clean: u64,
 }
 
-impl Judge {
-    /// Takes note of a sample of a lane that was seen as `trace`.
-    pub(super) fn hear(&mut self, trace: &mut Trace, sample: Sample) {
+impl PathJudge {
+    /// Takes in a sample of a lane. `trace` is the lane's last one.
+    pub(super) fn on_sample(&mut self, trace: &mut Trace, sample: Sample) {
         let least = trace.least_rtt_us.map_or(sample.rtt_us, |least| least.min(sample.rtt_us));
         trace.least_rtt_us = Some(least);
         let lost = sample.retransmissions.saturating_sub(trace.retransmissions);
@@ -107,7 +106,7 @@ impl Judge {
         }
     }
 
-    /// Whether the path has proved to lose packets by itself.
+    /// Whether the path loses packets by itself.
     pub(super) fn is_lossy(&self) -> bool {
         self.evidence >= EVIDENCE
     }
@@ -120,11 +119,11 @@ mod tests {
     /// Samples of one lane after another, 100 packets apart, each a round trip and all
     /// retransmissions so far.
     fn verdict(lanes: &[&[(u64, u64)]]) -> bool {
-        let mut judge = Judge::default();
+        let mut judge = PathJudge::default();
         for lane in lanes {
             let mut trace = Trace::default();
             for (&(rtt_us, retransmissions), packets) in lane.iter().zip((100..).step_by(100)) {
-                judge.hear(&mut trace, Sample { rtt_us, packets, retransmissions });
+                judge.on_sample(&mut trace, Sample { rtt_us, packets, retransmissions });
             }
         }
         judge.is_lossy()
@@ -154,20 +153,20 @@ mod tests {
 
     #[test]
     fn a_path_that_loses_nothing_for_long_is_clean_again() {
-        let (mut judge, mut trace) = (Judge::default(), Trace::default());
+        let (mut judge, mut trace) = (PathJudge::default(), Trace::default());
         let mut seen = (0, 0);
-        let mut hear = |packets: u64, lost: u64, rtt_us| {
+        let mut on_sample = |packets: u64, lost: u64, rtt_us| {
             seen = (seen.0 + packets, seen.1 + lost);
-            judge.hear(&mut trace, Sample { rtt_us, packets: seen.0, retransmissions: seen.1 });
+            judge.on_sample(&mut trace, Sample { rtt_us, packets: seen.0, retransmissions: seen.1 });
             judge.is_lossy()
         };
-        assert!((0..EVIDENCE).map(|_| hear(100, 1, 24_000)).last().expect("some"));
-        // What a queue of our own takes proves nothing either way.
-        assert!(hear(CLEAN_PACKETS / 2, 50, 48_000));
-        assert!(hear(100, 1, 24_000), "one that is lost keeps it so");
-        assert!(hear(CLEAN_PACKETS - 1, 0, 24_000));
-        assert!(!hear(1, 0, 24_000));
-        assert!(!hear(100, 1, 24_000), "and it takes as much evidence as before");
+        assert!((0..EVIDENCE).map(|_| on_sample(100, 1, 24_000)).last().expect("some"));
+        // Delay from our own queue proves nothing.
+        assert!(on_sample(CLEAN_PACKETS / 2, 50, 48_000));
+        assert!(on_sample(100, 1, 24_000), "one that is lost keeps it so");
+        assert!(on_sample(CLEAN_PACKETS - 1, 0, 24_000));
+        assert!(!on_sample(1, 0, 24_000));
+        assert!(!on_sample(100, 1, 24_000), "and it takes as much evidence as before");
     }
 
     #[test]

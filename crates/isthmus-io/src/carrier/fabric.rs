@@ -11,7 +11,7 @@ use super::memory::{Memory, MemoryLane};
 use super::tcp::{Paths, TcpLane};
 use super::{Settled, Transfer};
 
-/// A lane whose neighbour may offer, or be offered, a fabric.
+/// A TCP lane whose ends negotiate shared memory or a fabric.
 #[derive(Debug)]
 pub(crate) struct FabricLane {
     tcp: TcpLane,
@@ -20,26 +20,26 @@ pub(crate) struct FabricLane {
 
 #[derive(Debug)]
 enum State {
-    /// To an address of this host, or not.
+    /// `near`: to an address of this host.
     Connecting {
         near: bool,
     },
     Meeting(Meeting<Agreed>),
-    /// It stays TCP: to become that by [`FabricLane::into_tcp`].
+    /// It stays TCP ([`FabricLane::into_tcp`]).
     Straight,
-    /// It goes by this link of [`Memory`]: to become that by [`FabricLane::into_memory`].
+    /// It moves to this link of [`Memory`] ([`FabricLane::into_memory`]).
     Shared(usize),
-    /// The connection is only its sign of life.
+    /// It has moved to a fabric; the connection only shows that the other end lives.
     Moved(Pipe),
 }
 
 impl FabricLane {
-    /// A lane that is being connected; `near` where that is to an address of this host.
+    /// A lane that is being connected. `near` says that the address is of this host.
     pub(super) fn dialled(tcp: TcpLane, near: bool) -> Self {
         Self { tcp, state: State::Connecting { near } }
     }
 
-    /// A lane that came in.
+    /// An incoming lane.
     pub(super) fn accepted(tcp: TcpLane) -> Self {
         Self { tcp, state: State::Meeting(Meeting::of_accepted()) }
     }
@@ -54,7 +54,7 @@ impl FabricLane {
         matches!(self.state, State::Shared(_))
     }
 
-    /// The lane by shared memory that the ends agreed upon.
+    /// The lane by shared memory that the ends agreed on.
     pub(super) fn into_memory(self, memory: &mut Memory) -> Option<MemoryLane> {
         match self.state {
             State::Shared(link) => MemoryLane::new(self.tcp, link, memory),
@@ -98,7 +98,7 @@ impl FabricLane {
         Ok(Settled::Yes)
     }
 
-    /// The connection is readable.
+    /// Tells that the connection is readable.
     pub(super) fn stir(&mut self, hubs: &mut Hubs) {
         if let State::Moved(pipe) = self.state {
             hubs.stir(pipe);
@@ -142,7 +142,7 @@ impl FabricLane {
         self.tcp.rtt_us()
     }
 
-    /// The lane is over.
+    /// Releases what the lane holds: it has ended.
     pub(super) fn release(&mut self, mut at: Grounds<'_>) {
         match &mut self.state {
             State::Meeting(meeting) => meeting.call_off(&mut at),

@@ -1,4 +1,4 @@
-//! What a lane may move to: shared memory, and a site's fabrics.
+//! The local fabrics that a TCP lane may move to: shared memory, or one of the site's fabrics.
 
 use std::fmt::Arguments;
 use std::os::fd::OwnedFd;
@@ -7,15 +7,15 @@ use isthmus_fabric::{FabricError, Ground, Hubs, Pipe, Taken, Way};
 
 use super::memory::{self, Memory};
 
-/// What two ends agreed upon.
+/// The agreement of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Agreed {
     Fabric(Pipe),
-    /// A link's number ([`Memory`]).
+    /// Index of a link in [`Memory`].
     Memory(usize),
 }
 
-/// See the module. Memory goes before fabrics.
+/// Offers and takes shared memory and fabrics. Shared memory goes first.
 #[derive(Debug)]
 pub(super) struct Grounds<'a> {
     pub(super) hubs: &'a mut Hubs,
@@ -68,7 +68,7 @@ impl Ground for Grounds<'_> {
     fn is_proved(&mut self, pipe: Agreed) -> bool {
         match pipe {
             Agreed::Fabric(pipe) => Ground::is_proved(self.hubs, pipe),
-            // That it was found proves it.
+            // A process that found the memory has proved that it is on this host.
             Agreed::Memory(_) => true,
         }
     }

@@ -1,5 +1,5 @@
-//! How fast lanes by TCP may send where an administrator says so (`rate_limit`): those that carry have an equal
-//! part each, which the kernel keeps to. Lanes by UDP keep to theirs by themselves ([`isthmus_udp::Cap`]).
+//! Enforces the administrator's `rate_limit` on TCP lanes. Lanes that carry data have equal parts, and the kernel paces
+//! each. UDP lanes enforce theirs themselves ([`isthmus_udp::Cap`]).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 use super::congestion::LOOK_MS;
 use crate::settings::RateLimits;
 
-/// A lane that carries is looked at again before so many looks are due, and what the kernel has of it is sent.
+/// A lane counts as carrying for this many looks after the last one. Count.
 const LOOKS: u64 = 3;
-/// Most that the kernel may have of it meanwhile. Bytes.
+/// And for the time that the kernel needs to send this much at the lane's rate. Bytes: the most that it may hold.
 const HELD: u64 = 256 << 10;
 
-/// What lanes by TCP share of it.
+/// The limits, and the TCP lanes that share each.
 #[derive(Debug)]
 pub(super) struct Limit {
     limits: RateLimits,
-    /// By entry: lanes, by their descriptors, and until when each counts.
+    /// For each entry of the setting: lanes, by descriptor, and until when each counts.
     carrying: HashMap<usize, HashMap<RawFd, Instant>>,
 }
 
@@ -27,8 +27,8 @@ impl Limit {
         Self { limits, carrying: HashMap::new() }
     }
 
-    /// What a lane to `host` that carries may send, where so many endpoints of this host use the path; `None` where
-    /// nothing limits it. Bytes/s.
+    /// What a carrying lane to `host` may send while `endpoints` endpoints of this host use the path. Bytes/s; `None`:
+    /// no limit.
     pub(super) fn part(&mut self, now: Instant, host: IpAddr, lane: RawFd, endpoints: u32) -> Option<u64> {
         self.part_for(now, (host, lane, endpoints), |part| {
             let sent_in_us = (u128::from(HELD) * 1_000_000 / u128::from(part)) as u64;
@@ -36,12 +36,12 @@ impl Limit {
         })
     }
 
-    /// The same of a lane that has come up and may never carry: it counts until those that do look again.
+    /// The same for a lane that has just come up and may never carry data. It counts until the next look at the others.
     pub(super) fn first_part(&mut self, now: Instant, host: IpAddr, lane: RawFd) -> Option<u64> {
         self.part_for(now, (host, lane, 1), |_| Duration::from_millis(LOOK_MS))
     }
 
-    /// The part of a lane, which counts for so long.
+    /// The part of a lane, which counts for the time that `counts` gives.
     fn part_for(
         &mut self,
         now: Instant,

@@ -1,24 +1,23 @@
 //! Carriers: what moves a lane's bytes, and what the shell asks of it.
 //!
-//! A carrier is a stream of bytes in both directions. It is *settled* once it can carry;
-//! until then, and while the shell waits to write, its descriptor's events lead to
-//! [`Carrier::settle`] and to another attempt. What lanes of one kind share (what is known of
-//! paths; descriptors, buffers and timers that no single lane has) is in [`Carriers`].
+//! A carrier is a stream of bytes in both directions. It is *settled* once it can carry data. Until then, the events of
+//! its descriptor lead to [`Carrier::settle`]. [`Carriers`] has what lanes share: knowledge about paths, and
+//! descriptors, buffers and timers that belong to no single lane.
 
+mod buffers;
 mod congestion;
 mod fabric;
 mod grounds;
-mod held;
 mod limit;
 mod memory;
-mod neighbours;
 mod pace;
-mod plain;
+mod path_sharing;
 mod race;
 mod sealed;
 mod tcp;
 mod tls;
 mod udp;
+mod unencrypted;
 
 use std::fmt::Arguments;
 use std::io;
@@ -38,15 +37,15 @@ use crate::log::info_log;
 use crate::poller::Ready;
 use crate::settings::{Admission, Encrypt, Protocols, Transport};
 use crate::{Settings, ledger};
+use buffers::SharedBuffers;
 use fabric::FabricLane;
 use grounds::Grounds;
-use held::Held;
 use limit::Limit;
 use memory::Memory;
 pub use memory::foreign::read_any_ring;
 pub use memory::try_shared_memory;
-pub(crate) use memory::{MemoryLane, NAME as MEMORY, RECORD_MAX, Shown, Sleeper, Spot};
-use neighbours::Neighbours;
+pub(crate) use memory::{MemoryLane, NAME as MEMORY, RECORD_MAX, ShownRegion, Sleeper, Spot};
+use path_sharing::PathSharing;
 use race::{RaceLane, Winner};
 use sealed::SealedLane;
 use tcp::{Looked, Paths, Weakness};
@@ -56,83 +55,82 @@ pub(crate) use tls::{PROTOCOLS, Tls, Untrusted};
 use udp::Known;
 pub(crate) use udp::{Outdone, Udp, UdpLane};
 
-/// What a read or write came to.
+/// The result of a read or write.
 #[derive(Debug)]
 pub(crate) enum Transfer {
-    /// So many bytes; of a read, 0 is the end of the stream.
+    /// The number of bytes; for a read, 0 is the end of the stream.
     Bytes(usize),
     /// Nothing now.
     Blocked,
     Failed(io::Error),
 }
 
-/// What a look at a lane's path shows that is new.
+/// New measurements of a lane's path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PathNews {
-    /// What the kernel says of a lane by TCP, now and then.
+    /// The kernel's counts for a TCP lane, every 100 ms.
     pub(crate) sample: Option<LaneSample>,
-    /// Another lane to there would go by UDP and do better.
+    /// Another lane to the same host would go by UDP and do better.
     pub(crate) outdone: bool,
-    /// The least round trip, where it is less than before. Microseconds.
+    /// The shortest round trip, if it is shorter than before. Microseconds.
     pub(crate) rtt_us: Option<u64>,
 }
 
-/// Whether a carrier can carry.
+/// Whether a carrier can carry data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
     Yes,
-    /// Not yet: to be asked again when its descriptor is readable, or, if so, writable.
+    /// Not yet: ask again when its descriptor is readable or, with `until_writable`, writable.
     Not {
         until_writable: bool,
     },
 }
 
-/// What carries one lane.
+/// The carrier of one lane.
 #[derive(Debug)]
 pub(crate) enum Carrier {
     /// A TCP connection from end to end.
     Tcp(TcpLane),
-    /// One that may move to shared memory or a fabric.
+    /// A TCP connection that may move to shared memory or a fabric.
     Fabric(Box<FabricLane>),
     /// Shared memory.
     Memory(Box<MemoryLane>),
     /// A stream of packets, by UDP or Ethernet.
     Udp(UdpLane),
-    /// One of both, and it is not yet known which.
+    /// TCP or UDP; it is not known yet which.
     Race(Box<RaceLane>),
     /// An encrypted TCP connection from end to end.
     Tls(Box<TlsLane>),
-    /// One of the others, sealed with keys that only the two ends have.
+    /// One of the other kinds, sealed with keys that only the two ends have.
     Sealed(Box<SealedLane>),
-    /// A TCP connection that came in and may be encrypted; taken when that is known.
+    /// An incoming TCP connection that may be encrypted; `None` once that is known.
     Arrived(Option<TcpLane>),
 }
 
-/// Whether what a lane carries is to be sealed.
+/// Whether to seal what a lane carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sealing {
     No,
     /// If it leaves the subnet.
     Outside,
     Yes,
-    /// It need not be: nobody else can read or alter it.
+    /// Not needed: nobody else can read or alter it.
     Private,
 }
 
-/// Who is at a lane's other end.
+/// The identity of a lane's other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Neighbour {
-    /// Nobody has shown who.
+    /// It has not shown who it is.
     Unknown,
-    /// A router of the settings'.
+    /// A router that the settings name.
     Router,
-    /// Somebody of this AS.
+    /// An endpoint of this AS, by its certificate.
     Of(AsId),
 }
 
 impl Carrier {
-    /// The descriptor whose events concern this lane, if it has one of its own. Its end is the
-    /// lane's end.
+    /// The lane's own descriptor, if it has one. If the connection ends, so does the lane.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Tcp(lane) => Some(lane.fd()),
@@ -146,11 +144,10 @@ impl Carrier {
         }
     }
 
-    /// Goes on with whatever has to be done before the first byte. `index` is the lane's, for
-    /// [`Carriers::turn`].
+    /// Continues what has to be done before the first byte. `index` is the lane's, for [`Carriers::run_pass`].
     ///
     /// # Errors
-    /// The system's, such as `ConnectionRefused`: the lane is over then.
+    /// The system's, such as `ConnectionRefused`. The lane has ended then.
     pub(crate) fn settle(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
         match self {
             Self::Tcp(lane) => lane.settle(&mut shared.paths),
@@ -163,29 +160,28 @@ impl Carrier {
         }
     }
 
-    /// Whether what comes, and room to write, show by [`Carriers::turn`] and not by the
-    /// descriptor.
-    pub(crate) fn is_turned(&self) -> bool {
+    /// Whether [`Carriers::run_pass`], and not the descriptor, tells that the lane is readable or writable.
+    pub(crate) fn is_polled(&self) -> bool {
         match self {
             Self::Tcp(_) => false,
             Self::Fabric(lane) => lane.has_moved(),
-            Self::Sealed(lane) => lane.inner.is_turned(),
+            Self::Sealed(lane) => lane.inner.is_polled(),
             Self::Udp(_) | Self::Memory(_) => true,
             Self::Race(_) | Self::Tls(_) | Self::Arrived(_) => false,
         }
     }
 
-    /// Whether this lane alone uses all that the path has.
+    /// Whether this lane alone fills its path.
     pub(crate) fn fills_path(&self) -> bool {
         matches!(self, Self::Udp(_))
     }
 
-    /// Whether others carry as much as cheaply, so that it is to leave bulk to them though it fills its path.
+    /// Whether it leaves bulk data to TCP lanes although it fills its path, since those cost less processor time.
     pub(crate) fn rests(&self, shared: &Carriers) -> bool {
         matches!(self, Self::Udp(lane) if shared.udp.as_ref().is_some_and(|udp| lane.rests(udp)))
     }
 
-    /// The descriptor is readable.
+    /// Tells that the lane's descriptor is readable.
     pub(crate) fn stir(&mut self, shared: &mut Carriers) {
         match self {
             Self::Fabric(lane) => lane.stir(&mut shared.hubs),
@@ -195,7 +191,7 @@ impl Carrier {
         }
     }
 
-    /// The lane by shared memory, if it is one: whoever turns the shell looks after that.
+    /// The lane by shared memory, if it is one. The driving thread looks after those itself.
     pub(crate) fn memory(&mut self) -> Option<&mut MemoryLane> {
         match self {
             Self::Memory(lane) => Some(lane),
@@ -235,7 +231,7 @@ impl Carrier {
     ///
     /// # Safety
     /// Every piece is valid for reading until it counts as written or the lane is released. What is lent is so, and does not
-    /// change, until [`Carrier::take_returned`] has counted its batch where [`Carrier::borrows`] says that it is in use.
+    /// change, until [`Carrier::take_returned`] has counted its batch where [`Carrier::close_batch`] says that it is in use.
     pub(crate) unsafe fn write(
         &mut self,
         pieces: &mut [libc::iovec],
@@ -262,17 +258,17 @@ impl Carrier {
         }
     }
 
-    /// A batch was written whole. Whether what of it was lent is still in use.
-    pub(crate) fn borrows(&mut self, shared: &Carriers) -> bool {
+    /// Closes a batch that was written whole. True if lent memory of it is still in use.
+    pub(crate) fn close_batch(&mut self, shared: &Carriers) -> bool {
         match self {
-            Self::Udp(lane) => shared.udp.as_ref().is_some_and(|udp| lane.borrows(udp)),
-            Self::Memory(lane) => lane.borrows(),
+            Self::Udp(lane) => shared.udp.as_ref().is_some_and(|udp| lane.close_batch(udp)),
+            Self::Memory(lane) => lane.close_batch(),
             _ => false,
         }
     }
 
-    /// How many batches of those that it [borrowed](Carrier::borrows), the oldest first, are of no more use since this was last
-    /// asked, and whether there are others.
+    /// How many [borrowed](Carrier::borrows) batches, the oldest first, are no longer used since the last call; and
+    /// whether there are others.
     pub(crate) fn take_returned(&mut self) -> (usize, bool) {
         match self {
             Self::Udp(lane) => lane.take_returned(),
@@ -281,7 +277,7 @@ impl Carrier {
         }
     }
 
-    /// Of all batches that it ever borrowed the first so many are wanted back, at once.
+    /// Copies what is still needed of the first `batches` batches that it ever borrowed, and returns them.
     pub(crate) fn recall(&mut self, batches: u64, shared: &mut Carriers) {
         match self {
             Self::Udp(lane) => shared.udp.iter_mut().for_each(|udp| lane.recall(batches, udp)),
@@ -303,18 +299,18 @@ impl Carrier {
         }
     }
 
-    /// What it was given and has not delivered goes another way: once it is dropped, the kernel is not to send it.
+    /// Makes the kernel drop unsent data when the lane is closed: that data goes by other lanes.
     pub(crate) fn discard(&mut self) {
         match self {
             Self::Tcp(lane) => lane.discard(),
             Self::Tls(lane) => lane.discard(),
             Self::Sealed(lane) => lane.inner.discard(),
-            // Of these none holds much; one by UDP looks after itself.
+            // These hold little; a UDP lane drops its data itself.
             Self::Fabric(_) | Self::Memory(_) | Self::Udp(_) | Self::Race(_) | Self::Arrived(_) => {}
         }
     }
 
-    /// Gives back what it has of what lanes share; to be called before it is dropped.
+    /// Returns what it holds of the shared state. Call it before the carrier is dropped.
     pub(crate) fn release(&mut self, shared: &mut Carriers) {
         match self {
             Self::Tcp(_) | Self::Tls(_) | Self::Arrived(_) => {}
@@ -326,7 +322,7 @@ impl Carrier {
         }
     }
 
-    /// What it goes by, for people.
+    /// Name of the carrier, for people.
     pub(crate) fn name<'a>(&'a self, shared: &'a Carriers) -> &'a str {
         match self {
             Self::Tcp(_) => "TCP",
@@ -343,7 +339,7 @@ impl Carrier {
         }
     }
 
-    /// What carries it, as the engine counts it.
+    /// The carrier, as the engine counts it.
     pub(crate) fn kind(&self) -> LaneKind {
         match self {
             Self::Tcp(_) | Self::Race(_) | Self::Tls(_) | Self::Arrived(_) => LaneKind::Tcp,
@@ -354,7 +350,7 @@ impl Carrier {
         }
     }
 
-    /// Round trip to the neighbour; `None` where it is not known. Microseconds.
+    /// Round trip to the neighbour; `None` if it is not known. Microseconds.
     pub(crate) fn rtt_us(&self, shared: &Carriers) -> Option<u64> {
         match self {
             Self::Tcp(lane) => lane.rtt_us(),
@@ -367,7 +363,7 @@ impl Carrier {
         }
     }
 
-    /// Who is at the other end has proved who it is.
+    /// The other end has authenticated.
     pub(crate) fn admitted(&self, shared: &mut Carriers) {
         match (self, &mut shared.udp) {
             (Self::Udp(lane), Some(udp)) => udp.admit_lane(lane),
@@ -376,7 +372,7 @@ impl Carrier {
         }
     }
 
-    /// The host that a lane came in from.
+    /// The host that an incoming lane came from.
     pub(crate) fn host(&self) -> Option<IpAddr> {
         match self {
             Self::Tcp(lane) => lane.peer_ip(),
@@ -389,7 +385,7 @@ impl Carrier {
         }
     }
 
-    /// Who is at the other end, of a lane that is settled.
+    /// The identity of the other end of a settled lane.
     pub(crate) fn neighbour(&self, shared: &Carriers) -> Neighbour {
         let of = match self {
             Self::Sealed(lane) => return lane.inner.neighbour(shared),
@@ -403,7 +399,7 @@ impl Carrier {
         of.map_or(Neighbour::Unknown, Neighbour::Of)
     }
 
-    /// Takes up what lanes are made of from now on in place of `former`, where the lane itself has to.
+    /// Applies changed protocols to the lane, if that is the lane's business. `former` are those before.
     pub(crate) fn follow(&mut self, shared: &Carriers, former: &Protocols) {
         match self {
             Self::Tcp(lane) => lane.follow(&shared.paths, &former.tcp),
@@ -413,7 +409,7 @@ impl Carrier {
         }
     }
 
-    /// Looks at the path of a lane that is kept busy, and suits the lane to it.
+    /// Measures the path of a busy lane, and adapts the lane to it.
     pub(crate) fn look(&mut self, shared: &mut Carriers) -> PathNews {
         let looked = match self {
             Self::Tcp(lane) => lane.look(&mut shared.paths),
@@ -427,7 +423,7 @@ impl Carrier {
         };
         if let (Some(Looked { host: Some(host), arrived, idled, .. }), Some(udp)) = (&looked, &mut shared.udp)
         {
-            udp.hear_bulk_by_tcp(*host, *arrived, *idled);
+            udp.on_tcp_bulk(*host, *arrived, *idled);
         }
         let weakness = looked.as_ref().and_then(|looked| looked.weakness);
         let sample = looked.and_then(|looked| looked.lane);
@@ -435,17 +431,17 @@ impl Carrier {
         PathNews { sample, outdone, rtt_us: None }
     }
 
-    /// What is to become of this lane, whose round trip in microseconds is known or not: whether what it carries is sealed.
+    /// Whether to seal what this lane carries. `rtt_us` is its round trip, if known.
     pub(crate) fn sealing(&self, rtt_us: Option<u64>, shared: &Carriers) -> Sealing {
         let by_setting = match shared.encrypt {
             Encrypt::Never => Sealing::No,
             Encrypt::Always => Sealing::Yes,
-            Encrypt::Far if rtt_us.is_some_and(|rtt| rtt >= plain::FAR_US) => Sealing::Yes,
+            Encrypt::Far if rtt_us.is_some_and(|rtt| rtt >= unencrypted::FAR_US) => Sealing::Yes,
             Encrypt::Far => Sealing::Outside,
         };
         match self {
             Self::Tcp(_) | Self::Fabric(_) => by_setting,
-            // Nothing else would keep strangers from adding packets.
+            // Nothing else would keep strangers from injecting packets.
             Self::Udp(lane) if shared.udp.as_ref().is_some_and(|udp| lane.peer_as(udp).is_none()) => {
                 Sealing::Yes
             }
@@ -454,8 +450,8 @@ impl Carrier {
         }
     }
 
-    /// Both ends share a secret, or will once what is written now has arrived. What carries the lane, of this index, comes
-    /// to be sealed by it; false where that cannot be.
+    /// Makes the lane a sealed one, with keys from a secret that both ends have, or will have once what is written now
+    /// has arrived. False if this carrier cannot be sealed.
     pub(crate) fn share(
         &mut self,
         secret: &Secret,
@@ -475,15 +471,15 @@ impl Carrier {
         true
     }
 
-    /// Our greeting is written: all that follows is sealed, where that is agreed upon.
+    /// Seals everything that is written from now on, since our greeting is written. Does nothing on an unsealed lane.
     pub(crate) fn seal_outward(&mut self) {
         if let Self::Sealed(lane) = self {
             lane.seal_outward();
         }
     }
 
-    /// The peer's greeting is understood: all that comes is sealed, where that is agreed upon, and so are these bytes, which
-    /// have come already. True if so.
+    /// Opens everything that comes from now on, beginning with these bytes, since the peer's greeting is decoded.
+    /// False on an unsealed lane.
     pub(crate) fn open_inward(&mut self, came: &[u8], shared: &mut Carriers) -> bool {
         match self {
             Self::Sealed(lane) => {
@@ -494,8 +490,7 @@ impl Carrier {
         }
     }
 
-    /// Becomes a lane by shared memory where that is agreed upon, and a plain TCP lane where
-    /// nothing is.
+    /// Becomes a lane by shared memory if the ends agree on that, or a plain TCP lane if they agree on nothing.
     fn settle_fabric(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
         let Self::Fabric(lane) = self else { return Ok(Settled::Yes) };
         let grounds = Grounds { hubs: &mut shared.hubs, memory: &mut shared.memory };
@@ -512,7 +507,7 @@ impl Carrier {
         Ok(settled)
     }
 
-    /// Becomes what has won, once that is known.
+    /// Becomes the winner of the race, once that is known.
     fn settle_race(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
         let Carriers { paths, udp: Some(udp), tls, .. } = shared else { return Ok(Settled::Yes) };
         let Self::Race(lane) = self else { return Ok(Settled::Yes) };
@@ -526,7 +521,7 @@ impl Carrier {
         Ok(Settled::Yes)
     }
 
-    /// Once both sides know each other, whoever connected may come by UDP instead.
+    /// Continues the TLS handshake. After it, the side that connected may switch to UDP.
     fn settle_tls(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
         let (Self::Tls(lane), Carriers { paths, udp, tls: Some(tls), .. }) = (self, shared) else {
             return Err(io::ErrorKind::Unsupported.into());
@@ -540,8 +535,7 @@ impl Carrier {
         Ok(settled)
     }
 
-    /// Becomes an encrypted lane if it begins as one. Else it is refused by who reads it, with
-    /// a reason.
+    /// Becomes an encrypted lane if it begins as one. Else the engine will refuse it, with a reason.
     fn settle_arrived(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
         let (Self::Arrived(arrived), Some(tls)) = (&mut *self, &shared.tls) else { return Ok(Settled::Yes) };
         let Some(begins) = arrived.as_ref().map_or(Ok(None), tls::begins)? else {
@@ -557,39 +551,39 @@ impl Carrier {
     }
 }
 
-/// What the lanes of one endpoint share.
+/// The state that the lanes of one endpoint share.
 #[derive(Debug)]
 pub(crate) struct Carriers {
-    /// Address that we listen at.
+    /// The address that we listen at.
     own: IpAddr,
-    /// Address to connect from, where the user named an interface.
+    /// The address to connect from, if the user named an interface.
     from: Option<IpAddr>,
     transport: Transport,
-    /// The round trip from which on UDP carries, where nothing else is said.
+    /// UDP carries from this round trip on, unless something else is known of the host.
     udp_from: Duration,
-    /// Lanes carry before it is known by what they had better go, and so many bytes measure the path.
+    /// Set if lanes carry data before it is known whether UDP suits the path: the length of the packet train. Bytes.
     hurried: Option<u32>,
-    /// Who has to be reached by TCP.
+    /// The routers, which are reached by TCP only.
     routers: Vec<SocketAddr>,
     paths: Paths,
     hubs: Hubs,
     memory: Memory,
     news: Vec<News>,
     udp: Option<Udp>,
-    /// There if lanes that no router or fabric carries go within TLS.
+    /// Set if lanes without a router or fabric use TLS.
     tls: Option<Tls>,
-    /// Of lanes that are sealed.
-    sealed: Held,
+    /// Buffers of sealed lanes.
+    sealed: SharedBuffers,
     encrypt: Encrypt,
-    /// That they are plain is not worth saying.
-    plain_is_fine: bool,
-    /// What messages and lanes are made of: `udp` and `paths` have their parts, the engine has its own.
+    /// Plain lanes need no warning.
+    plain_allowed: bool,
+    /// The protocols that are set; `udp`, `paths` and the engine have copies of their parts.
     protocols: Protocols,
 }
 
 impl Carriers {
-    /// `own` is the address that we listen at, `from` the one to connect from where the user
-    /// named an interface; `udp` is there if lanes may go as packets, `tls` if they are encrypted.
+    /// `own` is the address that we listen at, `from` the one to connect from if the user named an interface. `udp`
+    /// is set if lanes may go as packets, `tls` if they use TLS.
     pub(crate) fn new(
         settings: &Settings,
         own: IpAddr,
@@ -613,7 +607,7 @@ impl Carriers {
             routers: settings.routers.0.clone(),
             paths: Paths::new(
                 protocols.tcp.clone(),
-                Neighbours::new(own, ledger),
+                PathSharing::new(own, ledger),
                 Limit::new(settings.rate_limit.clone()),
             ),
             hubs,
@@ -621,31 +615,31 @@ impl Carriers {
             news: Vec::new(),
             udp,
             tls,
-            sealed: Held::default(),
+            sealed: SharedBuffers::default(),
             encrypt: settings.encrypt,
-            plain_is_fine: settings.admission == Admission::Closed && settings.encrypt != Encrypt::Never,
+            plain_allowed: settings.admission == Admission::Closed && settings.encrypt != Encrypt::Never,
             protocols,
         }
     }
 
-    /// That lanes are plain is known, or what they carry is encrypted already: it is not worth saying.
-    pub(crate) fn let_plain(&mut self) {
-        self.plain_is_fine = true;
-        self.udp.iter_mut().for_each(Udp::let_plain);
+    /// Allows plain lanes without a warning.
+    pub(crate) fn allow_plain(&mut self) {
+        self.plain_allowed = true;
+        self.udp.iter_mut().for_each(Udp::allow_plain);
     }
 
-    /// Says where a lane that has come up by TCP is a plain one to a host that is far. One by UDP does so itself, once
-    /// it knows its round trip; routers encrypt between sites.
+    /// Warns if a TCP lane that has come up is a plain one to a far host. A UDP lane does so itself, once it knows its
+    /// round trip. Routers encrypt between sites.
     pub(crate) fn tell_if_plain(&self, carrier: &Carrier) {
         if let Carrier::Tcp(lane) = carrier
             && let (Some(host), Some(rtt_us)) = (lane.peer_ip(), lane.rtt_us())
-            && !(self.plain_is_fine || self.is_router(host) || self.is_near(host))
+            && !(self.plain_allowed || self.is_router(host) || self.is_near(host))
         {
-            plain::tell(host, rtt_us);
+            unencrypted::warn(host, rtt_us);
         }
     }
 
-    /// The setting that says what lanes go by, for people.
+    /// The value of the setting `transport`, for people.
     pub(crate) fn transport(&self) -> &'static str {
         self.transport.name()
     }
@@ -658,22 +652,22 @@ impl Carriers {
         self.routers.iter().any(|router| router.ip() == host)
     }
 
-    /// What lanes by UDP were made up of, and how many.
+    /// The compositions of UDP lanes, and how many lanes had each.
     pub(crate) fn udp_protocols(&self) -> Vec<(Composition, u64)> {
         self.udp.as_ref().map_or_else(Vec::new, |udp| udp.chosen().to_vec())
     }
 
-    /// What lanes of packets are called, if there are any.
+    /// The name of lanes of packets, if there are any.
     pub(crate) fn packets_name(&self) -> &'static str {
         self.udp.as_ref().map_or("UDP", Udp::name)
     }
 
-    /// What messages and lanes are made of from now on.
+    /// The protocols that messages and lanes are made of.
     pub(crate) fn protocols(&self) -> &Protocols {
         &self.protocols
     }
 
-    /// Makes lanes of these from now on; what it was until then.
+    /// Makes lanes of these protocols from now on; returns those before.
     pub(crate) fn set_protocols(&mut self, protocols: Protocols) -> Protocols {
         self.udp.iter_mut().for_each(|udp| udp.set_protocols(protocols.udp.clone()));
         self.paths.set_congestion(protocols.tcp.clone());
@@ -685,12 +679,12 @@ impl Carriers {
         self.udp.is_some()
     }
 
-    /// Why a fabric that lanes went by has failed, if one has.
+    /// Why a fabric that carried lanes has failed, if one has.
     pub(crate) fn fabric_failure(&self) -> Option<&str> {
         self.hubs.failure()
     }
 
-    /// Packets that were passed over.
+    /// Packets that were dropped.
     pub(crate) fn dropped(&self) -> Dropped {
         self.udp.as_ref().map_or_else(Dropped::default, Udp::dropped)
     }
@@ -699,13 +693,14 @@ impl Carriers {
         self.udp.as_mut().ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
-    /// The first words to a host of which nothing is known do not wait until it is, and `train` bytes behind them
-    /// measure the path.
+    /// Makes lanes to unknown hosts carry data at once by UDP, with a packet train of `train` bytes that measures
+    /// the path.
     pub(crate) fn hurry(&mut self, train: u32) {
         self.hurried = Some(train);
     }
 
-    /// Starts to connect to `to`, where an endpoint with this key listens; with none, one that admits everybody, or a router.
+    /// Starts to connect to `to`. `key` is that of the endpoint there; none for an endpoint that admits everybody, and
+    /// for a router.
     pub(crate) fn dial(&mut self, to: SocketAddr, key: &Key) -> io::Result<Carrier> {
         let by = self.way_to(to);
         let by_tcp = if to.ip() == self.own { for_tcp(to) } else { to };
@@ -725,7 +720,7 @@ impl Carriers {
             && let Some(train) = self.hurried
             && let Some(udp) = &mut self.udp
         {
-            return Ok(Carrier::Udp(udp.try_out(to, key, self.udp_from, train)));
+            return Ok(Carrier::Udp(udp.dial_provisionally(to, key, self.udp_from, train)));
         }
         let lane = TcpLane::dial(by_tcp, self.from)?;
         if by.is_none_or(|by| by == Known::Wanted)
@@ -748,8 +743,8 @@ impl Carriers {
         })
     }
 
-    /// Further lanes to this host go by UDP, which does better there, if they may and it gets through. Whether they are
-    /// to be tried.
+    /// Makes further lanes to this host go by UDP, since TCP is weak there. True if they should be dialled: UDP is
+    /// allowed, and not known to be blocked.
     fn prefer_udp(&mut self, weakness: Weakness) -> bool {
         let Some(udp) = &mut self.udp else { return false };
         if self.transport != Transport::Auto || !self.hubs.is_off() {
@@ -760,8 +755,8 @@ impl Carriers {
             Weakness::Overflows { host, .. } => (host, "bursts by TCP overflow the queue of a short path"),
         };
         match weakness {
-            Weakness::Lossy(host) => udp.hear_lossy(host),
-            // Where the processor holds UDP up, TCP still does better.
+            Weakness::Lossy(host) => udp.on_lossy_path(host),
+            // If the processor limits UDP, TCP still does better.
             Weakness::Overflows { host, .. } if udp.rests(host) => return false,
             Weakness::Overflows { host, rate, rtt_us } => udp.suppose(host, rate, rtt_us),
         }
@@ -780,7 +775,7 @@ impl Carriers {
         ip.is_loopback() || ip == self.own
     }
 
-    /// By what a lane to `to` goes; `None` where that is to be found out.
+    /// The carrier of a lane to `to`; `None` if that must be found out.
     fn way_to(&self, to: SocketAddr) -> Option<Known> {
         let local = self.is_near(to.ip());
         let Some(udp) = &self.udp else { return Some(Known::Tcp) };
@@ -799,91 +794,92 @@ impl Carriers {
         udp.known(to.ip()).or(unknown)
     }
 
-    /// Takes a connection that came in.
+    /// Takes an incoming connection.
     pub(crate) fn accept(&mut self, socket: Socket) -> io::Result<Carrier> {
         let lane = TcpLane::accept(socket, &mut self.paths)?;
         if let (Some(udp), Some(host)) = (&mut self.udp, lane.peer_ip()) {
-            udp.hear_tcp(host);
+            udp.on_tcp_answer(host);
         }
         if self.tls.is_some() && !lane.peer_ip().is_some_and(|host| self.is_router(host)) {
             return Ok(Carrier::Arrived(Some(lane)));
         }
-        // An offer has to be answered even by who takes none.
+        // The peer may offer a fabric, and that offer has to be answered even if we take none.
         Ok(Carrier::Fabric(Box::new(FabricLane::accepted(lane))))
     }
 
-    /// A lane that came in, but not as a connection.
+    /// The next incoming lane by UDP or Ethernet.
     pub(crate) fn accept_turned(&mut self) -> Option<Carrier> {
         self.udp.as_mut()?.accept().map(Carrier::Udp)
     }
 
-    /// What whoever sleeps has to watch besides lanes' own descriptors; once it is readable,
-    /// [`Carriers::stir`] is to be called.
+    /// A descriptor that a sleeping thread has to watch beside those of lanes. Once it is readable, call
+    /// [`Carriers::stir`].
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.udp.as_ref().map(Udp::fd)
     }
 
-    /// See [`Carriers::fd`].
+    /// Tells that [`Carriers::fd`] is readable.
     pub(crate) fn stir(&mut self) {
         self.udp.iter_mut().for_each(Udp::stir);
     }
 
-    /// Whether all that carriers do shows at descriptors: then the shell need not ask for more.
+    /// Whether everything that carriers have to do shows at descriptors, so that the shell need not call
+    /// [`Carriers::run_pass`].
     pub(crate) fn is_plain(&self) -> bool {
         (self.hubs.is_off() || self.hubs.is_idle())
             && self.udp.as_ref().is_none_or(Udp::is_idle)
-            && self.tls.as_ref().is_none_or(|tls| tls.held.is_empty())
+            && self.tls.as_ref().is_none_or(|tls| tls.buffers.is_empty())
             && self.sealed.is_empty()
     }
 
-    /// Turns what lanes share, and adds to `ready` the lanes that this concerns, by index;
-    /// called once in a turn of the shell, before any lane is read.
-    pub(crate) fn turn(&mut self, ready: &mut Vec<Ready>) {
+    /// Drives what lanes share, and adds the lanes that this concerns to `ready`, by index. The shell calls it once in
+    /// a pass, before it reads any lane.
+    pub(crate) fn run_pass(&mut self, ready: &mut Vec<Ready>) {
         self.hubs.poll(&mut self.news);
         ready.extend(self.news.drain(..).map(|news| Ready {
             key: news.key,
             readable: news.readable,
             writable: news.writable,
         }));
-        self.udp.iter_mut().for_each(|udp| udp.turn(ready));
-        let held = self.tls.iter_mut().map(|tls| &mut tls.held).chain([&mut self.sealed]);
+        self.udp.iter_mut().for_each(|udp| udp.run_pass(ready));
+        let held = self.tls.iter_mut().map(|tls| &mut tls.buffers).chain([&mut self.sealed]);
         let read = |index: usize| Ready { key: index as u64, readable: true, writable: false };
-        ready.extend(held.flat_map(Held::take).map(read));
+        ready.extend(held.flat_map(SharedBuffers::take_readable).map(read));
     }
 
-    /// Lanes by index that are to rest from now on ([`Carrier::rests`]), or to carry again.
+    /// Lanes, by index, that rest from now on ([`Carrier::rests`]), or carry bulk data again.
     pub(crate) fn take_rested(&mut self) -> Vec<(usize, bool)> {
         self.udp.as_mut().map_or_else(Vec::new, Udp::take_rested)
     }
 
-    /// Sends what lanes were given and what may go now.
+    /// Sends what lanes were given, as far as it may go now.
     pub(crate) fn flush(&mut self) {
         self.udp.iter_mut().for_each(Udp::flush);
     }
 
-    /// Whoever turns the shell is about to sleep: from now on lanes' descriptors are to show
-    /// when [`Carriers::turn`] is wanted.
+    /// Prepares for a sleep of the driving thread: from now on, lanes' descriptors show when [`Carriers::run_pass`] is
+    /// needed.
     pub(crate) fn doze(&mut self) {
         self.hubs.doze();
     }
 
-    /// When [`Carriers::turn`] is wanted even without events.
+    /// When [`Carriers::run_pass`] is needed even without events.
     pub(crate) fn deadline(&mut self) -> Option<Duration> {
         if self.is_plain() {
             return None;
         }
         let udp = self.udp.as_mut().and_then(Udp::deadline);
-        let held = self.tls.as_ref().is_some_and(|tls| !tls.held.is_empty()) || !self.sealed.is_empty();
+        let held = self.tls.as_ref().is_some_and(|tls| !tls.buffers.is_empty()) || !self.sealed.is_empty();
         let held = held.then_some(Duration::ZERO);
         self.hubs.deadline().into_iter().chain(udp).chain(held).min()
     }
 
-    /// Whether what lanes were given before they ended has arrived.
+    /// Whether everything that ended lanes were given has arrived.
     pub(crate) fn is_settled(&mut self) -> bool {
         self.udp.as_mut().is_none_or(Udp::is_settled)
     }
 
-    /// Whether carriers hold something that was written and never sent.
+    /// Whether carriers hold data that was written and never sent.
     pub(crate) fn has_unsent(&self) -> bool {
         self.udp.as_ref().is_some_and(Udp::has_unsent)
     }

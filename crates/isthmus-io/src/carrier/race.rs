@@ -1,12 +1,12 @@
-//! Lanes that are dialled by TCP and by UDP, to see what the path is like.
+//! Lanes that are dialled by TCP and by UDP at once, to learn what the path is like.
 //!
-//! Where the round trip is short, TCP carries: it costs less of the processor, and repairs a
-//! loss soon enough. Where it is long, UDP, if it gets through; and also where lanes by TCP have
-//! found since that the path loses packets by itself (`congestion.rs`), or that it is a slow one whose short queue
-//! they overflow (`pace.rs`). What was found out holds
-//! for further lanes to that host. Plain lanes are dialled by both at once; of encrypted ones UDP
-//! takes its keys from the session on the TCP connection, and so comes after it, which pays on
-//! long paths only.
+//! If the round trip is short, TCP carries: it costs less processor time, and repairs a loss soon enough. If it is
+//! long, UDP carries, provided that it gets through. UDP also carries if TCP lanes have found that the path loses
+//! packets by itself (`congestion.rs`), or that it is slow and has a short queue that TCP overflows (`pace.rs`). The
+//! result is remembered for further lanes to that host.
+//!
+//! Plain lanes are dialled by both at the same time. An encrypted UDP lane takes its keys from the TLS session on the
+//! TCP connection, so it comes up later. That pays on long paths only.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,12 +18,12 @@ use super::tls::{Tls, TlsLane};
 use super::udp::{Known, Udp, UdpLane};
 use super::{Carrier, Settled};
 
-/// Encrypted lanes, whose UDP comes up a round trip later, go by UDP from this round trip on at least.
+/// Shortest round trip for encrypted lanes by UDP, which come up a round trip later.
 const LONG_SEALED: Duration = Duration::from_millis(150);
-/// How long UDP may take beyond TCP: so many times what that took, and at least so long.
-/// Either may have lost its first packet.
+/// How many times longer than TCP UDP may take to answer. Either may have lost its first packet.
 const GRACE_TIMES: u32 = 2;
-const GRACE_LEAST: Duration = Duration::from_millis(500);
+/// How much longer than TCP it may take at least.
+const MIN_GRACE: Duration = Duration::from_millis(500);
 
 /// A lane whose carrier is not yet chosen.
 #[derive(Debug)]
@@ -33,14 +33,14 @@ pub(crate) struct RaceLane {
     base: Option<Base>,
     /// `None` while it waits for keys.
     udp: Option<UdpLane>,
-    /// UDP carries however long the round trip is.
+    /// UDP carries whatever the round trip is.
     prefers_udp: bool,
-    /// From this round trip on UDP carries: it is up to speed within a few round trips, and endpoints of one
-    /// host plan for a path together, and lose nothing to a queue that they overfill. On shorter paths TCP does about
-    /// as well, and costs less of the processor.
+    /// UDP carries from this round trip on. It is up to speed within a few round trips, and endpoints of one host plan
+    /// for a path together and do not overfill its queue. On shorter paths TCP does about as well for less
+    /// processor time.
     long: Duration,
     since: Instant,
-    /// How long TCP took, once it can carry, and its round trip.
+    /// How long TCP took to connect, and its round trip, once it can carry data.
     connected: Option<(Duration, Duration)>,
 }
 
@@ -68,12 +68,12 @@ impl Base {
     }
 }
 
-/// What a race came to.
+/// The result of a race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Winner {
     Tcp,
     Udp,
-    /// To be asked again when the descriptor is readable, or, if so, writable.
+    /// Not known yet: ask again when the descriptor is readable or, with `until_writable`, writable.
     NotYet {
         until_writable: bool,
     },
@@ -90,7 +90,7 @@ impl RaceLane {
         Self::new(to, Base::Plain(tcp), Some(udp), prefers_udp, long)
     }
 
-    /// The same, encrypted.
+    /// As [`RaceLane::dial`], encrypted.
     pub(super) fn dial_sealed(to: SocketAddr, tls: TlsLane, prefers_udp: bool, long: Duration) -> Self {
         Self::new(to, Base::Tls(Box::new(tls)), None, prefers_udp, long.max(LONG_SEALED))
     }
@@ -110,7 +110,7 @@ impl RaceLane {
         self.udp.iter_mut().for_each(|lane| lane.release(udp));
     }
 
-    /// The carrier that was chosen; `None` if it was taken before.
+    /// The carrier that has won; `None` if it was taken before.
     pub(super) fn take_winner(&mut self, winner: Winner, udp: &mut Udp) -> Option<Carrier> {
         let base = self.base.take()?;
         if winner == Winner::Udp {
@@ -126,7 +126,7 @@ impl RaceLane {
         })
     }
 
-    /// Goes on.
+    /// Continues the race.
     ///
     /// # Errors
     /// As for [`TcpLane::settle`] and [`TlsLane::settle`].
@@ -158,7 +158,7 @@ impl RaceLane {
         }
         let Some((took, _)) = self.connected else { return Ok(Winner::NotYet { until_writable }) };
         if !by_udp {
-            // Others may have found more out since this one began.
+            // Other lanes may have found out more since this race began.
             if udp.known(host).is_none() {
                 udp.learn(
                     host,
@@ -168,15 +168,15 @@ impl RaceLane {
             }
             return Ok(Winner::Tcp);
         }
-        if self.since.elapsed() > took + (took * GRACE_TIMES).max(GRACE_LEAST) {
+        if self.since.elapsed() > took + (took * GRACE_TIMES).max(MIN_GRACE) {
             udp.learn(host, Known::Blocked, format_args!("{}", udp.advice()));
             return Ok(Winner::Tcp);
         }
         Ok(Winner::NotYet { until_writable: false })
     }
 
-    /// Goes on with the connection by TCP; true where that waits to be writable. Where it gives
-    /// keys and the path is long, UDP begins.
+    /// Continues the TCP connection. True if that waits to be writable. If it gives keys and the path is long, UDP
+    /// begins.
     fn settle_base(
         &mut self,
         index: usize,

@@ -1,7 +1,8 @@
-//! Lanes whose bytes are sealed by keys that only the two ends have: through routers too, and whatever carries them.
+//! Sealed lanes: their bytes are encrypted with keys that only the two ends have, through routers too, whatever carries
+//! them.
 //!
-//! A lane begins plain, with the greetings of both ends, by which they come to share a secret (`isthmus_proto`,
-//! `admission.rs`). What each sends behind its greeting is in records ([`isthmus_seal`]).
+//! A lane begins plain, with the greetings of both ends, which give them a common secret (`isthmus_proto`,
+//! `admission.rs`). What each end sends behind its greeting is in records ([`isthmus_seal`]).
 
 use std::io;
 use std::ops::Range;
@@ -11,40 +12,40 @@ use isthmus_seal::{Opener, RECORD_MAX, RECORD_OVERHEAD, Sealer, Secret};
 use super::{Carrier, Carriers, Transfer};
 use crate::log::{info_log, warn_sparingly};
 
-/// Room for what was read and is not yet opened. Bytes.
+/// Buffer for bytes that were read and not opened yet. Bytes.
 const READ_BYTES: usize = 128 << 10;
-/// So much is sealed at once. Bytes.
+/// Bytes that are sealed before they are sent.
 const SEAL_BYTES: usize = 128 << 10;
 
 /// A lane that is sealed behind its greetings.
 #[derive(Debug)]
 pub(crate) struct SealedLane {
-    /// What carries the records.
+    /// The stream that carries the records.
     pub(super) inner: Carrier,
-    /// What it goes by, for people.
+    /// Name of the carrier, for people.
     pub(super) name: String,
     index: usize,
     sealer: Sealer,
-    /// All that we write from now on is sealed.
+    /// Everything that we write from now on is sealed.
     seals: bool,
     opener: Opener,
-    /// All that comes from now on is sealed.
+    /// Everything that comes from now on is sealed.
     opens: bool,
-    /// What was read, from `taken` to `filled` not yet opened.
+    /// What was read; bytes from `taken` to `filled` are not opened yet.
     inward: Vec<u8>,
     taken: usize,
     filled: usize,
-    /// Where in it text is that was not yet delivered.
+    /// Opened bytes in `inward` that were not delivered yet.
     text: Range<usize>,
     /// Records, of which the first `sent` bytes are written.
     outward: Vec<u8>,
     sent: usize,
-    /// Bytes of the pieces to be written that are in those records, and not yet counted as written.
+    /// Bytes of the pieces to be written that are in those records and not counted as written yet.
     owed: usize,
 }
 
 impl SealedLane {
-    /// A lane of this index that both ends, of which we have `dialled`, will seal by keys that come from `secret`.
+    /// A lane of this index that both ends will seal with keys from `secret`. `dialled` says that we dialled it.
     pub(super) fn new(
         inner: Carrier,
         index: usize,
@@ -75,12 +76,12 @@ impl SealedLane {
         }
     }
 
-    /// All that is written from now on is sealed.
+    /// Seals everything that is written from now on.
     pub(super) fn seal_outward(&mut self) {
         self.seals = true;
     }
 
-    /// All that comes from now on is sealed, and so are these bytes, which have come already.
+    /// Opens everything that comes from now on, beginning with these bytes.
     pub(super) fn open_inward(&mut self, came: &[u8], shared: &mut Carriers) {
         if self.opens {
             return;
@@ -90,7 +91,7 @@ impl SealedLane {
             self.inward = shared.sealed.lend(READ_BYTES.max(came.len()));
             self.inward[..came.len()].copy_from_slice(came);
             (self.taken, self.filled) = (0, came.len());
-            shared.sealed.note(self.index);
+            shared.sealed.must_read(self.index);
         }
     }
 
@@ -120,7 +121,7 @@ impl SealedLane {
             shared.sealed.give_back(&mut self.inward);
             (self.taken, self.filled) = (0, 0);
         } else if total == room {
-            shared.sealed.note(self.index);
+            shared.sealed.must_read(self.index);
         }
         match end {
             _ if total > 0 => Transfer::Bytes(total),
@@ -129,7 +130,7 @@ impl SealedLane {
         }
     }
 
-    /// Reads into `place` what there is. Also returns why there is nothing more to come.
+    /// Reads into `place` what there is. Also returns why nothing more will come, if so.
     fn fill(&mut self, place: &mut [u8], shared: &mut Carriers) -> (usize, Option<Transfer>) {
         let mut filled = 0;
         while filled < place.len() {
@@ -149,7 +150,7 @@ impl SealedLane {
         (filled, None)
     }
 
-    /// Opens the next record, or reads. [`Transfer::Bytes`] above 0: there is more than before.
+    /// Opens the next record, or reads. [`Transfer::Bytes`] above 0 means that there is more than before.
     fn next_record(&mut self, shared: &mut Carriers) -> Transfer {
         if self.inward.is_empty() {
             self.inward = shared.sealed.lend(READ_BYTES);
@@ -161,7 +162,7 @@ impl SealedLane {
                 return Transfer::Failed(io::Error::other(text));
             }
             Ok(Some((taken, text))) => {
-                // The tag is last.
+                // A record ends with its tag, so the text begins behind the rest of the overhead.
                 let start = self.taken + RECORD_OVERHEAD - isthmus_seal::TAG_LEN;
                 self.text = start..start + text.len();
                 self.taken += taken;
@@ -185,7 +186,7 @@ impl SealedLane {
         came
     }
 
-    /// As [`Carrier::write`]. Pieces are given again until they were counted.
+    /// As [`Carrier::write`]. The caller passes pieces again until they are counted as written.
     ///
     /// # Safety
     /// Every piece is valid for reading during the call.
@@ -226,14 +227,14 @@ impl SealedLane {
                 left -= len;
             }
             if self.owed == 0 {
-                // A lane that has nothing to send keeps no room for it.
+                // A lane that has nothing to send keeps no buffer for it.
                 shared.sealed.give_back_outward(&mut self.outward);
                 return Transfer::Bytes(total);
             }
         }
     }
 
-    /// Sends what is sealed; false where no more is taken now.
+    /// Sends what is sealed. False if the carrier takes no more now.
     fn flush(&mut self, shared: &mut Carriers) -> io::Result<bool> {
         while self.sent < self.outward.len() {
             let rest = &mut self.outward[self.sent..];
@@ -251,14 +252,14 @@ impl SealedLane {
     }
 }
 
-/// What is to be written, behind the first `skip` bytes.
+/// The bytes of `pieces` to be written, without the first `skip`.
 struct Text<'a> {
     pieces: &'a [libc::iovec],
     skip: usize,
 }
 
 impl Text<'_> {
-    /// How much there is, at `most` so much.
+    /// How many bytes there are, but at most `most`.
     ///
     /// # Safety
     /// Every piece is valid for reading.
@@ -273,7 +274,7 @@ impl Text<'_> {
         len - self.skip.min(len)
     }
 
-    /// Appends the next `len` bytes, which are there.
+    /// Appends the next `len` bytes, which must exist.
     ///
     /// # Safety
     /// Every piece is valid for reading.
@@ -381,7 +382,7 @@ mod tests {
         (a, b, keeps)
     }
 
-    /// Sends a text of so many bytes. What has arrived of it, and the error that ended that.
+    /// Sends a text of `len` bytes. Returns the bytes that arrived, and the error that ended the transfer.
     fn send(a: &mut End, b: &mut End, len: usize) -> (Vec<u8>, Option<io::Error>) {
         let text: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
         let (mut sent, mut got, start) = (0, Vec::new(), Instant::now());

@@ -1,4 +1,4 @@
-//! Lanes by TCP: sockets, non-blocking, scattered and gathered.
+//! TCP lanes: non-blocking sockets, vectored reads and writes, and the tuning of each connection.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -13,40 +13,43 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
-use super::congestion::{self, Judge, Look, Sample, Trace};
+use super::congestion::{self, Look, PathJudge, Sample, Trace};
 use super::limit::Limit;
-use super::neighbours::{Neighbours, Seen};
-use super::pace::{self, Held, Pacing};
+use super::pace::{self, PaceVerdict, Pacing};
+use super::path_sharing::{PathLook, PathSharing};
 use super::{Settled, Transfer};
 use crate::log::info_log;
 use crate::settings::TcpCongestion;
 
-/// Data that the kernel holds unsent beyond this keeps the lane from being writable, so
-/// that small messages do not wait behind it. Bytes.
+/// Unsent data in the kernel from which on the lane is not writable. Bytes. Small, so that small messages do not wait
+/// behind it.
 const NOTSENT_LOWAT: u32 = 128 << 10;
-/// What a receiver on a long path offers from the beginning, as far as the system allows
-/// (`net.ipv4.tcp_rmem`). The kernel lets a window grow with what arrives in order, which on a path that
-/// loses packets is too little to make it grow. Bytes.
+/// Receive window on a long path from the beginning, as far as `net.ipv4.tcp_rmem` allows. Bytes. The kernel lets a
+/// window grow only with data that arrives in order; on a lossy path that is too slow.
 const LONG_WINDOW: i32 = 8 << 20;
-/// `tcp(7)`'s option for the longest pause before something is sent again, and the least that it takes.
+/// The option of `tcp(7)` for the longest retransmission timeout (Linux 6.15).
 const TCP_RTO_MAX_MS: libc::c_int = 44;
-const RTO_LEAST_MS: u64 = 1_000;
-/// Its options for the least such pause and for how long an acknowledgement may wait, and what is tried for the
-/// latter, in turn: the kernel takes no less than two of its ticks. Microseconds.
+/// The lowest value of that option. Milliseconds.
+const MIN_RTO_MS: u64 = 1_000;
+/// The option for the shortest retransmission timeout (Linux 6.15).
 const TCP_RTO_MIN_US: libc::c_int = 45;
+/// The option for the longest delay of an acknowledgement (Linux 6.15).
 const TCP_DELACK_MAX_US: libc::c_int = 46;
+/// Values for that option, tried in this order. Microseconds; the kernel takes no less than two of its ticks.
 const ACK_SOON_US: [libc::c_int; 3] = [2_000, 8_000, 20_000];
-/// A lane that had something to send for less than so many tenths of the time has idled.
+/// A lane has idled if it had something to send for less than this many tenths of the time.
 const BUSY_TENTHS: u128 = 8;
-/// A lane's pace is another one from such a part of it on.
+/// The kernel is told of a new pace only if it differs by at least this fraction (1/50).
 const PACE_PART: u64 = 50;
 /// How long transmitted data, or an attempt to connect, may go unanswered.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
-/// Keepalive: silence before the first probe, and the pause between probes.
+/// Silence before the first keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+/// Pause between keepalive probes.
 const KEEPALIVE_PAUSE: Duration = Duration::from_secs(3);
+/// Unanswered keepalive probes after which the connection ends. Count.
 const KEEPALIVE_PROBES: u32 = 4;
-/// Connections that may wait to be accepted.
+/// Most connections that may wait to be accepted. Count.
 const BACKLOG: i32 = 4096;
 
 /// A socket that accepts lanes at `at`; port 0 lets the system choose.
@@ -61,22 +64,22 @@ pub(crate) fn listen(at: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// What is known of the paths, and what the user wants on them.
+/// The knowledge about paths, and the settings for TCP lanes.
 #[derive(Debug)]
 pub(crate) struct Paths {
     congestion: PerHost<TcpCongestion>,
-    hosts: HashMap<IpAddr, Judge>,
-    neighbours: Neighbours,
+    hosts: HashMap<IpAddr, PathJudge>,
+    sharing: PathSharing,
     limit: Limit,
 }
 
 impl Paths {
-    /// `congestion`: what the user wants lanes to run.
-    pub(super) fn new(congestion: PerHost<TcpCongestion>, neighbours: Neighbours, limit: Limit) -> Self {
-        Self { congestion, hosts: HashMap::new(), neighbours, limit }
+    /// `congestion` is the setting of that name.
+    pub(super) fn new(congestion: PerHost<TcpCongestion>, sharing: PathSharing, limit: Limit) -> Self {
+        Self { congestion, hosts: HashMap::new(), sharing, limit }
     }
 
-    /// Lanes are to run this from now on.
+    /// Changes the congestion control that is set.
     pub(super) fn set_congestion(&mut self, congestion: PerHost<TcpCongestion>) {
         self.congestion = congestion;
     }
@@ -86,22 +89,26 @@ impl Paths {
 #[derive(Debug)]
 pub(crate) struct TcpLane {
     socket: Socket,
-    /// What was seen of it, and when last; `None` where that changes nothing: the user chose
-    /// the congestion control, or the peer is on this host.
+    /// The last sample of it; `None` if measurements change nothing: the user chose the congestion control, or the peer
+    /// is on this host.
     trace: Option<Trace>,
-    /// It was to run what lossy paths want, and does.
+    /// It was asked to run [`congestion::LOSSY`].
     asked: bool,
+    /// It runs that.
     lossy: bool,
+    /// When it was last looked at.
     looked: Option<Instant>,
-    /// Bytes that had arrived then, and how long it had had something to send. Microseconds.
+    /// Bytes that had arrived then.
     acked: u64,
+    /// How long it had had something to send then. Microseconds.
     busy_us: u64,
-    /// What its path makes it send at most, what an administrator does, and what of that the kernel was told;
-    /// `None` where nothing holds it. Bytes/s.
+    /// Rate limit because of its path. Bytes/s; `None`: no limit.
     held: Option<NonZeroU64>,
+    /// Rate limit because of `rate_limit`. Bytes/s; `None`: no limit.
     limit: Option<NonZeroU64>,
+    /// The pace that the kernel was told. Bytes/s; `None`: no limit.
     pace: Option<NonZeroU64>,
-    /// What says so on a short path, and when it looked last.
+    /// Measurements on a short path.
     pacing: Pacing,
     glanced: Option<Instant>,
 }
@@ -129,7 +136,7 @@ impl TcpLane {
         dial(to, from).map(Self::new)
     }
 
-    /// A connection that came in.
+    /// An incoming connection.
     pub(super) fn accept(socket: Socket, paths: &mut Paths) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let mut lane = Self::new(socket);
@@ -144,7 +151,7 @@ impl TcpLane {
     /// Whether it is connected.
     ///
     /// # Errors
-    /// Why it will not be.
+    /// The reason if connecting has failed.
     pub(super) fn is_connected(&self) -> io::Result<bool> {
         match self.socket.take_error()? {
             Some(error) => Err(error),
@@ -181,7 +188,7 @@ impl TcpLane {
         self.choose(paths, true);
     }
 
-    /// Takes up what has just been set ([`Paths::set_congestion`]) in place of `former`.
+    /// Applies a changed setting ([`Paths::set_congestion`]). `former` is the one before.
     pub(super) fn follow(&mut self, paths: &Paths, former: &PerHost<TcpCongestion>) {
         let is_other = |host| former.of(host).0 != paths.congestion.of(host).0;
         if peer_ip(&self.socket).is_some_and(is_other) {
@@ -189,12 +196,12 @@ impl TcpLane {
         }
     }
 
-    /// Takes the congestion control that is set for the peer's host; what the kernel has for new connections is that of
-    /// one that is fresh.
+    /// Sets the congestion control for the peer's host. `fresh` says that the connection is new, so it runs the
+    /// kernel's default already.
     fn choose(&mut self, paths: &Paths, fresh: bool) {
         let host = peer_ip(&self.socket).filter(|_| !is_local(&self.socket));
         let Some(host) = host else {
-            // Between processes of one host pacing only costs.
+            // Between processes of one host, BBR's pacing only costs.
             set_congestion(&self.socket, congestion::CLEAN);
             self.trace = None;
             return;
@@ -214,19 +221,18 @@ impl TcpLane {
         self.pace();
     }
 
-    /// Chooses by what is known of the path. Where that loses packets, or is a long one, the lane does not start with
-    /// what clean paths want.
+    /// Chooses by what is known of the path: [`congestion::LOSSY`] if it loses packets or is long.
     fn begin(&mut self, paths: &Paths, host: IpAddr) {
         self.trace = Some(Trace::default());
         set_congestion(&self.socket, congestion::CLEAN);
-        if paths.hosts.get(&host).is_some_and(Judge::is_lossy) {
+        if paths.hosts.get(&host).is_some_and(PathJudge::is_lossy) {
             self.go_lossy("others have lost packets without a queue");
         } else if sample(&self.socket).is_some_and(congestion::is_long) {
             self.go_lossy("a long round trip");
         }
     }
 
-    /// Asks the kernel about the lane now and then, and takes another congestion control where the path
+    /// Asks the kernel about the lane every [`congestion::LOOK_MS`], and changes its congestion control if the path
     /// loses packets by itself.
     pub(super) fn look(&mut self, paths: &mut Paths) -> Option<Looked> {
         if self.looked.is_some_and(|at| at.elapsed() < Duration::from_millis(congestion::LOOK_MS)) {
@@ -242,10 +248,10 @@ impl TcpLane {
         let idled = since.is_some_and(|since| u128::from(busy) * 10 < since.as_micros() * BUSY_TENTHS);
         let host = peer_ip(&self.socket).filter(|_| !is_local(&self.socket));
         if let Some(host) = host {
-            let seen = Seen { rtt_us: path.rtt_us, least_rtt_us, acked, in_flight };
-            let part = paths.neighbours.hear(host, seen);
+            let seen = PathLook { rtt_us: path.rtt_us, least_rtt_us, acked, in_flight };
+            let part = paths.sharing.on_look(host, seen);
             lane.sharers = part.endpoints;
-            // Others than BBR do not fill the queue beyond what it holds.
+            // Only BBR overfills the queue.
             if !short {
                 self.held = part.pace.filter(|_| self.lossy).and_then(NonZeroU64::new);
             }
@@ -255,22 +261,22 @@ impl TcpLane {
         Some(Looked { lane: Some(lane), weakness, host, arrived: acked, idled })
     }
 
-    /// Looks at a lane of a short path between those looks.
+    /// Looks at a lane on a short path between those looks.
     fn glance(&mut self) -> Option<Weakness> {
         if self.trace.is_none() || self.glanced.is_some_and(|at| at.elapsed() < pace::GLANCE) {
             return None;
         }
         self.glanced = Some(Instant::now());
         let look = look(&self.socket).filter(pace::is_short)?;
-        if let Some(held) = self.pacing.hear(&look) {
+        if let Some(held) = self.pacing.on_look(&look) {
             self.keep_pace(held);
         }
         let (rate, host) = (self.pacing.is_outdone(&look)?, peer_ip(&self.socket)?);
         Some(Weakness::Overflows { host, rate, rtt_us: look.least_rtt_us })
     }
 
-    /// Sends no faster than a short path takes it.
-    fn keep_pace(&mut self, held: Held) {
+    /// Paces the lane to what a short path takes.
+    fn keep_pace(&mut self, held: PaceVerdict) {
         if let (None, Some(host)) = (self.held, peer_ip(&self.socket)) {
             info_log!("a lane by TCP with {host} is paced: its bursts overflow a short path's queue");
         }
@@ -285,7 +291,7 @@ impl TcpLane {
         let (trace, host) = (self.trace.as_mut()?, peer_ip(&self.socket)?);
         let judge = paths.hosts.entry(host).or_default();
         let was_lossy = judge.is_lossy();
-        judge.hear(trace, sample);
+        judge.on_sample(trace, sample);
         if !judge.is_lossy() {
             if was_lossy {
                 info_log!("lanes by TCP with {host} begin with {} again: nothing is lost", congestion::CLEAN);
@@ -296,13 +302,13 @@ impl TcpLane {
         congestion::is_slow_to_repair(sample).then_some(host)
     }
 
-    /// Has the lane keep to its part of what those to its peer's host, another than this, may send. Bytes/s.
+    /// Limits the lane to its part of `rate_limit`. Bytes/s.
     fn keep_to_limit(&mut self, part: Option<u64>) {
         self.limit = part.and_then(NonZeroU64::new);
         self.pace();
     }
 
-    /// Has the kernel send no faster than the lane may, if that is another pace than before by some.
+    /// Tells the kernel how fast the lane may send, if that has changed enough.
     fn pace(&mut self) {
         let pace = [self.held, self.limit].into_iter().flatten().min();
         let same = match (pace, self.pace) {
@@ -315,14 +321,14 @@ impl TcpLane {
         }
     }
 
-    /// Takes what lossy paths want, where the kernel has it.
+    /// Changes to [`congestion::LOSSY`], if the kernel offers it.
     fn go_lossy(&mut self, why: &str) {
         if !std::mem::replace(&mut self.asked, true) {
             self.lossy = self.take(congestion::LOSSY, why);
         }
     }
 
-    /// Takes a congestion control; false where the kernel does not offer it.
+    /// Sets a congestion control, and logs it. False if the kernel does not offer it.
     fn take(&self, wanted: &str, why: &str) -> bool {
         let taken = set_congestion(&self.socket, wanted);
         match peer_ip(&self.socket) {
@@ -342,7 +348,7 @@ impl TcpLane {
     /// Every piece is valid for writing and nobody else touches it during the call.
     pub(super) unsafe fn read(&mut self, pieces: &mut [libc::iovec]) -> Transfer {
         if let [piece] = pieces {
-            // The cheaper call: programs that wait make it all the time.
+            // `recv` is cheaper than `readv`, and programs that wait call it all the time.
             // SAFETY: the caller vouches for the piece; the kernel writes only there.
             return transfer(unsafe {
                 libc::recv(self.raw(), piece.iov_base, piece.iov_len, libc::MSG_DONTWAIT)
@@ -370,13 +376,12 @@ impl TcpLane {
         transfer(unsafe { libc::sendmsg(self.raw(), &message, flags) })
     }
 
-    /// Reads without pieces; `None` where there is nothing now.
+    /// Reads into one buffer; `None` if there is nothing now.
     pub(super) fn receive(&self, room: &mut [u8]) -> io::Result<Option<usize>> {
         blocked(rustix::net::recv(&self.socket, room, RecvFlags::DONTWAIT).map(|(n, _)| n))
     }
 
-    /// The first byte that came, without taking it, 0 where the connection has ended; `None`
-    /// while nothing has come.
+    /// The first byte that came, without taking it, or 0 if the connection has ended; `None` while nothing has come.
     pub(super) fn peek(&self) -> io::Result<Option<u8>> {
         let mut first = [0];
         let peeked = rustix::net::recv(&self.socket, &mut first, RecvFlags::DONTWAIT | RecvFlags::PEEK);
@@ -395,13 +400,13 @@ impl TcpLane {
 
     /// Closes our side.
     pub(super) fn finish(&mut self) {
-        // It fails where the peer has closed already.
+        // This fails if the peer has closed already.
         let _ = self.socket.shutdown(std::net::Shutdown::Write);
     }
 
-    /// Has the kernel forget what it holds when the socket is closed, and reset the connection.
+    /// Makes the kernel drop unsent data and reset the connection when the socket is closed.
     pub(super) fn discard(&self) {
-        // It only saves the path from what goes another way.
+        // A failure only wastes bandwidth: other lanes send the same data.
         let _ = self.socket.set_linger(Some(Duration::ZERO));
     }
 
@@ -415,31 +420,31 @@ impl TcpLane {
     }
 }
 
-/// Why lanes by UDP do better, and to which host.
+/// Why UDP lanes do better, and to which host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Weakness {
     /// The path loses packets by itself, and is long enough for that to matter.
     Lossy(IpAddr),
-    /// It is a short and slow one, whose queue the kernel's bursts overflow. What it delivers, in bytes/s, and its
-    /// round trip without a queue, in microseconds.
+    /// The path is short and slow, and the kernel's bursts overflow its queue. `rate` is what it delivers (bytes/s),
+    /// `rtt_us` its round trip without a queue.
     Overflows { host: IpAddr, rate: u64, rtt_us: u64 },
 }
 
-/// What a look at a lane shows.
+/// The result of a look at a lane.
 #[derive(Debug, Default)]
 pub(crate) struct Looked {
-    /// `None` where that is not due yet.
+    /// `None` if it is not due yet.
     pub(crate) lane: Option<LaneSample>,
     pub(super) weakness: Option<Weakness>,
-    /// The peer's host, if it is another.
+    /// The peer's host, if it is not this one.
     pub(super) host: Option<IpAddr>,
     /// Bytes that have arrived since the last look.
     pub(super) arrived: u64,
-    /// There was not always something to send meanwhile.
+    /// The lane did not always have something to send meanwhile.
     pub(super) idled: bool,
 }
 
-/// Starts to connect to `to`, from `from` where that is a particular address.
+/// Starts to connect to `to`, from the address `from` if one is given.
 fn dial(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
@@ -453,56 +458,55 @@ fn dial(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Socket> {
     }
 }
 
-/// Sets what every lane wants.
+/// Sets the options that every lane has.
 fn tune(socket: &Socket) {
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
         .with_interval(KEEPALIVE_PAUSE)
         .with_retries(KEEPALIVE_PROBES);
-    // Each of these only makes a lane better; none is worth failing for.
+    // Each option only makes a lane better, so no failure ends it.
     let _ = socket.set_tcp_nodelay(true);
     let _ = socket.set_tcp_keepalive(&keepalive);
     let _ = socket.set_tcp_user_timeout(Some(USER_TIMEOUT));
     let _ = SockRef::from(socket).set_tcp_notsent_lowat(NOTSENT_LOWAT);
 }
 
-/// Sets the congestion control; false where the kernel does not offer it.
+/// Sets the congestion control. False if the kernel does not offer it.
 fn set_congestion(socket: &Socket, name: &str) -> bool {
     socket.set_tcp_congestion(name.as_bytes()).is_ok()
 }
 
-/// What the kernel has new sockets run.
+/// The congestion control of new sockets.
 fn system_congestion() -> String {
     let new = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP));
     let name = new.and_then(|socket| socket.tcp_congestion()).unwrap_or_default();
     String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned()
 }
 
-/// Lets the receive window be wide before data has proved that it has to. `SO_RCVLOWAT` makes the kernel
-/// provide for as much as is to be waited for, and leaves its own tuning on, which `SO_RCVBUF` would end.
+/// Widens the receive window before any data has come. `SO_RCVLOWAT` makes the kernel reserve as much as a reader waits
+/// for, and keeps its autotuning, which `SO_RCVBUF` would switch off.
 fn widen(socket: &Socket) {
     for least in [LONG_WINDOW, 1] {
         set(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, least);
     }
 }
 
-/// Has the kernel send so fast at most. Bytes/s.
+/// Limits the rate at which the kernel sends. Bytes/s.
 fn set_pace(socket: &Socket, pace: u64) {
     set(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, pace);
 }
 
-/// Has the kernel send again what is not acknowledged every second, or every fourth round trip, and not after
-/// pauses that grow: on a path that was cut for a while, it shows that soon that it is there again.
-/// Linux before 6.15 has no such option, and doubles its pauses up to two minutes.
+/// Makes the kernel retransmit at least every second, or every four round trips, instead of after growing pauses. A
+/// path that was cut for a while is then used again soon. Linux before 6.15 has no such option, and doubles its pauses
+/// up to two minutes.
 fn keep_trying(socket: &Socket, rtt_us: u64) {
-    let most_ms = (4 * rtt_us / 1_000).max(RTO_LEAST_MS) as libc::c_int;
+    let most_ms = (4 * rtt_us / 1_000).max(MIN_RTO_MS) as libc::c_int;
     set(socket, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, most_ms);
 }
 
-/// Has the kernel send again within milliseconds what is not acknowledged on a path of less than that, and
-/// acknowledge sooner than that, since the other end does likewise: of its own it waits for 200 ms.
-/// Linux before 6.15 has no such options; a peer that has not may be sent a packet twice that it has not
-/// acknowledged yet.
+/// Makes the kernel retransmit within milliseconds on a short path, and acknowledge sooner than that, since the other
+/// end does the same. By default it waits 200 ms. Linux before 6.15 has no such options. A peer without them may get a
+/// packet twice that it has not acknowledged yet.
 fn repair_soon(socket: &Socket) {
     let took = |name, us| set(socket, libc::IPPROTO_TCP, name, us);
     if let Some(ack) = ACK_SOON_US.into_iter().find(|us| took(TCP_DELACK_MAX_US, *us)) {
@@ -510,7 +514,7 @@ fn repair_soon(socket: &Socket) {
     }
 }
 
-/// Sets an option that is an integer; tells whether the kernel took it.
+/// Sets an integer option. True if the kernel took it.
 fn set<T>(socket: &Socket, level: libc::c_int, name: libc::c_int, value: T) -> bool {
     // SAFETY: the value is an integer of the length that is passed along.
     let status = unsafe {
@@ -520,7 +524,7 @@ fn set<T>(socket: &Socket, level: libc::c_int, name: libc::c_int, value: T) -> b
     status == 0
 }
 
-/// `None` where there is nothing now.
+/// Turns "nothing now" into `None`.
 fn blocked<T>(came: Result<T, Errno>) -> io::Result<Option<T>> {
     match came {
         Ok(came) => Ok(Some(came)),
@@ -555,12 +559,12 @@ fn ip_of(address: io::Result<SockAddr>) -> Option<IpAddr> {
     address.ok()?.as_socket().map(|address| address.ip())
 }
 
-/// What the kernel knows of a connected socket's path; `None` before its first round trip.
+/// The kernel's counts for a connected socket's path; `None` before its first round trip.
 fn sample(socket: &Socket) -> Option<Sample> {
     look(socket).map(|look| look.path)
 }
 
-/// The same, with what the lane has done.
+/// As [`sample`], with the counts for the lane.
 fn look(socket: &Socket) -> Option<Look> {
     let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;

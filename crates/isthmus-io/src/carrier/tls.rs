@@ -1,8 +1,7 @@
-//! Lanes that are TCP connections with mutual TLS 1.3 in them.
+//! Lanes that are TCP connections with mutual TLS 1.3.
 //!
-//! Both ends show certificates of their AS's ([`isthmus_trust`]). The session also gives the
-//! keys of a stream by UDP, which the end that connected may open instead: then this
-//! connection has done its part and ends.
+//! Both ends show certificates of their AS ([`isthmus_trust`]). The session also gives the keys of a UDP stream, which
+//! the end that connected may open instead. This connection then ends.
 
 use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
@@ -16,82 +15,83 @@ use isthmus_wire::AsId;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, Connection, Error};
 
-use super::held::Held;
+use super::buffers::SharedBuffers;
 use super::tcp::{Looked, Paths, TcpLane};
 use super::{Settled, Transfer};
 use crate::log::info_sparingly;
 use crate::settings::TcpCongestion;
 
-/// What both ends call what goes through the session (ALPN).
+/// The ALPN protocol of these sessions.
 pub(crate) const PROTOCOLS: &[&[u8]] = &[b"isthmus-lane/1"];
-/// Of the keys for a stream by UDP.
+/// Label of the exported keys for a UDP stream.
 const EXPORTER: &[u8] = b"EXPORTER-isthmus-udp";
-/// The first byte of a session; no lane without one begins by it.
+/// The first byte of a TLS session (a handshake record). No plain lane begins with it.
 const HANDSHAKE: u8 = 22;
-/// Bytes that are read at once, and that may wait encrypted.
+/// Most bytes that are read at once. Bytes.
 const READ_BYTES: usize = 64 << 10;
+/// Most encrypted bytes that may wait to be sent. Bytes.
 const UNSENT_BYTES: usize = 128 << 10;
-/// Pieces that are encrypted at once.
+/// Most pieces that are encrypted at once. Count.
 const PIECES: usize = 64;
 
-/// Why a lane was not made: one side does not trust the other. The text says what to do.
+/// One side does not trust the other, so the lane was not made. The text says what to do.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Untrusted(String);
 
-/// What lanes with TLS share.
+/// The state that lanes with TLS share.
 pub(crate) struct Tls {
     trust: Trust,
-    pub(super) held: Held,
+    pub(super) buffers: SharedBuffers,
 }
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("held", &self.held).finish_non_exhaustive()
+        f.debug_struct("Tls").field("held", &self.buffers).finish_non_exhaustive()
     }
 }
 
 impl Tls {
     pub(crate) fn new(trust: Trust) -> Self {
-        Self { trust, held: Held::default() }
+        Self { trust, buffers: SharedBuffers::default() }
     }
 
     /// A lane that is being connected.
     pub(super) fn dialled(&self, tcp: TcpLane) -> io::Result<TlsLane> {
-        // Certificates name an AS; a server's name is for TLS's form only.
+        // Certificates name an AS; TLS only requires some server name.
         let name = ServerName::try_from("isthmus").map_err(io::Error::other)?;
         let client =
             rustls::ClientConnection::new(self.trust.client.clone(), name).map_err(io::Error::other)?;
         Ok(TlsLane::new(tcp, client.into(), true))
     }
 
-    /// A lane that came in and begins a session.
+    /// An incoming lane that begins a session.
     pub(super) fn accepted(&self, tcp: TcpLane) -> io::Result<TlsLane> {
         let server = rustls::ServerConnection::new(self.trust.server.clone()).map_err(io::Error::other)?;
         Ok(TlsLane::new(tcp, server.into(), false))
     }
 }
 
-/// Whether a connection that came in begins a session; `None` while nothing has come.
+/// Whether an incoming connection begins a session; `None` while nothing has come.
 pub(super) fn begins(tcp: &TcpLane) -> io::Result<Option<bool>> {
     Ok(tcp.peek()?.map(|first| first == HANDSHAKE))
 }
 
-/// See the module.
+/// A lane with TLS.
 pub(crate) struct TlsLane {
     tcp: TcpLane,
     session: Box<Connection>,
     dialled: bool,
     connected: bool,
-    /// The lane's, once it is settled.
+    /// The lane's index, once it is settled.
     index: usize,
-    /// What was read of the connection, from `taken` to `filled` not yet decrypted.
+    /// What was read from the connection; bytes from `taken` to `filled` are not decrypted yet.
     inward: Vec<u8>,
     taken: usize,
     filled: usize,
-    /// Decrypted bytes that wait.
+    /// Decrypted bytes that wait to be read.
     decrypted: usize,
-    /// Bytes of the pieces to be written that are encrypted, and not yet counted as written.
+    /// Bytes of the pieces to be written that are encrypted and not counted as written yet.
     owed: usize,
 }
 
@@ -147,7 +147,7 @@ impl TlsLane {
         isthmus_trust::peer_as(self.session.peer_certificates())
     }
 
-    /// The keys of one stream by UDP, once it is settled.
+    /// The keys of one UDP stream, once it is settled.
     pub(super) fn udp_session(&self) -> io::Result<Session> {
         let mut exported = [0; Session::LEN];
         let label = self.peer_as().map_or(0, |as_id| u64::from(as_id.0));
@@ -155,7 +155,7 @@ impl TlsLane {
         Ok(Session::new(&exported, label))
     }
 
-    /// Goes on until both sides know each other.
+    /// Continues the handshake.
     ///
     /// # Errors
     /// The connection's, or [`Untrusted`].
@@ -179,7 +179,7 @@ impl TlsLane {
         loop {
             let flushed = self.flush().map_err(|error| self.cut_short(error))?;
             if !self.session.is_handshaking() && flushed {
-                self.note_held(tls);
+                self.note_readable(tls);
                 return Ok(Settled::Yes);
             }
             match self.pull(tls).map_err(|error| self.cut_short(error))? {
@@ -190,7 +190,7 @@ impl TlsLane {
         }
     }
 
-    /// The error of a connection that ends in mid-handshake.
+    /// The error for a connection that ends during the handshake.
     fn cut_short(&self, error: io::Error) -> io::Error {
         let broken = matches!(
             error.kind(),
@@ -204,10 +204,10 @@ impl TlsLane {
         )
     }
 
-    /// Whether the other side still agrees, while nothing is expected of it.
+    /// Checks that the other side has not refused us, while nothing else is expected from it.
     ///
     /// # Errors
-    /// As for [`TlsLane::settle`]; in TLS 1.3 it says only now if it does not trust us.
+    /// As for [`TlsLane::settle`]. In TLS 1.3 the other side tells only now if it does not trust us.
     pub(super) fn check(&mut self, tls: &mut Tls) -> io::Result<()> {
         let pulled = self.pull(tls);
         self.put_by(tls);
@@ -236,7 +236,7 @@ impl TlsLane {
             }
         }
         if total == room {
-            self.note_held(tls);
+            self.note_readable(tls);
         }
         self.put_by(tls);
         match end {
@@ -246,15 +246,14 @@ impl TlsLane {
         }
     }
 
-    /// Sees to it that the lane is read again, if it holds bytes that the connection does not
-    /// show.
-    fn note_held(&self, tls: &mut Tls) {
+    /// Makes the lane be read again if it holds bytes, since its connection may not be readable.
+    fn note_readable(&self, tls: &mut Tls) {
         if self.decrypted > 0 || self.taken < self.filled {
-            tls.held.note(self.index);
+            tls.buffers.must_read(self.index);
         }
     }
 
-    /// Reads into `place` what there is. Also returns why there is nothing more to come.
+    /// Reads into `place` what there is. Also returns why nothing more will come, if so.
     fn fill(&mut self, place: &mut [u8], tls: &mut Tls) -> (usize, Option<Transfer>) {
         let mut filled = 0;
         while filled < place.len() {
@@ -280,11 +279,11 @@ impl TlsLane {
         (filled, None)
     }
 
-    /// Takes in the next bytes of the connection.
+    /// Reads the next bytes of the connection.
     fn pull(&mut self, tls: &mut Tls) -> io::Result<Pulled> {
         if self.taken == self.filled {
             if self.inward.is_empty() {
-                self.inward = tls.held.lend(READ_BYTES);
+                self.inward = tls.buffers.lend(READ_BYTES);
             }
             (self.taken, self.filled) = (0, 0);
             match self.tcp.receive(&mut self.inward)? {
@@ -307,15 +306,15 @@ impl TlsLane {
         Ok(Pulled::Bytes)
     }
 
-    /// Room that holds nothing goes to the next lane that reads.
+    /// Returns a read buffer that holds nothing to those that lanes share.
     fn put_by(&mut self, tls: &mut Tls) {
         if self.taken == self.filled {
             (self.taken, self.filled) = (0, 0);
-            tls.held.give_back(&mut self.inward);
+            tls.buffers.give_back(&mut self.inward);
         }
     }
 
-    /// As [`TcpLane::write`]. Pieces are given again until they were counted.
+    /// As [`TcpLane::write`]. The caller passes pieces again until they are counted as written.
     ///
     /// # Safety
     /// Every piece is valid for reading during the call.
@@ -355,7 +354,7 @@ impl TlsLane {
         }
     }
 
-    /// Sends what is encrypted; false where the connection takes no more now.
+    /// Sends what is encrypted. False if the connection takes no more now.
     fn flush(&mut self) -> io::Result<bool> {
         while self.session.wants_write() {
             match self.session.write_tls(&mut Outward(&self.tcp)) {
@@ -374,12 +373,12 @@ impl TlsLane {
 
     pub(super) fn finish(&mut self) {
         self.session.send_close_notify();
-        // Who does not hear of it sees the connection's end.
+        // A peer that does not get the alert sees the connection's end.
         let _ = self.flush();
         self.tcp.finish();
     }
 
-    /// What is wrong, and what to do.
+    /// The error that says what is wrong, and what to do.
     fn distrust(&self, error: &Error) -> io::Error {
         use AlertDescription as Alert;
         match error {
@@ -414,7 +413,7 @@ fn untrusted(text: &str) -> io::Error {
     io::Error::other(Untrusted(text.to_owned()))
 }
 
-/// What reading the connection came to.
+/// The result of reading the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pulled {
     Bytes,
@@ -422,7 +421,7 @@ enum Pulled {
     End,
 }
 
-/// The connection, as what is encrypted goes there.
+/// Writes encrypted bytes to the connection.
 struct Outward<'a>(&'a TcpLane);
 
 impl Write for Outward<'_> {

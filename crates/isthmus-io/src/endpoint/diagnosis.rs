@@ -1,4 +1,4 @@
-//! What an endpoint waits for: a line in the log where something stands still, and the whole state for who asks.
+//! Diagnosis: a log line when an operation stalls, and the whole state for `isthmus state PID`.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,15 +14,15 @@ use crate::shell::Core;
 
 /// How long the I/O thread waits for an endpoint's lock, and for the asking process to read.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Drivers of one process: the provider's, `libisthmus.so`'s, and room for two more.
+/// Most I/O threads of one process: the provider's, that of `libisthmus.so`, and two more. Count.
 const DOORS: u32 = 4;
 
-/// When an endpoint last said that something stands still.
+/// When an endpoint next warns of a stall.
 #[derive(Debug)]
 pub(super) struct Stalls {
     /// The setting `stall_warning`; 0: never. Microseconds.
     after_us: u64,
-    /// An operation that has been pending for at least this long is told next. Microseconds.
+    /// It next warns of an operation that has been pending for at least this long. Microseconds.
     next_us: AtomicU64,
 }
 
@@ -33,7 +33,7 @@ impl Stalls {
 }
 
 impl Endpoint {
-    /// The engine, unless a thread has stopped while it held it.
+    /// Locks the engine. `None` if another thread has held the lock for [`PATIENCE`].
     fn core_soon(&self) -> Option<MutexGuard<'_, Core>> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -44,7 +44,7 @@ impl Endpoint {
         }
     }
 
-    /// Everything that is under way, over several lines, for people.
+    /// Everything that is under way, as several lines for people.
     pub fn state(&self) -> String {
         if self.is_closed() {
             return String::new();
@@ -56,7 +56,7 @@ impl Endpoint {
         core.engine.state(now)
     }
 
-    /// Warns when messages of peers that have left were dropped; for the I/O thread, now and then.
+    /// Warns if messages of peers that have left were dropped. The I/O thread calls this once a second.
     pub(crate) fn warn_of_drops(&self) {
         let dropped = self.core_soon().map_or(0, |mut core| core.engine.take_gone_dropped());
         if dropped > 0 {
@@ -67,7 +67,7 @@ impl Endpoint {
         }
     }
 
-    /// Says what stands still, if something does; for the I/O thread, now and then.
+    /// Warns of a stalled operation, if there is one. The I/O thread calls this once a second.
     pub(crate) fn warn_of_stalls(&self) {
         let Stalls { after_us, next_us } = &self.stalls;
         if *after_us == 0 || self.is_closed() {
@@ -88,8 +88,8 @@ impl Endpoint {
     }
 }
 
-/// Where the state of a process's endpoints is asked for: a Unix socket in the abstract namespace (unix(7)), which leaves
-/// no file behind. Only root and the process's own user get an answer.
+/// The socket on which a process is asked for the state of its endpoints: a Unix socket in the abstract namespace
+/// (unix(7)), which leaves no file behind. Only root and the process's own user get an answer.
 #[derive(Debug)]
 pub(crate) struct StateDoor(UnixListener);
 
@@ -112,7 +112,7 @@ impl StateDoor {
         Err(last)
     }
 
-    /// Answers whoever asks with what `text` says.
+    /// Answers the next process that asks with `text`.
     pub(crate) fn answer(&self, text: impl FnOnce() -> String) {
         let Ok((mut asker, _)) = self.0.accept() else { return };
         let own = rustix::process::geteuid();
@@ -121,7 +121,7 @@ impl StateDoor {
         if !may_know {
             return;
         }
-        // An asker that does not read gets less: the thread has other work.
+        // If the asker does not read in time, it gets less: the thread has other work.
         let _ = asker.set_write_timeout(Some(PATIENCE));
         let _ = asker.write_all(text().as_bytes());
     }
@@ -136,7 +136,7 @@ impl AsFd for StateDoor {
 /// The state of the endpoints of another process on this host, in this network namespace.
 ///
 /// # Errors
-/// That of connecting, where the process has no endpoint or is another user's.
+/// The error of connecting, if the process has no endpoint or is another user's.
 pub fn state_of(process: u32) -> io::Result<String> {
     let mut text = String::new();
     let mut failure = None;

@@ -1,7 +1,7 @@
-//! Posting: what a program gives an endpoint to do.
+//! Posting: the operations that a program starts.
 
 use isthmus_proto::{
-    Access, AtomicRequest, OpError, PeekRequest, PeerId, RecvRequest, RmaRequest, SHORT_FRAME_MAX,
+    Access, AtomicRequest, FAST_PATH_FRAME_MAX, OpError, PeekRequest, PeerId, RecvRequest, RmaRequest,
     SendRequest,
 };
 
@@ -9,7 +9,7 @@ use super::{Endpoint, PostError, total};
 use crate::shell::{Core, REACHED};
 
 impl Endpoint {
-    /// Posts something of so many bytes that are to go.
+    /// Posts an operation that sends `len` bytes.
     #[inline]
     pub(super) fn post<T>(
         &self,
@@ -24,12 +24,12 @@ impl Endpoint {
         let mut guard = self.core.lock();
         let posted = with(&mut guard);
         let busy = guard.engine.has_output();
-        // A receive that waits for its message asks for no turn.
+        // A posted receive that waits for its message leaves no work.
         if guard.engine.has_leavings() {
             self.watch.stir();
         }
         drop(guard);
-        if busy && !self.burst.holds(len) {
+        if busy && !self.burst.try_hold(len) {
             self.pump();
         }
         self.wakeup.tell_sleepers(self);
@@ -47,7 +47,7 @@ impl Endpoint {
     pub unsafe fn send(&self, request: &SendRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
         let len = total(iov);
         // SAFETY: the caller's promise.
-        if len <= SHORT_FRAME_MAX as u64 && unsafe { self.send_short(request, iov, len) } {
+        if len <= FAST_PATH_FRAME_MAX as u64 && unsafe { self.send_short(request, iov, len) } {
             return Ok(());
         }
         self.post(len, |core| {
@@ -70,7 +70,7 @@ impl Endpoint {
             unsafe { shell.send_short(&self.core, &self.watch, request, iov, len) }
         });
         let Some(Some((lane, sleeper))) = sent else { return false };
-        // What was written comes before what is read now: giving the shell up was a fence.
+        // Releasing the shell was a fence, so this read comes after the message was written.
         if sleeper.is_asleep() {
             self.with_shell(|shell| shell.wake(lane));
         }
@@ -93,14 +93,14 @@ impl Endpoint {
         })
     }
 
-    /// Searches the unexpected tagged messages, as they were at the last poll: programs look
-    /// at other queues of theirs too, and count on this one to stand still meanwhile.
+    /// Searches the unexpected tagged messages, as they were at the last poll. Programs also search queues of their
+    /// own, and rely on this one not to change meanwhile.
     ///
     /// # Errors
     /// [`PostError::Invalid`] on a closed endpoint.
     pub fn peek(&self, request: &PeekRequest) -> Result<(), PostError> {
         self.post(0, |core| {
-            core.engine.note_polls(self.polls());
+            core.engine.set_polls(self.polls());
             core.engine.peek(request, &mut core.memory);
             Ok(())
         })
@@ -110,7 +110,7 @@ impl Endpoint {
     /// `discard` drops it instead.
     ///
     /// # Errors
-    /// [`PostError::Invalid`] where nothing is claimed under this context.
+    /// [`PostError::Invalid`] if nothing is claimed under this context.
     ///
     /// # Safety
     /// As for [`Endpoint::recv`].
@@ -166,7 +166,7 @@ impl Endpoint {
         })
     }
 
-    /// Accesses a peer's memory at once, if that may be done from here ([`Shell::reach`]).
+    /// Accesses a peer's memory directly, if that is possible now ([`Shell::reach`]).
     ///
     /// # Safety
     /// The pieces are valid for reading, and for writing where this reads the peer's memory.
@@ -182,7 +182,7 @@ impl Endpoint {
         done == Some(true)
     }
 
-    /// From now on this process takes part in every access of peers to its memory ([`crate::RegionTable::watch`]).
+    /// Makes this process take part in every access of peers to its memory ([`crate::RegionTable::watch`]).
     pub fn watch_accesses(&self) {
         let regions = self.core.lock().memory.regions().clone();
         regions.watch();
@@ -209,7 +209,7 @@ impl Endpoint {
             return Err(PostError::Invalid("an atomic operation takes at most 4096 bytes"));
         }
         let AtomicRequest { kind, op, remote, .. } = request;
-        // The engine writes as much to the result buffer as it reads at the peer.
+        // The engine writes as many bytes to the result buffer as it reads at the peer.
         if [operand, compare, result].map(total) != kind.buffers(*op, remote.len) {
             return Err(PostError::Invalid("the buffers of an atomic operation differ in length"));
         }
@@ -226,7 +226,7 @@ impl Endpoint {
     }
 
     /// Cancels the oldest posted receive with this context; it then completes with
-    /// [`isthmus_proto::OpError::Cancelled`]. False where there is none to cancel.
+    /// [`isthmus_proto::OpError::Cancelled`]. False if there is none.
     pub fn cancel(&self, context: u64) -> bool {
         let mut guard = self.work();
         let Core { engine, memory, .. } = &mut *guard;
@@ -236,23 +236,23 @@ impl Endpoint {
         cancelled
     }
 
-    /// From now on [`Endpoint::poll_lost`] tells of peers that are gone for good.
+    /// Makes [`Endpoint::poll_lost`] report peers that are gone for good.
     pub fn watch_peers(&self) {
         self.work().engine.watch_peers();
     }
 
-    /// The next peer that is gone for good, and why ([`Engine::poll_lost`]).
+    /// The next peer that is gone for good, and why ([`isthmus_proto::Engine::poll_lost`]).
     pub fn poll_lost(&self) -> Option<(PeerId, OpError)> {
         self.core.lock().engine.poll_lost()
     }
 
     /// Whether a message of this peer has matched a receive and is not complete
-    /// ([`Engine::is_receiving`]).
+    /// ([`isthmus_proto::Engine::is_receiving`]).
     pub fn is_receiving(&self, peer: PeerId) -> bool {
         self.core.lock().engine.is_receiving(peer)
     }
 
-    /// Gives a message's buffer back before the message is complete ([`Engine::disown`]).
+    /// Gives a message's buffer back before the message is complete ([`isthmus_proto::Engine::disown`]).
     /// False while it is being written: try again later.
     pub fn disown(&self, context: u64) -> bool {
         let mut guard = self.work();

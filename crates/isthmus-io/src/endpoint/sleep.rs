@@ -14,22 +14,22 @@ impl Endpoint {
         self.bell.raw_fd()
     }
 
-    /// A descriptor that is readable whenever a turn has something to do, armed or not: for a
-    /// program that polls several endpoints, and sleeps a little within the poll of one.
+    /// A descriptor that is readable whenever a poll has something to do, armed or not. It is for programs that poll
+    /// several endpoints and sleep briefly within the poll of one.
     pub fn turn_fd(&self) -> BorrowedFd<'_> {
         self.event_fd.as_fd()
     }
 
-    /// Prepares to sleep on [`Endpoint::wait_fd`]: from now on the I/O thread turns the
-    /// engine. False where completions are already waiting.
+    /// Prepares to sleep on [`Endpoint::wait_fd`]: from now on the I/O thread drives the endpoint. False if completions
+    /// are already waiting.
     pub fn arm(&self) -> bool {
         let sleeps = self.wakeup.arm(self);
         self.watch.stir();
         sleeps
     }
 
-    /// As [`Endpoint::arm`], for a thread that sleeps while others may poll: until it says
-    /// [`Endpoint::wake_up`], their polls leave the bell armed. To be undone either way.
+    /// As [`Endpoint::arm`], for a thread that sleeps while others may poll: their polls leave the bell armed until
+    /// this thread calls [`Endpoint::wake_up`]. It must call that even if this returns false.
     pub fn fall_asleep(&self) -> bool {
         let sleeps = self.wakeup.fall_asleep(self);
         self.watch.stir();
@@ -71,7 +71,7 @@ impl Bells for Endpoint {
     }
 }
 
-/// Sleeps until a descriptor is readable or so many milliseconds have passed (-1: no limit).
+/// Sleeps until a descriptor is readable, or for `limit_ms` milliseconds (-1: no limit).
 pub(super) fn wait_readable(fd: RawFd, limit_ms: i32) {
     let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid entry.

@@ -1,17 +1,17 @@
-//! The setting that says who may connect.
+//! The setting `admission`: who may connect.
 
 use std::str::FromStr;
 
 use serde::Deserialize;
 
-/// Who may connect to an endpoint, and to whom it connects.
+/// The rules for who may connect to an endpoint, and to whom it connects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Admission {
-    /// Those who were given its whole address; both ends prove who they are.
+    /// Peers that were given its whole address; both ends prove who they are.
     #[default]
     Closed,
-    /// Everybody who reaches its port, and says who it is without a proof.
+    /// Everybody who reaches its port, without a proof.
     Open,
 }
 

@@ -1,4 +1,4 @@
-//! The configuration file, looked at again while the program runs.
+//! Follows changes of the configuration file while the program runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant, SystemTime};
 use super::Settings;
 use crate::log::info_log;
 
-/// Between looks.
+/// Time between two checks of the file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What of the file is seen without reading it.
+/// The file attributes that show a change without reading the file.
 type Stamp = (SystemTime, u64);
 
-/// A file of which what names protocols ([`Settings::all_protocols`]) is taken up when it changes. All else in it
-/// holds from a program's start on.
+/// A file whose protocol settings ([`Settings::all_protocols`]) take effect when it changes. Its other settings are
+/// read only at a program's start.
 #[derive(Debug)]
 pub(crate) struct Changes {
     path: PathBuf,
@@ -28,13 +28,13 @@ fn stamp(path: &Path) -> Option<Stamp> {
 }
 
 impl Changes {
-    /// Of this file, from now on.
+    /// Follows this file from now on.
     pub(crate) fn of(path: &Path) -> Self {
         Self { path: path.to_owned(), seen: stamp(path), looked: Instant::now() }
     }
 
-    /// The settings by it, if it has changed; the environment wins as ever. One that cannot be read, or has
-    /// errors, is said to and changes nothing.
+    /// The new settings if the file has changed; the environment wins as always. If the file cannot be read or has
+    /// errors, that is logged and nothing changes.
     pub(crate) fn look(&mut self) -> Option<Settings> {
         if self.looked.elapsed() < LOOK_EVERY {
             return None;

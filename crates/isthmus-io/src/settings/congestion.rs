@@ -1,4 +1,4 @@
-//! TCP's congestion control, as a setting.
+//! The setting `congestion`: congestion control of TCP lanes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Deserializer, de};
 /// Longest name of a congestion control that Linux has. Bytes.
 const NAME_MAX: usize = 15;
 
-/// Which congestion control lanes by TCP run that leave the host.
+/// The congestion control of TCP lanes that leave the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TcpCongestion {
-    /// By what is measured of the path.
+    /// Chosen by measurements of the path.
     #[default]
     Auto,
-    /// The kernel's own choice.
+    /// The kernel's default.
     System,
     /// One that the kernel offers.
     Named(String),

@@ -1,19 +1,19 @@
-//! The setting that says which lanes are sealed with keys that only the two ends have.
+//! The setting `encrypt`: which lanes are sealed with keys that only the two ends have.
 
 use std::str::FromStr;
 
 use serde::Deserialize;
 
-/// Which lanes are sealed, of those that could be read by others.
+/// Which lanes are sealed, among those that others could read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Encrypt {
     /// Those that leave the subnet or whose round trip is 1 ms or more.
     #[default]
     Far,
-    /// All; who offers a plain one is refused.
+    /// All; plain ones are refused.
     Always,
-    /// None but lanes of packets.
+    /// None but lanes by UDP and Ethernet.
     Never,
 }
 

@@ -1,4 +1,4 @@
-//! The setting that says how fast lanes may send.
+//! The setting `rate_limit`: how fast lanes may send.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -6,12 +6,12 @@ use std::str::FromStr;
 use isthmus_units::{PerHost, Rate};
 use serde::Deserialize;
 
-/// Most that lanes to other hosts send: to those of a range, and to all others.
+/// The highest rate of lanes to other hosts, for ranges of hosts and for all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct RateLimits(PerHost<Rate>);
 
 impl RateLimits {
-    /// The entry that holds for lanes to `host`, by its place, and what these may send together. Bytes/s.
+    /// The index of the entry that applies to lanes to `host`, and what these may send together. Bytes/s.
     pub(crate) fn of(&self, host: IpAddr) -> Option<(usize, u64)> {
         let (place, Rate(bits)) = self.0.find(host)?;
         Some((place, (bits / 8).max(1)))

@@ -1,4 +1,4 @@
-//! Which ports endpoints may listen at, as firewalls need to know.
+//! The setting `port_range`: the ports at which endpoints may listen, as firewalls need to know them.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -7,13 +7,13 @@ use std::str::FromStr;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
-/// A range of ports, or none: any.
+/// A range of ports; `None`: any port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortRange(pub Option<RangeInclusive<u16>>);
 
 impl PortRange {
-    /// All ports of the range once each, from the one at `start` places from its first on: processes that begin at
-    /// different places seldom try the same one. Only port 0, which the system replaces, where there is no range.
+    /// All ports of the range once, beginning `start` ports after its first. Processes that begin at different ports
+    /// seldom try the same one. Without a range, only port 0, for which the system chooses one.
     pub(crate) fn from(&self, start: u32) -> impl Iterator<Item = u16> + use<> {
         let (first, count) = match &self.0 {
             Some(range) => (u32::from(*range.start()), u32::from(range.end() - range.start()) + 1),

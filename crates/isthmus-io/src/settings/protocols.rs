@@ -1,8 +1,9 @@
-//! What levels, messages and lanes are made of, as one text.
+//! The setting `protocols`: what service levels, messages and lanes are made of, as one text.
 //!
-//! Entries are separated by commas, each `WHAT: NAMES` or `WHAT@HOSTS: NAMES`: a service level (UU, RU, RO),
-//! `messages` of all levels and of programs without, or a kind of lane (`udp`, `tcp`); an IP address or a range of
-//! them; and small protocols joined by `+`. The narrowest range counts, and for messages of a level what is said of that.
+//! Entries are separated by commas. Each is `WHAT: NAMES` or `WHAT@HOSTS: NAMES`. WHAT is a service level (UU, RU, RO),
+//! `messages` (of all levels and of programs without levels), or a kind of lane (`udp`, `tcp`). HOSTS is an IP address
+//! or a range of them. NAMES are small protocols joined by `+`. The narrowest range counts; for messages of a service
+//! level, an entry for that level goes before `messages`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,18 +17,18 @@ use serde::{Deserialize, Deserializer, de};
 use super::transfer::level_of;
 use super::{Settings, TcpCongestion};
 
-/// The small protocols that are set, and by what is not set the default ones.
+/// The small protocols that are set; what is not set is the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Protocols {
-    /// Of messages.
+    /// For messages.
     pub transfers: Transfers,
-    /// Of lanes by UDP, or as frames.
+    /// For lanes by UDP or Ethernet frames.
     pub udp: PerHost<Composition>,
-    /// Of lanes by TCP.
+    /// For TCP lanes.
     pub tcp: PerHost<TcpCongestion>,
 }
 
-/// What an entry is about.
+/// The subject of an entry.
 #[derive(Clone, Copy, Debug)]
 enum Scope {
     Level(ServiceLevel),
@@ -57,7 +58,7 @@ impl FromStr for Scope {
 }
 
 impl Protocols {
-    /// What is set for one host, said as if for all.
+    /// The settings for one host, in the form of settings for all.
     pub fn of_host(&self, host: IpAddr) -> Self {
         let mut of = Self::default();
         keep(&self.transfers.all, host, &mut of.transfers.all);
@@ -68,10 +69,10 @@ impl Protocols {
         of
     }
 
-    /// Sets for one host what `choice` says of all; what it does not mention stays.
+    /// Sets for one host what `choice` sets for all. What it does not mention stays.
     ///
     /// # Errors
-    /// Where it says something of hosts.
+    /// If `choice` has entries for hosts.
     pub fn set_for(&mut self, host: IpAddr, choice: &Self) -> Result<(), String> {
         set(&mut self.transfers.all, host, &choice.transfers.all)?;
         set(&mut self.transfers.ru, host, &choice.transfers.ru)?;
@@ -80,7 +81,7 @@ impl Protocols {
         set(&mut self.tcp, host, &choice.tcp)
     }
 
-    /// Takes over what `below` says of hosts of which just that was not said.
+    /// Adds the entries of `below` for hosts that have no such entry here.
     fn lay_over(&mut self, below: &Self) {
         add(&mut self.transfers.all, &below.transfers.all);
         add(&mut self.transfers.ru, &below.transfers.ru);
@@ -89,7 +90,7 @@ impl Protocols {
         add(&mut self.tcp, &below.tcp);
     }
 
-    /// Takes in an entry.
+    /// Adds an entry.
     fn enter(&mut self, entry: &str) -> Result<(), String> {
         let (what, names) = entry.rsplit_once(':').ok_or_else(|| {
             format!("`{entry}`: expected what it is for, a colon and names, as in `udp: cubic+once`")
@@ -136,7 +137,7 @@ fn add<T: Clone>(onto: &mut PerHost<T>, below: &PerHost<T>) {
     });
 }
 
-/// The one name that there is to be.
+/// Reads the only name that may be there.
 fn one<T>(names: &[&str], read: impl Fn(&str) -> Result<T, String>) -> Result<T, String> {
     match names {
         [name] => read(name),
@@ -145,7 +146,7 @@ fn one<T>(names: &[&str], read: impl Fn(&str) -> Result<T, String>) -> Result<T,
     }
 }
 
-/// What is to be transferred how of a level's messages, if that is said. What the level promises is its own.
+/// How messages of a level are transferred, if the entry says so. What the level promises cannot be set.
 fn of_level(level: ServiceLevel, names: &[&str]) -> Result<Option<Transfer>, String> {
     let (reliability, order) = level.made_of();
     let (mut transfer, own) = (None, [reliability.name(), order.name()]);
@@ -191,7 +192,7 @@ fn of_udp(names: &[&str]) -> Result<Composition, String> {
 }
 
 fn of_tcp(name: &str) -> Result<TcpCongestion, String> {
-    // What both have, TCP has by the kernel.
+    // Names that TCP and UDP share mean the kernel's algorithm here.
     match name.parse::<Composition>() {
         Ok(_) if !matches!(name, "cubic" | "reno") => {
             Err(format!("`{name}` is of lanes by UDP, which the kernel's TCP has not: write `udp: {name}`"))
@@ -200,7 +201,7 @@ fn of_tcp(name: &str) -> Result<TcpCongestion, String> {
     }
 }
 
-/// With nothing left out.
+/// Writes all entries, with defaults filled in.
 impl fmt::Display for Protocols {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut entries = Vec::new();
@@ -218,7 +219,7 @@ impl fmt::Display for Protocols {
     }
 }
 
-/// Writes entries, and one for all other hosts where there is none: the default.
+/// Writes the entries, and the default for all other hosts if there is no entry for them.
 fn write<T>(
     out: &mut Vec<String>,
     what: &dyn fmt::Display,
@@ -253,8 +254,8 @@ impl<'de> Deserialize<'de> for Protocols {
 }
 
 impl Settings {
-    /// What all settings that name protocols come to: [`Settings::protocols`], and where that says nothing of just
-    /// the same hosts what those of single layers do.
+    /// What all settings that name protocols amount to: [`Settings::protocols`], and for hosts that it does not mention
+    /// the settings of single layers.
     pub fn all_protocols(&self) -> Protocols {
         let mut all = self.protocols.clone();
         let mut tcp = PerHost::default();

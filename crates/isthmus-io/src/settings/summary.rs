@@ -1,4 +1,4 @@
-//! Where it is said what an endpoint did.
+//! The setting `summary`: where an endpoint reports what it did.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::log::{info_log, warn_log};
 
-/// Where an endpoint that closes says what it did for each peer.
+/// The place where a closing endpoint reports its work for each peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Summary {
     /// In the log.
@@ -24,7 +24,7 @@ pub enum Summary {
 impl Summary {
     pub(crate) fn say(&self, lines: &[String]) {
         lines.iter().for_each(|line| info_log!("{line}"));
-        // In one call, so that those of several processes do not mix.
+        // Write in one call, so that lines of several processes do not mix.
         let text = lines.iter().map(|line| format!("isthmus: {line}\n")).collect::<String>();
         let written = match self {
             _ if text.is_empty() => Ok(()),

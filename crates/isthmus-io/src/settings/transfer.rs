@@ -1,4 +1,4 @@
-//! How messages are transferred, as a setting of its own.
+//! The setting `transfer`: how messages are transferred.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,12 +7,11 @@ use isthmus_proto::{ServiceLevel, Transfer, Transfers};
 use isthmus_units::PerHost;
 use serde::{Deserialize, Deserializer, de};
 
-/// Protocols for the transfer of messages, by name: for service levels of connections, for ranges of hosts, and
-/// for all else.
+/// Protocols for the transfer of messages, for service levels, for ranges of hosts, and for everything else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageTransfer(pub Transfers);
 
-/// As the setting has it, with nothing left out.
+/// Writes the setting's text, with defaults filled in.
 impl fmt::Display for MessageTransfer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for level in ServiceLevel::ALL {
@@ -49,7 +48,7 @@ impl FromStr for MessageTransfer {
     }
 }
 
-/// What is chosen for a level's messages, to be changed.
+/// The entries for a level's messages.
 pub(super) fn level_of(set: &mut Transfers, level: ServiceLevel) -> Result<&mut PerHost<Transfer>, String> {
     match level {
         ServiceLevel::Ru => Ok(&mut set.ru),

@@ -1,4 +1,4 @@
-//! Settings of encrypted lanes: whether, and by whose certificates.
+//! The settings `tls` and `tls_*`: whether lanes use mutual TLS, and with which certificates.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use serde::de::{self, Deserializer};
 
 use super::Settings;
 
-/// Whether direct lanes are encrypted.
+/// Whether direct lanes use mutual TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsMode {
-    /// They are plain.
+    /// They do not.
     #[default]
     Off,
-    /// All are, and who offers a plain one is refused.
+    /// All do; plain ones are refused.
     Required,
 }
 
@@ -32,7 +32,7 @@ impl FromStr for TlsMode {
     }
 }
 
-/// Files by absolute paths; programs run in folders of their own.
+/// Absolute paths of files. Relative ones would depend on the program's folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyFiles(pub Vec<PathBuf>);
 
@@ -84,8 +84,7 @@ impl fmt::Display for KeyFiles {
 }
 
 impl Settings {
-    /// Both roles of a lane's TLS, for what goes through it by the name `protocol`; `None`
-    /// where lanes are plain.
+    /// The TLS configuration for both roles, with these ALPN protocols; `None` if lanes are plain.
     ///
     /// # Errors
     /// [`TrustError`], which names the setting or the file.

@@ -1,4 +1,4 @@
-//! How lanes end: closed from here, by the other end, or because they took too long.
+//! How lanes end: closed by us, by the other end, or because they took too long.
 
 use std::time::{Duration, Instant};
 
@@ -10,19 +10,19 @@ use crate::lane::{Phase, fill};
 use crate::lock::Mutex;
 use crate::log::debug_log;
 
-/// How long a lane may take to be connected, or to write its last.
+/// How long a lane may take to be connected, or to write what is left.
 const SETTLE_TIME: Duration = Duration::from_secs(10);
-/// How long a lane that came in may take to say who it is: an honest peer does so at once, and again after 1 s and 3 s
-/// where packets are lost.
+/// How long an incoming lane may take to authenticate. An honest peer sends its Hello at once; TCP retransmits it after
+/// 1 s and 3 s if packets are lost.
 const GREETING_TIME: Duration = Duration::from_secs(5);
-/// How long a lane that was closed waits for its peer to close it too.
-const PARTING_TIME: Duration = Duration::from_secs(1);
+/// How long a closed lane waits for its peer to close it, too.
+const HALF_CLOSED_TIME: Duration = Duration::from_secs(1);
 
 impl Shell {
-    /// Closes our side of a lane once all is written.
+    /// Closes our side of a lane once everything is written.
     pub(super) fn flush(&mut self, index: usize, core: &Mutex<Core>) {
         let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return };
-        if lane.phase == Phase::Parting {
+        if lane.phase == Phase::HalfClosed {
             return;
         }
         if lane.phase == Phase::Open {
@@ -40,12 +40,12 @@ impl Shell {
                 self.write(index, core);
                 return;
             }
-            lane.enter(Phase::Parting);
+            lane.enter(Phase::HalfClosed);
             lane.carrier.finish(&mut self.carriers);
         }
     }
 
-    /// Reads and drops what still comes on a lane that is being closed.
+    /// Reads and drops what still comes on a closing lane.
     pub(super) fn discard(&mut self, index: usize, core: &Mutex<Core>) {
         let Some(lane) = self.lanes[index].as_mut() else { return };
         self.spares.lend_staging(lane);
@@ -61,7 +61,7 @@ impl Shell {
         }
     }
 
-    /// A lane is over.
+    /// Ends a lane, and tells the engine.
     pub(super) fn lose(&mut self, index: usize, loss: &LaneLoss, core: &Mutex<Core>) {
         let Some(mut lane) = self.lanes.get_mut(index).and_then(Option::take) else { return };
         lane.carrier.release(&mut self.carriers);
@@ -86,8 +86,8 @@ impl Shell {
         engine.lane_lost(now, LaneId(index as u32), loss, memory);
     }
 
-    /// All lanes end now, whatever is still to be sent: from here on nobody reads or writes the program's memory. Lanes of
-    /// packets and of shared memory take copies, or withdraw, what they had borrowed.
+    /// Ends all lanes now, whatever is still to be sent. From here on, nothing reads or writes the program's memory:
+    /// lanes by UDP copy what they have borrowed, and lanes by shared memory withdraw it.
     pub(crate) fn end(&mut self, core: &Mutex<Core>) {
         for index in 0..self.lanes.len() {
             self.lose(index, &LaneLoss::Closed, core);
@@ -95,12 +95,12 @@ impl Shell {
         self.ended = true;
     }
 
-    /// Lanes that are on their way up or down.
+    /// How many lanes are coming up or going down.
     pub(super) fn unsettled(&self) -> usize {
         self.count - self.open
     }
 
-    /// Ends lanes that took too long on their way up or down.
+    /// Ends lanes that take too long to come up or go down.
     pub(super) fn sweep(&mut self, core: &Mutex<Core>) {
         if self.unsettled() == 0 || self.swept.elapsed() < Duration::from_millis(100) {
             return;
@@ -117,7 +117,7 @@ impl Shell {
             };
             let limit = match lane.phase {
                 Phase::Open => continue,
-                Phase::Parting => PARTING_TIME,
+                Phase::HalfClosed => HALF_CLOSED_TIME,
                 _ if lane.is_ungreeted() => GREETING_TIME,
                 Phase::Settling | Phase::Ungreeted | Phase::Flushing => SETTLE_TIME,
             };

@@ -1,5 +1,5 @@
-//! The shell's lanes through shared memory: no descriptor tells of their bytes, so whoever turns the shell
-//! looks at them, and says to their other ends when it goes to sleep.
+//! The shell's lanes by shared memory. No descriptor tells of their bytes, so the driving thread looks at them, and it
+//! tells their other ends before it sleeps.
 
 use std::time::{Duration, Instant};
 
@@ -8,27 +8,28 @@ use crate::carrier::MemoryLane;
 use crate::lock::Mutex;
 use crate::watch::{WATCHED_MAX, Watch};
 
-/// Lanes by shared memory beyond this are looked at only while something comes: those on which nothing
-/// has come in [`MEMORY_TURNS`] turns wait to be woken.
+/// With more lanes by shared memory than this, idle ones are not looked at but wait to be woken. Count.
 const MEMORY_LANES: usize = WATCHED_MAX;
-const MEMORY_TURNS: u32 = 1 << 12;
-/// Lanes by shared memory that were silent for so long give memory back; whoever polls without a pause looks
-/// after that every [`REST_TURNS`].
+/// A lane is idle after this many passes in which nothing came. Count.
+const MEMORY_PASSES: u32 = 1 << 12;
+/// Lanes by shared memory that were silent for this long give memory back.
 const REST: Duration = Duration::from_secs(1);
-const REST_TURNS: u32 = 1 << 16;
+/// Every how many passes that is checked while a thread polls without a pause. Count.
+const REST_PASSES: u32 = 1 << 16;
 
 impl Shell {
-    /// Looks after lanes by shared memory; true where something came.
+    /// Reads and writes lanes by shared memory. True if something came.
     pub(super) fn take_in_by_memory(&mut self, core: &Mutex<Core>) -> bool {
         if !self.borrowing.is_empty() {
             self.give_back(core);
         }
         let read = self.look_through(core);
         if read && self.memory.len() > 1 {
-            // What one peer had sent before it told another, and that one us, is there by now.
+            // A peer may have sent to us before it told a second peer, whose message we have just read.
+            // Look again, so that both are read in this pass.
             self.look_through(core);
         }
-        if self.turns.is_multiple_of(REST_TURNS) {
+        if self.passes.is_multiple_of(REST_PASSES) {
             self.rest();
         }
         read
@@ -38,14 +39,14 @@ impl Shell {
         let mut read = false;
         let crowded = self.memory.len() > MEMORY_LANES;
         for i in (0..self.memory.len()).rev() {
-            // A lane that was lost meanwhile has left the list.
+            // A lane that was lost meanwhile is no longer in the list.
             let Some(&index) = self.memory.get(i) else { continue };
             let Some(Some(lane)) = self.lanes.get_mut(index) else { continue };
             let Some(memory) = lane.carrier.memory() else { continue };
             if memory.is_writable() {
                 self.resume(index, core);
             } else if !memory.is_readable() {
-                if crowded && self.turns.wrapping_sub(lane.heard_in) > MEMORY_TURNS && memory.doze() {
+                if crowded && self.passes.wrapping_sub(lane.heard_in) > MEMORY_PASSES && memory.doze() {
                     self.memory.swap_remove(i);
                     lane.asleep = true;
                     self.asleep += 1;
@@ -54,15 +55,14 @@ impl Shell {
                 continue;
             }
             if let Some(Some(lane)) = self.lanes.get_mut(index) {
-                lane.heard_in = self.turns;
+                lane.heard_in = self.passes;
             }
             read |= self.receive(index, core);
         }
         read
     }
 
-    /// Whoever turns the shell looks after lanes by shared memory again and again from now on, and need
-    /// not be woken.
+    /// Tells the other ends of lanes by shared memory that they need not wake us: a thread looks again and again.
     pub(crate) fn rouse(&mut self) {
         if std::mem::take(&mut self.dozing) {
             for index in &self.memory {
@@ -72,8 +72,7 @@ impl Shell {
         }
     }
 
-    /// Lets the other ends of lanes by shared memory know that they have to wake us; false where
-    /// something has come already.
+    /// Tells the other ends of lanes by shared memory that they have to wake us. False if something has come already.
     pub(super) fn doze_by_memory(&mut self) -> bool {
         self.rest();
         self.dozing = !self.memory.is_empty();
@@ -90,7 +89,7 @@ impl Shell {
         lane.and_then(|lane| lane.carrier.memory()).is_some_and(|memory| memory.is_readable())
     }
 
-    /// Now and then gives back memory of lanes on which nothing has come since.
+    /// Every [`REST`], gives back memory of lanes on which nothing has come since.
     fn rest(&mut self) {
         if self.rested.elapsed() <= REST {
             return;
@@ -104,7 +103,7 @@ impl Shell {
         self.rested = Instant::now();
     }
 
-    /// Has the endpoint's watch show what comes on all lanes; false where more than that is to be looked at.
+    /// Makes the endpoint's watch show what comes on all lanes. False if there is more to look at.
     pub(super) fn show(&mut self, watch: &Watch) -> bool {
         if !self.watched {
             self.watched = !self.changed && self.memory.len() <= WATCHED_MAX;
@@ -117,18 +116,18 @@ impl Shell {
         self.watched
     }
 
-    /// A lane by shared memory is to be looked at in every turn.
+    /// Makes every pass look at a lane by shared memory.
     pub(super) fn look_at(&mut self, index: usize) {
         let Some(Some(lane)) = self.lanes.get_mut(index) else { return };
         let Some(memory) = lane.carrier.memory() else { return };
         memory.rouse();
-        lane.heard_in = self.turns;
+        lane.heard_in = self.passes;
         self.asleep -= usize::from(std::mem::take(&mut lane.asleep));
         self.memory.push(index);
         self.changed = true;
     }
 
-    /// Whether something came by shared memory, or may go there.
+    /// Whether something came by shared memory, or can be written there.
     pub(super) fn is_stirred(&mut self) -> bool {
         self.memory.iter().any(|index| {
             let lane = self.lanes.get_mut(*index).and_then(Option::as_mut);

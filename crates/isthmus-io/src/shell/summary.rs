@@ -1,4 +1,4 @@
-//! What an endpoint did for each of its peers, in a line of its own.
+//! The summary of an endpoint: one line for each peer.
 
 use isthmus_proto::{LaneKind, PeerCounters};
 use isthmus_wire::Address;

@@ -1,4 +1,4 @@
-//! How lanes come up: accepted or dialled, until each can carry.
+//! How lanes come up: accepted or dialled, until each can carry data.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::lane::{Lane, Phase};
 use crate::lock::Mutex;
 use crate::log::info_log;
 
-/// Lanes accepted in one turn.
+/// Most lanes accepted in one pass. Count.
 const ACCEPTS_PER_TURN: usize = 64;
 
 impl Shell {
@@ -34,7 +34,7 @@ impl Shell {
         }
     }
 
-    /// Accepts lanes that are not connections of their own; true where there were any.
+    /// Accepts lanes that have no descriptor of their own. True if there were any.
     pub(super) fn accept_turned(&mut self, core: &Mutex<Core>) -> bool {
         let mut any = false;
         while let Some(carrier) = self.carriers.accept_turned() {
@@ -45,19 +45,19 @@ impl Shell {
         any
     }
 
-    /// Takes up a lane that came in. Returns its index.
+    /// Adds an incoming lane. Returns its index.
     fn take_up(&mut self, carrier: Carrier, core: &Mutex<Core>) -> usize {
-        self.make_room_for_stranger(core);
+        self.make_room_for_unauthenticated(core);
         let id = core.lock().engine.lane_accepted();
         self.ungreeted += 1;
         if self.install(id, Lane::new(carrier, false), core) {
-            self.note_stranger(id.0 as usize);
+            self.enter_unauthenticated(id.0 as usize);
             self.settle(id.0 as usize, core);
         }
         id.0 as usize
     }
 
-    /// Takes up a lane; false where that fails.
+    /// Adds a lane. False if that fails.
     fn install(&mut self, id: LaneId, lane: Lane, core: &Mutex<Core>) -> bool {
         let index = id.0 as usize;
         if self.lanes.len() <= index {
@@ -93,7 +93,7 @@ impl Shell {
         }
     }
 
-    /// Goes on with bringing a lane up; true once it can carry.
+    /// Continues to bring a lane up. True once it can carry data.
     pub(super) fn settle(&mut self, index: usize, core: &Mutex<Core>) -> bool {
         let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return false };
         match lane.carrier.settle(index, &mut self.carriers) {
@@ -121,32 +121,32 @@ impl Shell {
         self.carriers.tell_if_plain(&lane.carrier);
         let mut guard = core.lock();
         match neighbour {
-            Neighbour::Of(as_id) => guard.engine.lane_is_of(id, as_id),
-            Neighbour::Router => guard.engine.lane_is_trusted(id),
+            Neighbour::Of(as_id) => guard.engine.set_lane_as(id, as_id),
+            Neighbour::Router => guard.engine.trust_lane(id),
             Neighbour::Unknown => {}
         }
         if let Some(host) = lane.carrier.host().filter(|_| !lane.dialled) {
-            guard.engine.lane_is_from(id, host);
+            guard.engine.set_lane_origin(id, host);
         }
-        guard.engine.lane_goes_by(id, kind);
+        guard.engine.set_lane_kind(id, kind);
         let seals = match sealing {
             Sealing::No => false,
-            Sealing::Outside => guard.engine.lane_leaves(id),
+            Sealing::Outside => guard.engine.lane_leaves_subnet(id),
             Sealing::Yes => true,
             Sealing::Private => {
-                guard.engine.lane_is_private(id);
+                guard.engine.set_lane_private(id);
                 false
             }
         };
         if lane.dialled && seals {
-            guard.engine.lane_seals(id);
+            guard.engine.seal_lane(id);
         }
         if fills_path {
-            guard.engine.lane_fills_path(id);
-            guard.engine.lane_rests(id, rests);
+            guard.engine.set_lane_fills_path(id);
+            guard.engine.rest_lane(id, rests);
         }
         if let Some(rtt_us) = rtt_us {
-            guard.engine.path_rtt(id, rtt_us);
+            guard.engine.set_lane_rtt(id, rtt_us);
         }
         self.changed = true;
         if lane.dialled {

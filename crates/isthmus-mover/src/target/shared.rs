@@ -1,9 +1,9 @@
-//! A file of which several processes bring a share each, into one partial file, each with a journal
-//! of its own. They need not know of each other: who ends last of all finds that from the journals,
-//! and gives the file its name.
+//! A file that several processes write together. Each writes its share to the same partial file, and has its own
+//! journal. The processes need not know of each other. The last one sees from the journals that all shares are there,
+//! and renames the file.
 //!
-//! The partial file's name tells the version of the source and the number of shares, so that
-//! nothing of another gets into it.
+//! The name of the partial file contains the version of the source and the number of shares. So blocks of another
+//! version never get into it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,15 +18,14 @@ use crate::journal::{self, Head};
 use crate::meta::Kept;
 use crate::{meta, names};
 
-/// What the file is called while it is not whole, and the journal of one share.
+/// The names of the partial file and of the journal of one share.
 pub(super) fn partial(wanted: &Wanted, rank: u32) -> (String, String) {
     let head = Head { boot: [0; 16], ..wanted.head };
     let tag = [&head.encode()[..], &wanted.share.ranks.to_le_bytes()].concat();
     names::partial_shared(&wanted.name, &tag, rank)
 }
 
-/// All of this share is there: notes that, and gives the file its name if it was the last. Then its
-/// digest is returned.
+/// Records that this share is complete. If it was the last one, this renames the file and returns its digest.
 ///
 /// # Errors
 /// What the system said; or the file was removed, by a share whose source had changed, say.
@@ -52,7 +51,7 @@ pub(super) fn finish(
     }
     match renameat(parent, &part, parent, &wanted.name[..]) {
         Ok(()) => {}
-        // Another one has come to the same at the same time.
+        // Another process has finished the file at the same time.
         Err(Errno::NOENT) => return settled(wanted, file, &part, &own).map(|()| (None, Ok(()))),
         Err(error) => return Err(error.into()),
     }
@@ -65,7 +64,7 @@ pub(super) fn finish(
     Ok((Some(digest::file(&blocks, wanted.head.size, wanted.head.block)), kept))
 }
 
-/// The file still waits for other shares, or has got its name from one.
+/// Succeeds if the file still waits for other shares, or if another process has renamed it.
 fn settled(wanted: &Wanted, file: &Opened, part: &str, own: &str) -> io::Result<()> {
     if is_at(&wanted.parent, file, part.as_bytes())? {
         return Ok(());
@@ -77,8 +76,8 @@ fn settled(wanted: &Wanted, file: &Opened, part: &str, own: &str) -> io::Result<
     Err(io::Error::other("another process gave it up, or it was removed; run the same command again"))
 }
 
-/// The digests of all blocks, if all journals say that their share is there. What another system
-/// wrote, or this one before it was started last, counts if it was synced, or else can be read.
+/// The digests of all blocks, if all journals say that their share is complete. Blocks written by another host, or
+/// before the last reboot, count if they were synced; otherwise they are read and compared.
 fn all_blocks(wanted: &Wanted, file: &Opened) -> io::Result<Option<Vec<Digest>>> {
     let head = &wanted.head;
     let mut blocks: Vec<Option<Digest>> = vec![None; head.blocks() as usize];
@@ -108,8 +107,8 @@ fn all_blocks(wanted: &Wanted, file: &Opened) -> io::Result<Option<Vec<Digest>>>
     Ok(blocks.into_iter().collect())
 }
 
-/// Removes what is left of other versions of this file, or of a copy by another number of
-/// processes, and in nobody's hands.
+/// Removes partial files of other versions of this file, or of another number of processes, if no process has them
+/// open.
 pub(super) fn sweep(wanted: &Wanted) {
     let (own, _) = partial(wanted, 0);
     let stem = own.trim_end_matches(".part").to_owned();

@@ -1,4 +1,4 @@
-//! Zeros of files with holes: left out, or made a hole.
+//! Zeros of sparse files: they are left out, or a hole is punched.
 
 use std::io;
 
@@ -7,16 +7,16 @@ use rustix::fs::{FallocateFlags, fallocate};
 use super::put_all;
 use crate::cache::Opened;
 
-/// Zeros of a sparse file are left out in steps of this. Bytes.
+/// Zeros of a sparse file are left out in units of this. Bytes; file systems allocate in such pages.
 const STEP: usize = 4096;
 
-/// What becomes of zeros.
+/// How zeros are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Zeros {
     Written,
-    /// The file is new, and has none but zeros: they are left out.
+    /// They are left out, because the file is new and has only zeros.
     Left,
-    /// An earlier transfer may have left something else there: a hole is made.
+    /// A hole is punched, because an earlier transfer may have left other bytes there.
     Punched,
 }
 
@@ -30,7 +30,7 @@ impl Zeros {
     }
 }
 
-/// Writes these bytes, or what of them is not zero.
+/// Writes these bytes, or only the parts that are not zero.
 pub(super) fn put(file: &Opened, bytes: &[u8], offset: u64, zeros: Zeros) -> io::Result<()> {
     if zeros == Zeros::Written {
         return put_all(file, bytes, offset);
@@ -48,7 +48,7 @@ pub(super) fn put(file: &Opened, bytes: &[u8], offset: u64, zeros: Zeros) -> io:
     Ok(())
 }
 
-/// So many zeros; written all the same where the file system has no holes.
+/// Makes a hole of `len` bytes. If the file system has no holes, it writes zeros.
 pub(super) fn put_hole(file: &Opened, offset: u64, len: u64, zeros: Zeros) -> io::Result<()> {
     let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     if zeros != Zeros::Punched || fallocate(file, how, offset, len).is_ok() {

@@ -72,7 +72,7 @@ fn ioc(addr: *const c_void, count: usize) -> fi_ioc {
     fi_ioc { addr: addr.cast_mut(), count }
 }
 
-/// Says how many elements a call of the endpoint takes.
+/// Writes how many elements a call on the endpoint takes.
 ///
 /// # Safety
 /// `count` is null or writable.

@@ -23,7 +23,7 @@ use valid::count_max;
 pub(crate) use calls::OPS;
 pub(crate) use valid::{op_of, type_of};
 
-/// What to do where.
+/// An atomic operation, and where to do it.
 #[derive(Clone, Copy)]
 struct Atomic {
     kind: AtomicKind,
@@ -34,7 +34,7 @@ struct Atomic {
     op: fi_op,
 }
 
-/// The local buffers, counted in bytes. Those that a call has not are empty.
+/// The local buffers, in bytes. Buffers that a call does not have are empty.
 #[derive(Clone)]
 struct Buffers {
     operand: Elements,
@@ -86,13 +86,13 @@ impl Atomic {
 }
 
 impl Buffers {
-    /// A read has no operand: its result tells the length.
+    /// Length of the operation. An atomic read has no operand, so its result tells. Bytes.
     fn len(&self) -> usize {
         let operand = length(self.operand.as_slice());
         if operand == 0 { length(self.result.as_slice()) } else { operand }
     }
 
-    /// Each is as long as the operation takes, or the end of one would be that of another.
+    /// Checks that each buffer is as long as the operation needs.
     fn check(&self, atomic: Atomic) -> Result<(), Error> {
         let Self { operand, compare, result } = self;
         let lens = [operand, compare, result].map(|buffer| length(buffer.as_slice()) as u64);
@@ -131,7 +131,7 @@ pub(crate) type Iocs = (*const fi_ioc, usize);
 /// No pieces.
 pub(crate) const NONE: Iocs = (std::ptr::null(), 0);
 
-/// Posts an atomic on several pieces of a peer's memory, one behind the other for the local buffers and as long.
+/// Posts an atomic on several pieces of a peer's memory. The local buffers hold them one behind the other.
 ///
 /// # Safety
 /// As for [`Atomic::post`].
@@ -177,7 +177,7 @@ pub(crate) unsafe fn post_call(
     let places = unsafe { array(msg.rma_iov, msg.rma_iov_count) }?;
     check_remote_pieces(&call, places.len())?;
     let fi_msg_atomic { addr: peer, datatype, op, .. } = *msg;
-    // A read's operand is ignored, so that it may be anything.
+    // The operand of an atomic read is ignored, whatever it is.
     let operand = if op == FI_ATOMIC_READ { NONE } else { (msg.msg_iov, msg.iov_count) };
     let atomic = Atomic { kind, peer, addr: places[0].addr, key: places[0].key, datatype, op };
     let size = atomic.element()?;

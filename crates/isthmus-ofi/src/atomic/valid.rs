@@ -1,4 +1,4 @@
-//! Which operations we have on which types.
+//! Which atomic operations exist for which types.
 
 use isthmus_io::Endpoint;
 use isthmus_proto::{AtomicKind, AtomicOp, AtomicType};

@@ -19,17 +19,18 @@ use crate::fid::{head, ops};
 use crate::flags::{FI_CLASS_MC, FI_COLLECTIVE};
 use crate::live::Live;
 
-/// Bits of a tag behind the group's: the operation. Between two members goes at most one message each way for it.
+/// Low bits of a tag that name the operation; the group's bits are above them. At most one message goes each way
+/// between two members for an operation.
 const GROUP_SHIFT: u32 = u16::BITS;
 
-/// What a member knows of its group.
+/// A member's view of its group.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) members: Vec<fi_addr_t>,
-    /// This endpoint's place among them.
+    /// This endpoint's index among the members.
     pub(super) rank: usize,
     tag: u64,
-    /// Operations begun. All members begin them in the same order, so it names them.
+    /// How many operations have begun. All members begin them in the same order, so the number names an operation.
     begun: AtomicU16,
 }
 
@@ -46,13 +47,13 @@ impl Group {
     }
 }
 
-/// How often a group of the same members was joined: what tells its messages from those of an earlier one.
+/// How often each group of members was joined. That distinguishes a group's messages from those of an earlier one.
 #[derive(Debug, Default)]
 pub(super) struct Joins(HashMap<u64, u64>);
 
 impl Joins {
-    /// What the tags of the next group of these members begin with. The same at all of them without a message, as all
-    /// know one another by the same addresses and join in the same order.
+    /// The high bits of the tags of the next group of these members. All members compute the same without a message, as
+    /// they know each other by the same addresses and join in the same order.
     fn next(&mut self, members: &[Address]) -> u64 {
         let named =
             members.iter().flat_map(|member| member.locator.to_string().into_bytes().into_iter().chain([0]));

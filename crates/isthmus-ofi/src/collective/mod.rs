@@ -1,4 +1,4 @@
-//! `fi_collective(3)`: operations of all members of a group at once, made of messages among them.
+//! `fi_collective(3)`: collective operations of a group, made of messages among its members.
 
 mod calls;
 mod group;

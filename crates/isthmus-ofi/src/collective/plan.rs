@@ -1,5 +1,5 @@
-//! What a member of a group sends and receives for a collective operation, round by round. Between two members goes at
-//! most one message each way: no two need to be told apart. Pure: nothing is sent here.
+//! Plans a collective operation: what each member sends and receives, round by round. At most one message goes each way
+//! between two members, so messages of an operation need no numbers. Nothing is sent here.
 
 /// A collective operation on blocks of `len` bytes; roots are ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,14 +11,14 @@ pub(super) enum Collective {
     Scatter { root: usize, len: usize },
 }
 
-/// Where bytes of a collective lie.
+/// Where bytes of a collective operation are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Store {
-    /// The program's, to read.
+    /// The program's input buffer.
     Input,
-    /// The program's, to write.
+    /// The program's result buffer.
     Result,
-    /// What came from others, to be combined with the result.
+    /// Values that came from others, to be combined with the result.
     Scratch,
 }
 
@@ -36,16 +36,16 @@ pub(super) enum Step {
     Receive(usize, Piece),
 }
 
-/// Messages that go beside one another. The round that follows begins when all of them are complete.
+/// Messages that go at the same time. The next round begins when all of them are complete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Round {
     pub(super) steps: Vec<Step>,
-    /// Pieces of the scratch that are combined with the result then, in this order.
+    /// Pieces of the scratch buffer that are combined with the result after the round, in this order.
     pub(super) combine: Vec<Piece>,
 }
 
 impl Collective {
-    /// What the member of rank `me` of `count` does. Its own part of the result is there already (`own_part`).
+    /// The rounds of the member of rank `me` of `count`. Its own part of the result is there already (`own_part`).
     pub(super) fn rounds(self, me: usize, count: usize) -> Vec<Round> {
         match self {
             _ if count < 2 => Vec::new(),
@@ -61,7 +61,8 @@ impl Collective {
         }
     }
 
-    /// The part of its own input that a member has in its result: from where, to where, how much. Bytes.
+    /// The part of its own input that a member copies into its result: offset in the input, in the result, and length.
+    /// Bytes.
     pub(super) fn own_part(self, me: usize) -> Option<(usize, usize, usize)> {
         match self {
             Self::AllReduce { len } => Some((0, 0, len)),
@@ -84,7 +85,7 @@ fn piece(store: Store, start: usize, len: usize) -> Piece {
     Piece { store, start, len }
 }
 
-/// Dissemination: after the rounds of 1, 2, 4 and so on everybody has heard of everybody.
+/// Dissemination barrier: in rounds of distance 1, 2, 4 and so on, every member hears of every other.
 fn barrier(me: usize, count: usize) -> Vec<Round> {
     let nothing = piece(Store::Result, 0, 0);
     let distances = std::iter::successors(Some(1), |distance| Some(distance * 2));
@@ -98,13 +99,13 @@ fn barrier(me: usize, count: usize) -> Vec<Round> {
     distances.take_while(|&distance| distance < count).map(round).collect()
 }
 
-/// The members below one in the binomial tree whose root is 0.
+/// The children of a member in the binomial tree with root 0.
 fn children(me: usize, count: usize) -> impl Iterator<Item = usize> {
     let most = if me == 0 { usize::BITS } else { me.trailing_zeros() };
     (0..most).map(move |bit| me | 1 << bit).take_while(move |&child| child < count)
 }
 
-/// The member above one in that tree.
+/// The parent of a member in that tree.
 fn parent(me: usize) -> usize {
     me & (me - 1)
 }
@@ -117,7 +118,7 @@ fn broadcast(me: usize, root: usize, count: usize, len: usize) -> Vec<Round> {
     if place > 0 {
         rounds.push(Round { steps: vec![Step::Receive(member(parent(place)), all)], ..Round::default() });
     }
-    // The farthest have most below them, and go first.
+    // The farthest children have the largest subtrees, so they go first.
     let mut steps: Vec<Step> = children(place, count).map(|child| Step::Send(member(child), all)).collect();
     steps.reverse();
     rounds.push(Round { steps, ..Round::default() });
@@ -137,7 +138,7 @@ fn reduce(me: usize, count: usize, len: usize) -> Vec<Round> {
     rounds
 }
 
-/// Everybody to everybody, in one round: over long distances rounds cost more than messages.
+/// Everybody sends to everybody, in one round. Over long distances, rounds cost more than messages.
 fn all_gather(me: usize, count: usize, len: usize) -> Vec<Round> {
     let others = (1..count).map(|distance| (me + distance) % count);
     let own = piece(Store::Result, me * len, len);

@@ -1,5 +1,4 @@
-//! Collective operations under way: messages among the members of a group, round by round, of which the program hears
-//! once.
+//! Runs collective operations: posts the messages of each round, and reports one completion to the program.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use crate::eq::EventQueue;
 use crate::error::{Error, completion_errno};
 use crate::live::Live;
 
-/// The program's buffers, and how what members give is combined.
+/// The program's buffers, and how the members' values are combined.
 #[derive(Debug)]
 pub(super) struct Buffers {
     pub(super) input: *const u8,
@@ -26,7 +25,7 @@ pub(super) struct Buffers {
     pub(super) combine: Option<(AtomicOp, AtomicType)>,
 }
 
-// SAFETY: the buffers are the library's until the operation completes, whichever thread turns it.
+// SAFETY: the buffers are the library's until the operation completes, whichever thread drives it.
 unsafe impl Send for Buffers {}
 
 impl Buffers {
@@ -35,16 +34,16 @@ impl Buffers {
     }
 }
 
-/// Who hears of the end.
+/// Where the end is reported.
 #[derive(Debug)]
 pub(super) enum End {
-    /// The endpoint's queue: under this context, and of success only if it is to.
+    /// In the endpoint's completion queue, under this context. Success is reported only with `notify`.
     Told { context: u64, notify: bool },
-    /// The event queue of an endpoint that joins a group. Object and context are pointers of the program.
+    /// In the event queue of an endpoint that joins a group. Object and context are the program's pointers.
     Joined { events: Arc<EventQueue>, group: usize, context: usize },
 }
 
-/// An endpoint's groups, and what is under way in them.
+/// An endpoint's groups, and the operations under way in them.
 #[derive(Debug, Default)]
 pub(crate) struct Collectives {
     groups: Mutex<HashMap<u64, Arc<Group>>>,
@@ -53,7 +52,8 @@ pub(crate) struct Collectives {
     open: Mutex<HashMap<u64, Arc<Running>>>,
 }
 
-/// An operation under way. Its address is the context of its messages: no program's can be the same.
+/// An operation under way. Its address is the context of its messages, so that no context of the program can be the
+/// same.
 #[derive(Debug)]
 struct Running {
     group: Arc<Group>,
@@ -64,7 +64,7 @@ struct Running {
 #[derive(Debug)]
 struct State {
     rounds: VecDeque<Round>,
-    /// Steps of the first round that were posted, and those of them that have not ended.
+    /// How many steps of the first round were posted, and how many of them have not ended.
     posted: usize,
     under_way: usize,
     buffers: Buffers,
@@ -82,7 +82,7 @@ impl Collectives {
         self.joins.lock()
     }
 
-    /// Adds a group; what programs call it.
+    /// Adds a group; returns the address by which programs name it.
     pub(super) fn enter(&self, group: Arc<Group>) -> u64 {
         let handle = Arc::as_ptr(&group).addr() as u64;
         self.groups.lock().insert(handle, group);
@@ -135,7 +135,7 @@ impl Collectives {
         self.advance(live, &running);
     }
 
-    /// Takes the end of a message. False where it was of an operation's here: nobody else is to be told.
+    /// Takes in a completion. False if it was of an operation here, so that nobody else is told.
     pub(crate) fn settle(&self, live: &Live, completion: &mut Completion) -> bool {
         let Some(running) = self.open.lock().get(&completion.context).cloned() else { return true };
         {
@@ -149,13 +149,13 @@ impl Collectives {
         false
     }
 
-    /// Posts what there was no room for.
+    /// Posts messages that there was no room for.
     pub(crate) fn resume(&self, live: &Live) {
         let open: Vec<_> = self.open.lock().values().cloned().collect();
         open.iter().for_each(|running| self.advance(live, running));
     }
 
-    /// Goes on as far as it can, and tells of the end.
+    /// Continues an operation as far as possible, and reports its end.
     fn advance(&self, live: &Live, running: &Arc<Running>) {
         let Some((end, error)) = running.advance(live) else { return };
         {
@@ -175,7 +175,7 @@ impl Collectives {
         }
     }
 
-    /// The endpoint has ended: nothing of it touches a buffer any more.
+    /// Ends all operations: the endpoint has ended, and nothing touches their buffers any more.
     pub(crate) fn close(&self, live: &Live) {
         self.groups.lock().clear();
         let open = std::mem::take(&mut *self.open.lock());
@@ -189,7 +189,7 @@ impl Running {
         std::ptr::from_ref(self).expose_provenance() as u64
     }
 
-    /// Posts, and passes from round to round; the end, once it is there.
+    /// Posts messages, and moves from round to round. Returns the end once everything is done.
     fn advance(&self, live: &Live) -> Option<(End, Option<OpError>)> {
         let mut state = self.state.lock();
         while let Some(round) = state.rounds.front() {
@@ -198,7 +198,7 @@ impl Running {
             {
                 match self.post(live, &mut state, step) {
                     Ok(()) => (state.posted, state.under_way) = (state.posted + 1, state.under_way + 1),
-                    // There will be, when something else has ended.
+                    // There will be room when something else has ended.
                     Err(Error::Again) => return None,
                     Err(error) => state.fail(OpError::Protocol(error.to_string())),
                 }
@@ -206,7 +206,7 @@ impl Running {
             }
             if state.under_way > 0 {
                 if state.error.is_some() {
-                    // What was to come in this round may never come.
+                    // The receives of this round may never complete: cancel them.
                     while live.engine().cancel(self.id()) {}
                 }
                 return None;
@@ -240,12 +240,12 @@ impl Running {
 }
 
 impl State {
-    /// Nothing more is begun.
+    /// Marks the operation as failed, so that nothing more of it begins.
     fn fail(&mut self, error: OpError) {
         self.error.get_or_insert(error);
     }
 
-    /// Passes to the next round.
+    /// Moves to the next round.
     fn pass(&mut self) {
         let over = self.rounds.pop_front().unwrap_or_default();
         self.posted = 0;

@@ -1,4 +1,4 @@
-//! `fid_av_set`: some of a vector's addresses, in order.
+//! `fid_av_set`: a list of some addresses of an address vector.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::flags::{FI_ADDR_NOTAVAIL, FI_CLASS_AV_SET, FI_UNIVERSE};
 pub(super) struct AvSet {
     raw: fid_av_set,
     guard: Guard,
-    /// Whose numbers the members are; keeps the vector open.
+    /// The vector to which the members' numbers belong; this keeps it open.
     av: Arc<AvTable>,
     members: Mutex<Vec<fi_addr_t>>,
 }
@@ -61,7 +61,7 @@ fn chosen(av: &AvTable, attr: &fi_av_set_attr) -> Result<Vec<fi_addr_t>, Error> 
         return Ok(Vec::new());
     }
     let (first, last) = if all { (0, av.numbers_end()) } else { (attr.start_addr, attr.end_addr) };
-    // Bounded by what is there, whatever the program says is the last.
+    // Limit the range to what exists, whatever the program says is the last.
     let last = last.min(av.numbers_end());
     let numbers = (first..=last).step_by(attr.stride.max(1) as usize);
     let numbers = numbers.filter(|&number| av.address(number).is_some());
@@ -83,7 +83,7 @@ impl AvSet {
         self.members.lock().clone()
     }
 
-    /// Changes the set by what another has.
+    /// Changes the set by the members of another one.
     ///
     /// # Safety
     /// `other` is null or an object of libfabric.
@@ -155,7 +155,7 @@ entries! {
     }
 
     fn addr(set: AvSet as fid_av_set, out: *mut fi_addr_t) -> c_int {
-        // What joins say they stem from; the set itself says who is in.
+        // The address by which `fi_join_collective` names the set's parent; the set itself says who the members are.
         let name = std::ptr::from_ref(set).addr() as fi_addr_t;
         let out = std::ptr::NonNull::new(out).ok_or(Error::Null)?;
         // SAFETY: the caller passes a place for the result.

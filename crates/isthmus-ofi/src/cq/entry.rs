@@ -1,4 +1,4 @@
-//! A finished operation on its way to the program, and its five shapes.
+//! A finished operation on its way to the program, in the five formats of libfabric.
 
 use std::ffi::c_void;
 
@@ -15,7 +15,7 @@ use crate::live::flags_of;
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) tagged: fi_cq_tagged_entry,
-    /// Who sent it; `FI_ADDR_NOTAVAIL` where that is unknown or not asked for.
+    /// Who sent it; `FI_ADDR_NOTAVAIL` if that is unknown or not asked for.
     pub(crate) source: fi_addr_t,
     /// Why it failed.
     pub(crate) error: Option<Box<OpError>>,
@@ -31,7 +31,7 @@ impl Entry {
         Self { tagged, source, error: completion.error.take().map(Box::new) }
     }
 
-    /// A message that was received, and did not fail.
+    /// A message that was received without an error.
     #[inline]
     pub(crate) fn received(completion: &Completion, source: fi_addr_t) -> Self {
         Self { tagged: tagged(completion), source, error: None }
@@ -44,7 +44,7 @@ impl Entry {
         Self { error: error.map(Box::new), ..entry }
     }
 
-    /// The end of a multi-receive buffer, alone.
+    /// The end of a multi-receive buffer without a message.
     pub(crate) fn released(context: u64) -> Self {
         let tagged = fi_cq_tagged_entry {
             op_context: pointer(context),
@@ -58,7 +58,7 @@ impl Entry {
     }
 }
 
-/// What the program is told of an operation that succeeded.
+/// The entry of an operation that succeeded.
 #[inline]
 pub(crate) fn tagged(completion: &Completion) -> fi_cq_tagged_entry {
     let received = matches!(completion.kind, CompletionKind::Recv(_) | CompletionKind::RemoteWrite);
@@ -86,7 +86,7 @@ pub(super) fn size_of_format(format: fi_cq_format) -> usize {
     }
 }
 
-/// Writes an entry in the shape of a format: each shorter one is a beginning of the longest.
+/// Writes an entry in a format. Each shorter format is a prefix of the longest.
 ///
 /// # Safety
 /// `out` has room for an entry of `size` bytes, which is a format's.

@@ -93,11 +93,11 @@ static OPS: fi_ops_cq = fi_ops_cq {
     export_xpu: Some(no_export_xpu),
 };
 
-/// What a read says that found nothing.
+/// Result of a read that found nothing.
 const NOTHING: isize = -(libc::EAGAIN as isize);
 
 impl Cq {
-    /// What there is, up to `count` entries; where that is plainly nothing, it is said without further ado.
+    /// Reads up to `count` entries. If there is plainly nothing, it returns without driving any endpoint.
     ///
     /// # Safety
     /// As for [`Queue::read`].

@@ -1,4 +1,4 @@
-//! The queue behind a C object; endpoints push, the program reads.
+//! A completion queue: endpoints push, the program reads.
 
 use std::collections::VecDeque;
 use std::ffi::{CString, c_char};
@@ -18,7 +18,7 @@ use crate::wait::{Deadline, Sources};
 #[derive(Debug)]
 pub(crate) struct Queue {
     entry_size: usize,
-    /// Whether there are entries: changed with `inner` locked, looked at without.
+    /// Whether there are entries. It is changed with `inner` locked and read without.
     filled: AtomicBool,
     /// An untagged message was posted since the last read ([`Queue::note_post`]).
     posted: AtomicBool,
@@ -30,26 +30,26 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct Inner {
     entries: VecDeque<Entry>,
-    /// How many entries there were before the first that came after an untagged message was posted, until the next read.
+    /// Set from the post of an untagged message until the next read: how many entries came before it.
     before_post: Option<usize>,
-    /// Somebody sleeps or is about to.
+    /// A thread sleeps or is about to.
     armed: bool,
     /// `fi_cq_signal` was called.
     signalled: bool,
 }
 
-/// A queue that takes in finished operations, locked from the first on that nobody reads at once.
+/// A queue that takes in finished operations. It is locked from the first entry that does not go to a reader at once.
 pub(crate) struct Filling<'a> {
     queue: &'a Queue,
-    /// Until this ends.
+    /// The lock, once it was needed; held until this is dropped.
     inner: Option<MutexGuard<'a, Inner>>,
 }
 
 impl Filling<'_> {
-    /// Adds a finished operation, or hands it to who is reading the queue right now.
+    /// Adds a finished operation, or hands it to the program that is reading the queue right now.
     #[inline]
     pub(crate) fn push(&mut self, entry: Entry, reading: Option<&mut Reading<'_>>) {
-        // Behind an endpoint's own, that is: what others put there meanwhile is in no order with this.
+        // This keeps the order of one endpoint. Entries that others add meanwhile have no order with these.
         let next = |reading: &&mut Reading<'_>| match &self.inner {
             None => reading.is_next_of(self.queue),
             Some(inner) => std::ptr::eq(self.queue, reading.queue) && inner.entries.is_empty(),
@@ -59,7 +59,7 @@ impl Filling<'_> {
         }
     }
 
-    /// Whether it is this queue.
+    /// Whether it fills this queue.
     pub(crate) fn is_of(&self, queue: &Queue) -> bool {
         std::ptr::eq(self.queue, queue)
     }
@@ -73,7 +73,7 @@ impl Drop for Filling<'_> {
     }
 }
 
-/// A program's read of a queue: where finished operations go.
+/// A program's read of a queue: its buffers for entries.
 pub(crate) struct Reading<'a> {
     queue: &'a Queue,
     out: *mut u8,
@@ -83,19 +83,19 @@ pub(crate) struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Whether it is the next to take from this queue, in which nothing waits.
+    /// Whether it may take the next entry of this queue at once: it reads this queue, and nothing waits there.
     #[inline]
     pub(crate) fn is_next_of(&self, queue: &Queue) -> bool {
         std::ptr::eq(self.queue, queue) && !queue.filled.load(Ordering::Acquire)
     }
 
-    /// So many entries more it has room for.
+    /// For how many more entries it has room.
     #[inline]
     pub(crate) fn room(&self) -> usize {
         self.room - self.moved
     }
 
-    /// Takes the queue's next entry, of an operation that succeeded, if there is room.
+    /// Takes the queue's next entry, if there is room. It must be of an operation that succeeded.
     #[inline]
     pub(crate) fn take(&mut self, entry: &fi_cq_tagged_entry, source: impl FnOnce() -> fi_addr_t) -> bool {
         if self.moved >= self.room {
@@ -112,7 +112,7 @@ impl Reading<'_> {
         true
     }
 
-    /// As [`Reading::take`], if it succeeded.
+    /// As [`Reading::take`], if the operation succeeded.
     fn take_good(&mut self, entry: &Entry) -> bool {
         entry.error.is_none() && self.take(&entry.tagged, || entry.source)
     }
@@ -156,12 +156,12 @@ impl Queue {
         !self.sources.is_empty()
     }
 
-    /// Takes in finished operations, as long as what is returned is held.
+    /// Begins to take in finished operations, until the returned value is dropped.
     pub(crate) fn filling(&self) -> Filling<'_> {
         Filling { queue: self, inner: None }
     }
 
-    /// Takes in these; how many they were.
+    /// Takes in these entries; returns how many they were.
     #[inline]
     pub(crate) fn fill(&self, entries: impl Iterator<Item = Entry>) -> usize {
         let mut entries = entries.peekable();
@@ -176,25 +176,25 @@ impl Queue {
         added
     }
 
-    /// An untagged message is posted: the next read hands out only what is here by now, the one after it what has
-    /// arrived since.
+    /// Tells that an untagged message is posted. The next read returns only what is in the queue by now; the read after
+    /// it returns what has arrived since.
     ///
-    /// MPICH's active messages are untagged. Those to the own rank wait in a queue of MPICH's own, and within a
-    /// one-sided call MPICH reads this queue before that one (`MPIDI_progress_test_vci`). Without this rule the answer
-    /// to a message, and what others did because of it, would overtake what the rank did to itself before, which no
-    /// network is fast enough for, but shared memory is (mpi4py's MCS lock then waits for ever).
+    /// The reason is MPICH: its active messages are untagged, and those to the own rank wait in a queue of MPICH's own.
+    /// Within a one-sided call, MPICH reads this queue before its own (`MPIDI_progress_test_vci`). Without this rule,
+    /// the answer to a message, and what others did because of it, could overtake what the rank did to itself before.
+    /// No network is fast enough for that, but shared memory is (mpi4py's MCS lock then waits for ever).
     #[inline]
     pub(crate) fn note_post(&self) {
         self.posted.store(true, Ordering::Release);
     }
 
-    /// Whether a message was posted since this was asked.
+    /// Whether a message was posted since the last call.
     #[inline]
     fn take_post(&self) -> bool {
         self.posted.load(Ordering::Relaxed) && self.posted.swap(false, Ordering::Acquire)
     }
 
-    /// Locked by who adds entries.
+    /// Locks the queue to add entries.
     fn lock_to_fill(&self) -> MutexGuard<'_, Inner> {
         let mut inner = self.inner.lock();
         if inner.before_post.is_none() && self.posted.load(Ordering::Acquire) {
@@ -203,7 +203,7 @@ impl Queue {
         inner
     }
 
-    /// Something may have come in.
+    /// Unlocks the queue after entries may have been added, and wakes sleepers.
     fn let_go(&self, mut inner: MutexGuard<'_, Inner>) {
         let filled = !inner.entries.is_empty();
         self.filled.store(filled, Ordering::Release);
@@ -214,7 +214,7 @@ impl Queue {
         }
     }
 
-    /// A poll: whether it plainly finds nothing. Where it is not, there is more to do ([`Queue::read`]).
+    /// Whether a poll would plainly find nothing. If not, call [`Queue::read`].
     #[inline]
     pub(crate) fn is_poll_vain(&self) -> bool {
         !self.filled.load(Ordering::Relaxed) && (self.take_post() || self.sources.is_poll_vain())
@@ -246,7 +246,7 @@ impl Queue {
         }
         let mut inner = self.inner.lock();
         if inner.entries.len() < count && self.sources.has_come() {
-            // That fills the rest: programs yield the processor between two reads.
+            // Fill the remaining room: programs yield the processor between two reads.
             drop(inner);
             self.sources.turn(None);
             inner = self.inner.lock();
@@ -254,7 +254,7 @@ impl Queue {
         self.hand_out(inner, usize::MAX, &mut reading)
     }
 
-    /// The read that follows on a post ([`Queue::note_post`]): what was here before that.
+    /// The read after a post ([`Queue::note_post`]): returns what was here before it.
     #[cold]
     fn read_older(&self, reading: &mut Reading<'_>) -> Result<isize, Error> {
         let mut inner = self.inner.lock();
@@ -262,7 +262,7 @@ impl Queue {
         self.hand_out(inner, older, reading)
     }
 
-    /// Moves entries, of the first `most`, as far as there is room.
+    /// Moves up to `most` entries to the program, as far as there is room.
     fn hand_out(
         &self,
         mut inner: MutexGuard<'_, Inner>,
@@ -290,7 +290,7 @@ impl Queue {
         entry
     }
 
-    /// Whether anything waits, after turning the endpoints.
+    /// Drives the endpoints. True if anything waits then.
     pub(crate) fn has_news(&self) -> bool {
         if !self.filled.load(Ordering::Relaxed) {
             self.sources.progress();
@@ -332,7 +332,7 @@ impl Queue {
         }
     }
 
-    /// Prepares to sleep on the descriptor; false where there is news already.
+    /// Prepares to sleep on the descriptor. False if something waits already.
     pub(crate) fn arm(&self) -> bool {
         {
             let mut inner = self.inner.lock();
@@ -357,7 +357,7 @@ impl Queue {
         self.wake();
     }
 
-    /// Whether somebody signalled since this was asked.
+    /// Whether `fi_cq_signal` was called since the last call.
     fn take_signal(&self) -> bool {
         std::mem::take(&mut self.inner.lock().signalled)
     }

@@ -16,7 +16,7 @@ use crate::flags::*;
 use crate::provider::PROVIDER_VERSION;
 use crate::resolve::to_bytes;
 
-/// What we offer, as far as it depends on what was asked.
+/// The part of our offer that depends on the program's hints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub(crate) kind: Kind,
@@ -39,14 +39,14 @@ pub(crate) struct Offer {
     pub(crate) resource_mgmt: u32,
     pub(crate) av_type: u32,
     pub(crate) mr_mode: i32,
-    /// How addresses look: ours (`FI_FORMAT_UNSPEC`) or the system's.
+    /// Format of addresses: ours (`FI_FORMAT_UNSPEC`), or socket addresses.
     pub(crate) addr_format: u32,
     pub(crate) src: Option<Address>,
     pub(crate) dest: Option<Address>,
 }
 
 impl Default for Offer {
-    /// What a program gets that does not say what it wants.
+    /// The offer to a program without hints.
     fn default() -> Self {
         Self {
             kind: Kind::Reliable,
@@ -74,7 +74,7 @@ impl Default for Offer {
     }
 }
 
-/// Room behind each structure, so that a newer libfabric that reads further finds zeros.
+/// Zeroed room behind each structure, for a newer libfabric that reads further. Bytes.
 const GROWTH: usize = 256;
 
 impl Offer {

@@ -1,4 +1,4 @@
-//! Whether we can give a program what it wants.
+//! Checks whether we can give a program what its hints ask for.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ use crate::flags::*;
 
 type Answer = Result<(), Error>;
 
-/// Answers the hints with an offer, or says what we have not got.
+/// Answers the hints with an offer, or with the reason why we cannot.
 pub(super) fn negotiate(version: u32, hints: Option<&Hints>) -> Result<Offer, Error> {
     let Some(hints) = hints else { return Ok(Offer::default()) };
     let kind = Kind::of(hints.ep.type_)
@@ -136,7 +136,7 @@ fn accept(version: u32, kind: Kind, hints: &Hints) -> Offer {
     }
 }
 
-/// The version of IP that a program wants by the format of addresses, or by its peer's.
+/// The version of IP that a program wants, by its format of addresses or by its peer's address.
 pub(super) fn family(wanted: u32, dest: Option<SocketAddr>) -> Option<Family> {
     match wanted {
         FI_SOCKADDR_IN => Some(Family::V4),
@@ -146,7 +146,7 @@ pub(super) fn family(wanted: u32, dest: Option<SocketAddr>) -> Option<Family> {
     }
 }
 
-/// The format that a program gets who wants `wanted`, where `own` is what endpoints have.
+/// The format of addresses for a program that asks for `wanted`. `own` is the address that endpoints have.
 pub(super) fn format(wanted: u32, own: SocketAddr) -> Result<u32, Error> {
     let ours = if own.is_ipv4() { FI_SOCKADDR_IN } else { FI_SOCKADDR_IN6 };
     let any = matches!(wanted, FI_SOCKADDR | FI_SOCKADDR_IP);
@@ -154,7 +154,7 @@ pub(super) fn format(wanted: u32, own: SocketAddr) -> Result<u32, Error> {
     Ok(if any { ours } else { wanted })
 }
 
-/// Adds the directions that a program left open, and what costs nothing.
+/// Adds the directions that a program left open, and capabilities that cost nothing.
 fn complete(kind: Kind, wanted: u64) -> u64 {
     if wanted & OPERATIONS == 0 {
         return kind.caps() | wanted & (DOMAIN_EXTRAS | ON_REQUEST);
@@ -169,8 +169,8 @@ fn complete(kind: Kind, wanted: u64) -> u64 {
     caps
 }
 
-/// We demand nothing of registered memory. Programs that know only the two modes from
-/// before 1.5 get the one they ask for, and who leaves it open the one that all providers had.
+/// The mode of registered memory; we need none. Programs that know only the two modes from before 1.5 get the one that
+/// they ask for, or, if they leave it open, the one that all providers had.
 fn mr_mode(version: u32, wanted: i32) -> i32 {
     let old = version < crate::flags::version(1, 5);
     if wanted & FI_MR_BASIC != 0 || (old && wanted == 0) {

@@ -1,4 +1,4 @@
-//! The kinds of endpoint, and what each is able to do.
+//! The two kinds of endpoint, and what each can do.
 
 use super::limits::*;
 use crate::abi::{FI_EP_DGRAM, FI_EP_RDM, FI_EP_UNSPEC, fi_ep_type};
@@ -9,13 +9,14 @@ use crate::flags::*;
 pub(crate) enum Kind {
     /// `FI_EP_RDM`.
     Reliable,
-    /// `FI_EP_DGRAM`, for those who ask for it.
+    /// `FI_EP_DGRAM`, for programs that ask for it.
     Datagram,
 }
 
-/// Messages of one packet each, that may get lost.
+/// Capabilities of datagrams: messages of one packet each, which may be lost.
 const DATAGRAM_CAPS: u64 = FI_MSG | MESSAGE_DIRECTIONS | FI_SOURCE | DOMAIN_CAPS;
-/// Nothing is known of a datagram that has left.
+/// Flags of datagrams that transmit. There is no delivery completion, since nothing is known of a datagram that has
+/// left.
 const DATAGRAM_TX_FLAGS: u64 =
     FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MORE | FI_REMOTE_CQ_DATA;
 const DATAGRAM_RX_FLAGS: u64 = FI_COMPLETION | FI_TRANSMIT_COMPLETE | FI_MORE;
@@ -32,13 +33,14 @@ pub(crate) fn receives(caps: u64) -> bool {
     has(caps, FI_MSG | FI_TAGGED, FI_RECV, MESSAGE_DIRECTIONS)
 }
 
-/// Whether they have one of the operations in one of the directions; who names none has all of them.
+/// Whether the capabilities have one of the operations in one of the directions. If they name no direction, they have
+/// all.
 fn has(caps: u64, operations: u64, these: u64, directions: u64) -> bool {
     caps & operations != 0 && (caps & these != 0 || caps & directions == 0)
 }
 
 impl Kind {
-    /// The kind that a program means.
+    /// The kind for an endpoint type; `None` if we do not have it.
     pub(crate) fn of(type_: fi_ep_type) -> Option<Self> {
         match type_ {
             FI_EP_UNSPEC | FI_EP_RDM => Some(Self::Reliable),
@@ -54,7 +56,7 @@ impl Kind {
         }
     }
 
-    /// What a program may ask for.
+    /// The capabilities that a program may ask for.
     pub(super) fn all_caps(self) -> u64 {
         match self {
             Self::Reliable => CAPS | ON_REQUEST,
@@ -62,7 +64,7 @@ impl Kind {
         }
     }
 
-    /// What a program gets that asks for nothing.
+    /// The capabilities of a program that asks for nothing.
     pub(crate) fn caps(self) -> u64 {
         match self {
             Self::Reliable => CAPS,
@@ -78,8 +80,8 @@ impl Kind {
         }
     }
 
-    /// Most pieces of a peer's memory in one operation. Each travels by itself, so that a target which counts
-    /// accesses (`FI_RMA_EVENT`) would count them all.
+    /// Most pieces of a peer's memory in one operation. Each piece is sent by itself, so a target that counts accesses
+    /// (`FI_RMA_EVENT`) would count each.
     pub(crate) fn remote_pieces(self, caps: u64) -> usize {
         match self {
             Self::Reliable if caps & FI_RMA_EVENT != 0 => 1,
@@ -96,7 +98,7 @@ impl Kind {
         }
     }
 
-    /// Order that is kept in any case.
+    /// Orders that are always kept.
     pub(super) fn order(self) -> u64 {
         match self {
             Self::Reliable => MSG_ORDER,
@@ -104,7 +106,7 @@ impl Kind {
         }
     }
 
-    /// Order that is kept where a program asks.
+    /// Orders that are kept if a program asks.
     pub(super) fn orders(self) -> u64 {
         match self {
             Self::Reliable => ORDERS,
@@ -112,7 +114,7 @@ impl Kind {
         }
     }
 
-    /// Largest transfer for which it holds where a program asked for `orders`, one of which is of `these`. Bytes.
+    /// Largest transfer for which an order holds, if a program asked for `orders` and one of them is in `these`. Bytes.
     pub(super) fn order_size(self, orders: u64, these: u64) -> usize {
         match self {
             Self::Reliable if orders & these != 0 => usize::MAX,

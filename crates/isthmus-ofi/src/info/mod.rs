@@ -1,4 +1,4 @@
-//! `fi_getinfo`: what we offer, and whether it is what a program wants.
+//! `fi_getinfo`: compares what a program wants with what we offer.
 
 mod build;
 mod check;
@@ -26,7 +26,7 @@ pub(crate) use limits::{INJECT_SIZE_MAX, MR_IOV_LIMIT, MSG_SIZE_MAX, MULTI_RECV_
 
 const FLAGS: u64 = FI_SOURCE | FI_NUMERICHOST | FI_PROV_ATTR_ONLY | FI_RESCAN;
 
-/// libfabric's own flag with which its utility providers look for something to stand on.
+/// libfabric's internal flag, with which its utility providers look for a core provider.
 const CORE_ONLY: u64 = 1 << 59;
 
 /// The provider's `getinfo`.
@@ -68,13 +68,13 @@ pub(crate) unsafe extern "C" fn getinfo(
     enter_free(body)
 }
 
-/// Fills in the address that endpoints will have as far as it is known before they open,
-/// and settles how addresses look. What is wrong with the settings, opening a domain says.
+/// Fills in the address that endpoints will have, as far as it is known before they open, and the format of addresses.
+/// Errors in the settings are reported when a domain is opened.
 fn locate(offer: &mut Offer) -> Result<(), Error> {
     let settings = Settings::load().ok();
     let family = check::family(offer.addr_format, offer.dest.map(|dest| dest.locator));
     let source = offer.src.map(|src| src.locator);
-    // What is open is of the version of IP that is wanted.
+    // An unspecified address is of the version of IP that is wanted.
     if source.is_none_or(|at| {
         at.ip().is_unspecified() && family.is_some_and(|family| family != Family::of(at.ip()))
     }) {
@@ -100,7 +100,7 @@ fn locate(offer: &mut Offer) -> Result<(), Error> {
     Ok(())
 }
 
-/// Puts what the user typed into the offer: his own address, or that of the peer.
+/// Puts the address that the user typed into the offer: his own, or that of the peer.
 fn name(offer: &mut Offer, node: Option<&str>, service: Option<&str>, flags: u64) -> Result<(), Error> {
     if node.is_none() && service.is_none() {
         return Ok(());

@@ -1,5 +1,5 @@
-//! The thread that starts what waits for counters while the program computes (`FI_PROGRESS_AUTO`).
-//! There is one only while something waits.
+//! The thread that starts operations that wait for counters while the program computes (`FI_PROGRESS_AUTO`). It exists
+//! only while something waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,14 +13,14 @@ use crate::live::Live;
 use crate::log::{self, Level};
 use crate::wait::{Deadline, Sources, Waiter};
 
-/// Longest sleep, should a waking be missed. Milliseconds.
+/// Longest sleep, in case a wake-up is missed. Milliseconds.
 const SLEEP_MS: i32 = 100;
 
 #[derive(Debug, Default)]
 pub(super) struct Attendant {
     /// The domain's endpoints that may have triggers.
     sources: Sources,
-    /// Set by the thread when it ends of itself, under the lock of `thread`.
+    /// Set by the thread when it ends by itself, under the lock of `thread`.
     idle: AtomicBool,
     stop: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -35,7 +35,7 @@ impl Attendant {
         self.sources.remove(live);
     }
 
-    /// Sees to it that the thread runs.
+    /// Starts the thread if it does not run.
     pub(super) fn begin(&self, board: &Arc<Board>) {
         let mut thread = self.thread.lock();
         if thread.is_some() && !self.idle.load(Ordering::SeqCst) {
@@ -49,7 +49,7 @@ impl Attendant {
         }
         self.idle.store(false, Ordering::SeqCst);
         let board = board.clone();
-        // Signals are the program's.
+        // Signals are for the program's own threads.
         let _restored = isthmus_io::block_signals();
         let spawned =
             std::thread::Builder::new().name("isthmus-trigger".into()).spawn(move || attend(&board));
@@ -72,7 +72,7 @@ impl Attendant {
     }
 }
 
-/// Without the thread, what waits starts when the program reads a queue or counter.
+/// Logs that there is no thread: operations then start when the program reads a queue or counter.
 fn untended(error: &Error) {
     log::write(Level::Warn, format_args!("triggered operations go on only in calls of the program: {error}"));
 }
@@ -80,14 +80,14 @@ fn untended(error: &Error) {
 fn attend(board: &Board) {
     let this = &board.attendant;
     let Some(Ok(sleeper)) = this.sources.made_waiter().map(Waiter::enter) else {
-        // Without a descriptor to sleep on; the next that is put in line tries again.
+        // There is no descriptor to sleep on; the next operation that waits tries again.
         return this.idle.store(true, Ordering::SeqCst);
     };
     while !this.stop.load(Ordering::SeqCst) {
         this.sources.progress();
         board.start();
         if board.is_empty() {
-            // `begin` is called after a job was put in line, and takes this lock: one of the two sees the other.
+            // `begin` is called after a job was queued, and takes this lock, so one of the two threads sees the other.
             let Some(_held) = this.thread.try_lock() else { continue };
             if board.is_empty() {
                 this.idle.store(true, Ordering::SeqCst);

@@ -1,8 +1,8 @@
-//! Work that a domain puts off until a counter is there (`FI_QUEUE_WORK`).
+//! Work that a domain defers until a counter reaches a threshold (`FI_QUEUE_WORK`).
 //!
-//! What is put off is copied when it is queued, down to the pieces of the buffers; the buffers
-//! themselves are not touched before. Its end is counted by a counter of its own, and told to
-//! the endpoint's queue and counters only with `FI_COMPLETION`.
+//! The description of the work is copied when it is queued, including the lists of buffer pieces. The buffers
+//! themselves are not touched before the work starts. Its end is counted by a counter of its own, and reported to the
+//! endpoint's queue and counters only with `FI_COMPLETION`.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(crate) unsafe fn control(board: &Arc<Board>, command: c_int, arg: *mut c_voi
             }
         }
         FI_FLUSH_WORK if arg.is_null() => {
-            // Triggered operations stay: they are an endpoint's.
+            // Operations with `FI_TRIGGER` stay: they belong to an endpoint.
             let gone = board.remove(|entry| entry.job.is_work(), usize::MAX);
             gone.iter().for_each(Job::abandon);
         }

@@ -1,5 +1,5 @@
-//! Operations that wait for a counter (`fi_trigger(3)`): those with the flag `FI_TRIGGER`, and the
-//! work that a domain puts off (`deferred.rs`).
+//! Operations that wait for a counter (`fi_trigger(3)`): those with the flag `FI_TRIGGER`, and the deferred work of a
+//! domain (`deferred.rs`).
 
 mod attendant;
 mod deferred;
@@ -25,17 +25,17 @@ use attendant::Attendant;
 pub(crate) use deferred::control;
 pub(crate) use ticket::Tickets;
 
-/// What an operation waits for: a counter's successes and errors together reach the threshold.
+/// What an operation waits for: the sum of a counter's successes and errors reaches the threshold.
 #[derive(Debug)]
 pub(crate) struct When {
     counter: Arc<Counter>,
     threshold: u64,
-    /// Address of the program's structure, by which it can take the operation back.
+    /// Address of the program's structure, by which it can cancel the operation.
     name: usize,
 }
 
 impl When {
-    /// As the context of an operation with `FI_TRIGGER` says.
+    /// From the context of an operation with `FI_TRIGGER`.
     ///
     /// # Safety
     /// `context` is null or a `fi_triggered_context`.
@@ -64,7 +64,7 @@ unsafe fn counter(raw: *mut fid_cntr) -> Result<Arc<Counter>, Error> {
 
 type Start = Box<dyn Fn(&Live) -> Result<(), Error> + Send>;
 
-/// What is done once a counter is there.
+/// What to do once a counter has reached its threshold.
 pub(crate) enum Job {
     Operation { live: Arc<Live>, context: u64, kind: CompletionKind, start: Start },
     Set { counter: Arc<Counter>, value: u64 },
@@ -72,12 +72,12 @@ pub(crate) enum Job {
 }
 
 impl Job {
-    /// An operation that `start` posts; `context` is what its end is reported under.
+    /// An operation that `start` posts. Its end is reported under `context`.
     pub(crate) fn operation(live: Arc<Live>, context: u64, kind: CompletionKind, start: Start) -> Self {
         Self::Operation { live, context, kind, start }
     }
 
-    /// Does it; false if there is no room for it now.
+    /// Starts it. False if there is no room for it now.
     fn start(&self) -> bool {
         match self {
             Self::Operation { live, start, .. } => match start(live) {
@@ -98,7 +98,7 @@ impl Job {
         live.deliver(Completion { error: Some(error), ..Completion::of(*kind, *context, true) });
     }
 
-    /// Whether it is a domain's deferred work, and no operation with `FI_TRIGGER`.
+    /// Whether it is a domain's deferred work, not an operation with `FI_TRIGGER`.
     fn is_work(&self) -> bool {
         match self {
             Self::Operation { live, context, .. } => live.tickets().knows(*context),
@@ -106,7 +106,7 @@ impl Job {
         }
     }
 
-    /// Forgets who wanted to know of its end.
+    /// Drops it without reporting its end.
     fn abandon(&self) {
         if let Self::Operation { live, context, .. } = self {
             live.tickets().withdraw(*context);
@@ -118,16 +118,16 @@ impl Job {
     }
 }
 
-/// A job in line, with what keeps its counter open.
+/// A queued job, with what keeps its counter open.
 struct Waiting {
     job: Job,
     name: usize,
     counter: Arc<Counter>,
 }
 
-/// A place in line: by counter, threshold, and the order of posting.
+/// The key of a queued job: counter, threshold, and order of posting.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct QueueKey {
     counter: usize,
     threshold: u64,
     order: u64,
@@ -136,14 +136,14 @@ struct Place {
 /// A domain's operations that wait for counters.
 #[derive(Default)]
 pub(crate) struct Board {
-    waiting: Mutex<BTreeMap<Place, Waiting>>,
+    waiting: Mutex<BTreeMap<QueueKey, Waiting>>,
     /// Those whose time has come, in order.
     ready: Mutex<VecDeque<Job>>,
     ready_len: AtomicUsize,
     /// Held by the thread that starts them: one, so that they start in order.
     starting: Mutex<()>,
     posted: AtomicU64,
-    /// Collective operations under way, whose rounds follow one another.
+    /// How many collective operations are under way, whose rounds need the thread.
     attended: AtomicUsize,
     attendant: Attendant,
 }
@@ -155,29 +155,29 @@ impl std::fmt::Debug for Board {
 }
 
 impl Board {
-    /// Puts a job in line; it may start at once.
+    /// Queues a job; it may start at once.
     pub(crate) fn defer(self: &Arc<Self>, when: When, job: Job) {
         let When { counter, threshold, name } = when;
         let order = self.posted.fetch_add(1, Ordering::Relaxed);
-        let place = Place { counter: Arc::as_ptr(&counter).addr(), threshold, order };
+        let key = QueueKey { counter: Arc::as_ptr(&counter).addr(), threshold, order };
         counter.await_more(1);
-        self.waiting.lock().insert(place, Waiting { job, name, counter: counter.clone() });
+        self.waiting.lock().insert(key, Waiting { job, name, counter: counter.clone() });
         self.release(&counter);
         if !self.is_empty() {
             self.attendant.begin(self);
         }
     }
 
-    /// Starts what a counter that has changed releases, in the order of the thresholds.
+    /// Starts the jobs that a changed counter releases, in the order of their thresholds.
     pub(crate) fn release(&self, counter: &Counter) {
         let (id, reached) = (std::ptr::from_ref(counter).addr(), counter.reached());
-        let first = Place { counter: id, threshold: 0, order: 0 };
-        let last = Place { counter: id, threshold: reached, order: u64::MAX };
+        let first = QueueKey { counter: id, threshold: 0, order: 0 };
+        let last = QueueKey { counter: id, threshold: reached, order: u64::MAX };
         {
             let mut waiting = self.waiting.lock();
             let mut ready = self.ready.lock();
-            while let Some(place) = waiting.range(first..=last).next().map(|(&place, _)| place) {
-                let Some(due) = waiting.remove(&place) else { break };
+            while let Some(key) = waiting.range(first..=last).next().map(|(&key, _)| key) {
+                let Some(due) = waiting.remove(&key) else { break };
                 due.counter.await_fewer(1);
                 ready.push_back(due.job);
             }
@@ -186,9 +186,9 @@ impl Board {
         self.start();
     }
 
-    /// Starts what is ready, as far as there is room.
+    /// Starts the ready jobs, as far as there is room.
     pub(crate) fn start(&self) {
-        // Who finds another thread at it may go: that one looks again after it has let go.
+        // A thread that finds another one at it may leave: that one looks again after it has released the lock.
         while self.ready_len.load(Ordering::SeqCst) > 0 {
             let Some(_turn) = self.starting.try_lock() else { return };
             while let Some(job) = self.next() {
@@ -213,19 +213,19 @@ impl Board {
         self.ready_len.store(ready.len(), Ordering::SeqCst);
     }
 
-    /// Takes back an operation of an endpoint. False where there is none of this name in line.
+    /// Cancels a queued operation of an endpoint. False if there is none of this name.
     pub(crate) fn cancel(&self, endpoint: &Live, name: usize) -> bool {
         let gone = self.remove(|entry| entry.name == name && entry.job.is_of(endpoint), 1);
         gone.iter().for_each(|job| job.end(OpError::Cancelled));
         !gone.is_empty()
     }
 
-    /// Operations may be triggered by what this endpoint finishes.
+    /// Adds an endpoint whose completions may trigger operations.
     pub(crate) fn add_endpoint(&self, live: &Arc<Live>) -> Result<(), Error> {
         self.attendant.watch(live)
     }
 
-    /// Drops what an endpoint has in line, which ends.
+    /// Drops the queued operations of an endpoint that ends.
     pub(crate) fn forget_endpoint(&self, live: &Arc<Live>) {
         self.attendant.forget(live);
         self.remove(|entry| entry.job.is_of(live), usize::MAX);
@@ -234,16 +234,16 @@ impl Board {
         self.ready_len.store(ready.len(), Ordering::SeqCst);
     }
 
-    /// Takes jobs out of the line.
+    /// Removes jobs from the queue.
     fn remove(&self, wanted: impl Fn(&Waiting) -> bool, most: usize) -> Vec<Job> {
         let mut waiting = self.waiting.lock();
-        let places: Vec<Place> =
-            waiting.iter().filter(|(_, entry)| wanted(entry)).map(|(&place, _)| place).take(most).collect();
-        let entries = places.iter().filter_map(|place| waiting.remove(place));
+        let keys: Vec<QueueKey> =
+            waiting.iter().filter(|(_, entry)| wanted(entry)).map(|(&key, _)| key).take(most).collect();
+        let entries = keys.iter().filter_map(|key| waiting.remove(key));
         entries.inspect(|entry| entry.counter.await_fewer(1)).map(|entry| entry.job).collect()
     }
 
-    /// Something of an endpoint goes on while the program computes, until `turn_from`.
+    /// Makes the thread drive the endpoints while the program computes, until `turn_from`.
     pub(crate) fn attend_to(self: &Arc<Self>) {
         self.attended.fetch_add(1, Ordering::SeqCst);
         self.attendant.begin(self);
@@ -260,7 +260,7 @@ impl Board {
             && self.attended.load(Ordering::SeqCst) == 0
     }
 
-    /// Ends the thread that attends to it, and drops what waits.
+    /// Ends the thread, and drops the queued jobs.
     pub(crate) fn close(&self) {
         self.remove(|_| true, usize::MAX);
         self.ready.lock().clear();

@@ -1,5 +1,5 @@
-//! Who wants to know of the end of deferred work: a counter of its own, and the endpoint's queue only
-//! if the work says so.
+//! Where the end of deferred work is reported: to a counter of its own, and to the endpoint's queue only if the work
+//! says so.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,15 +25,15 @@ pub(crate) struct Tickets {
 #[derive(Debug)]
 struct Ticket {
     counter: Option<Arc<Counter>>,
-    /// The work's own context, if the endpoint's queue and counters are to be told too.
+    /// The work's own context, if its end is reported to the endpoint's queue and counters, too.
     context: Option<u64>,
-    /// Its address is the context under which the engine knows the work: no other operation's
-    /// context can be the same, as programs' contexts are addresses of memory of theirs.
+    /// Its address is the context that the engine gets. No other operation's context can be the same, as programs'
+    /// contexts are addresses of their own memory.
     _place: Box<u64>,
 }
 
 impl Tickets {
-    /// A context for the engine, of work of this endpoint whose end the counter counts.
+    /// Makes a context for the engine, for work of this endpoint whose end the counter counts.
     pub(super) fn issue(
         &self,
         live: &Arc<Live>,
@@ -41,7 +41,7 @@ impl Tickets {
         context: Option<u64>,
     ) -> Result<u64, Error> {
         if let Some(counter) = &counter {
-            // Who waits for the counter turns the endpoint.
+            // A thread that waits for the counter has to drive the endpoint.
             counter.add_source(live)?;
             let mut fed = self.fed.lock();
             fed.retain(|known| known.strong_count() > 0);
@@ -83,7 +83,7 @@ impl Tickets {
         self.len.load(Ordering::SeqCst) > 0
     }
 
-    /// Counts the end of deferred work. False where that is all, and nobody else is to be told.
+    /// Counts the end of deferred work. False if nobody else is told.
     pub(crate) fn settle(&self, completion: &mut Completion) -> bool {
         let Some(ticket) = self.take(completion.context) else { return true };
         if let Some(error) = &completion.error {

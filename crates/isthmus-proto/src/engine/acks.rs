@@ -1,10 +1,10 @@
-//! When what has arrived is acknowledged.
+//! When received fragments are acknowledged.
 //!
-//! Acknowledgements travel with other frames where there are any. Where somebody waits for
-//! one alone, it goes as soon as the shell finds nothing more to read, or, where a frame costs a system call and the program
-//! looks again at once, a few microseconds later: most programs go on by then with something that takes it along. Most are awaited by
-//! nobody: the answer to a write, a small message that was complete when it was sent. They
-//! have time to find company: a program that goes on with what it got sends one.
+//! An acknowledgement travels beside another frame if there is one. If the peer or its program may wait for the
+//! acknowledgement, it is *awaited*: it goes alone as soon as the shell finds nothing more to read, or
+//! `AWAITED_PATIENCE_US` (4 µs) later if the shell looks again at once. Within that time most programs send something
+//! that takes it along. Nobody awaits most acknowledgements, such as that of a message that was complete when it was
+//! sent. These wait `PATIENCE_US` (200 µs) for another frame.
 
 use std::collections::VecDeque;
 
@@ -14,27 +14,27 @@ use super::Engine;
 use super::state::Micros;
 use crate::PeerId;
 
-/// Fragments after which an acknowledgement no longer waits for company: those that somebody waits for count
-/// as [`AWAITED`].
+/// Unacknowledged fragments after which an acknowledgement goes at once. Count; it keeps the sender's window moving.
 const ACK_EVERY: u32 = 64;
+/// What a fragment with an awaited acknowledgement counts towards [`ACK_EVERY`]. Count.
 const AWAITED: u32 = 4;
-/// How long one that nobody waits for does: so long at least, and less than twice that.
-/// Microseconds.
+/// An acknowledgement that nobody awaits waits at least this long for another frame, and less than twice as long.
+/// Microseconds; the time in which most programs answer.
 const PATIENCE_US: Micros = 200;
-/// The same of one that somebody waits for, of a program that polls on. Microseconds.
+/// How long an awaited acknowledgement waits for another frame while the program polls on. Microseconds.
 const AWAITED_PATIENCE_US: Micros = 4;
 
 /// The peers that are owed acknowledgements, each at most once in either list.
 #[derive(Debug, Default)]
 pub(super) struct Owed {
-    /// When there is nothing more to read.
+    /// Due when there is nothing more to read.
     soon: Vec<PeerId>,
-    /// When the time has come, the earliest first.
+    /// Due at a time, the earliest first.
     later: VecDeque<(Micros, PeerId)>,
 }
 
 impl Owed {
-    /// When [`Engine::send_late_acks`] is next due.
+    /// When [`Engine::send_overdue_acks`] is next due.
     pub(super) fn due(&self) -> Option<Micros> {
         self.later.front().map(|(at, _)| *at)
     }
@@ -45,12 +45,12 @@ impl Owed {
 }
 
 impl Engine {
-    /// A fragment was received, whose acknowledgement the peer or its program may wait for ([`is_awaited`]) or not.
+    /// Notes that a received fragment is to be acknowledged. `awaited`: see [`is_awaited`].
     pub(super) fn owe_ack(&mut self, peer: PeerId, awaited: bool) {
         self.owe_acks(peer, 1, u32::from(awaited));
     }
 
-    /// As [`Engine::owe_ack`], of several fragments, so many of which are awaited.
+    /// As [`Engine::owe_ack`], for several fragments. The acknowledgements of `awaited` of them are awaited.
     #[inline]
     pub(super) fn owe_acks(&mut self, peer: PeerId, fragments: u32, awaited: u32) {
         let now = self.clock;
@@ -72,8 +72,7 @@ impl Engine {
         }
     }
 
-    /// The shell found nothing more to read: acknowledgements that somebody waits for are
-    /// sent alone.
+    /// Sends awaited acknowledgements alone: the shell found nothing more to read.
     pub fn flush_acks(&mut self) {
         while let Some(peer) = self.owed.soon.pop() {
             let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
@@ -85,7 +84,8 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::flush_acks`], of those that have waited for company for a while, where the shell looks again soon.
+    /// As [`Engine::flush_acks`], for a shell that looks again soon: does nothing while one of them is younger than
+    /// `AWAITED_PATIENCE_US` (4 µs).
     pub fn flush_old_acks(&mut self, now: Micros) {
         let is_young = |peer: &PeerId| {
             let connection = self.peers[peer.0 as usize].connection.as_ref();
@@ -96,14 +96,14 @@ impl Engine {
         }
     }
 
-    /// Whether acknowledgements that somebody waits for wait for company.
+    /// Whether awaited acknowledgements are due.
     #[inline]
     pub fn owes_acks(&self) -> bool {
         !self.owed.soon.is_empty()
     }
 
-    /// Sends those that have waited for company in vain.
-    pub(super) fn send_late_acks(&mut self, now: Micros) {
+    /// Sends the acknowledgements that have waited long enough for another frame.
+    pub(super) fn send_overdue_acks(&mut self, now: Micros) {
         while let Some(&(at, peer)) = self.owed.later.front() {
             if at > now {
                 break;
@@ -111,7 +111,7 @@ impl Engine {
             self.owed.later.pop_front();
             let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
             if connection.ack_owed && connection.owed_since + PATIENCE_US > now {
-                // What it was listed for has gone, with company; this is owed since then.
+                // The acknowledgement that it was listed for has gone beside a frame. This one is owed since then.
                 self.owed.later.push_back((now + PATIENCE_US, peer));
                 continue;
             }
@@ -128,7 +128,7 @@ impl Engine {
 pub(super) fn is_awaited(frame: &Frame) -> bool {
     match frame {
         Frame::Message(message) => is_message_awaited(message),
-        // The answer brings it, or it ends the answer.
+        // The answer to it acknowledges it, or it is an answer itself.
         Frame::Write(_)
         | Frame::Read(_)
         | Frame::Atomic(_)

@@ -1,15 +1,18 @@
-//! Receives that are announced: a receiver tells a sender whose credit does not last which receives it has posted,
-//! and messages for them go whole, without credit (`granted.rs`). When they do is in `transfer/announced.rs`.
+//! Announced receives: a receiver tells a sender whose credit is too small which receives it has posted. Messages for
+//! those receives go whole, without credit (`granted.rs`). `transfer/announced.rs` decides when.
 //!
-//! The sender asks by a flag of its messages, so that nobody is told what nobody wants, nor what an older release
-//! does not know. The receiver then announces each receive that only this peer can satisfy, as long as it is asked.
-//! The sender does with announcements what the receiver does with receives: each message, in order, takes the first
-//! that fits, whether it goes by it or not. Messages that were sent before an announcement came, but have not had
-//! their turn when it was made, take it too, so it is kept which those are.
+//! The sender asks for announcements by a flag of its messages. So nothing is announced that nobody wants, or that an
+//! older release does not know. The receiver then announces each receive that only this peer can satisfy, as long as
+//! the sender keeps asking.
 //!
-//! All this decides only what is sent ahead. The receiver matches messages and receives as ever, and where a receive
-//! is not there, since it was cancelled, or older ones that were not announced have changed who takes which, the data
-//! is dropped and asked for again.
+//! The sender matches its messages with announcements as the receiver matches them with receives: each message, in
+//! order, takes the first that fits, whether it goes by it or not. An announcement may cross with messages that were
+//! sent before it came, but were matched after the receive was posted. Such a message takes the receive too, so the
+//! sender remembers the messages that it sent.
+//!
+//! Announcements only decide what is sent ahead; the receiver matches as always. A receive may be gone when its message
+//! arrives: it was cancelled, or an older receive that was not announced changed who takes which. The receiver then
+//! drops the data and asks for it again.
 
 use std::collections::VecDeque;
 
@@ -21,17 +24,16 @@ use super::transfer::SHORT;
 use crate::matching::{Posted, Wanted};
 use crate::{Channel, PeerId};
 
-/// Most receives that are announced to one peer and have not been matched.
+/// Most announced receives of one peer that have not been matched. Count; it bounds the memory at both ends.
 const ANNOUNCED_MAX: usize = 1024;
-/// Most messages of which the sender remembers what they take; announcements that were made before older ones had
-/// their turn are void.
+/// Most sent messages that the sender remembers. Count. It ignores announcements that are older than all of them.
 const SENT_MAX: usize = 4096;
-/// A message that asks does so for so many: without a further one receives are no longer announced.
+/// For how many messages an asking message asks. Count. If none asks again within these, announcing stops.
 const ASKED_FOR: u64 = 256;
-/// Lanes may bring an announcement after others that were made so many messages later.
+/// How late a lane may bring an announcement, in messages that were matched since it was made.
 const REORDERED: u64 = 64;
 
-/// What is announced between two endpoints; there is none before one of them has asked.
+/// The announcements between two endpoints, kept from the first time that one of them asks.
 #[derive(Debug, Default)]
 pub(crate) struct Announces {
     pub(super) known: Known,
@@ -52,13 +54,13 @@ impl Announces {
 pub(crate) struct Known {
     /// In the order in which they were posted.
     receives: VecDeque<Announced>,
-    /// Messages that may have their turn after one of the next announcements is made.
+    /// Sent messages that the receiver may match after it has made one of the next announcements.
     sent: VecDeque<Sent>,
-    /// Place in the order of the first message that is known here.
+    /// Order of the first message that is remembered here.
     since: u64,
-    /// Messages before this place ask for announcements.
+    /// Messages of a lower order ask for announcements.
     ask_until: u64,
-    /// Messages that went by an announcement and were not answered, and their length. Bytes.
+    /// Messages that went by an announcement and are not answered: their number, and their bytes.
     pub(super) open: usize,
     pub(super) open_bytes: u64,
 }
@@ -66,7 +68,7 @@ pub(crate) struct Known {
 /// A receive that the peer has posted.
 #[derive(Debug)]
 struct Announced {
-    /// Number of the fragment that said so.
+    /// Number of the fragment that announced it.
     seq: u64,
     number: u32,
     channel: Channel,
@@ -86,17 +88,17 @@ struct Sent {
     order: u64,
     channel: Channel,
     tag: u64,
-    /// An announced receive is taken by it.
+    /// It takes an announced receive.
     takes: bool,
 }
 
 impl Known {
-    /// The room of the receive that a message will find, by what is known.
+    /// The room of the announced receive that a message will take. Bytes.
     pub(super) fn room_for(&self, channel: Channel, tag: u64) -> Option<u64> {
         self.receives.iter().find(|receive| receive.fits(channel, tag)).map(|receive| receive.room)
     }
 
-    /// A message is sent; the room of the receive that it takes.
+    /// Records that a message is sent; returns the room of the receive that it takes. Bytes.
     fn send(&mut self, order: u64, channel: Channel, tag: u64) -> Option<u64> {
         let at = self.receives.iter().position(|receive| receive.fits(channel, tag));
         let taken = at.and_then(|at| self.receives.remove(at));
@@ -107,13 +109,13 @@ impl Known {
         taken.map(|receive| receive.room)
     }
 
-    /// Messages before this place in the order are asked about no more.
+    /// Forgets sent messages of a lower order.
     fn forget_before(&mut self, order: u64) {
         self.since = self.since.max(order);
         while self.sent.pop_front_if(|sent| sent.order < order).is_some() {}
     }
 
-    /// The peer has announced a receive.
+    /// Enters a receive that the peer has announced.
     fn learn(&mut self, announce: &frame::Announce) {
         let &frame::Announce { seq, number, order, tag, ignore, room, .. } = announce;
         if order < self.since {
@@ -129,7 +131,7 @@ impl Known {
             return;
         }
         if self.receives.len() == ANNOUNCED_MAX {
-            // The oldest is the likeliest to have been taken by what was not foreseen.
+            // The oldest is the most likely to be gone by now.
             self.receives.pop_front();
         }
         let at = self.receives.partition_point(|other| other.seq < seq);
@@ -140,18 +142,18 @@ impl Known {
         self.receives.retain(|receive| receive.number != number);
     }
 
-    /// What is known has proved wrong: there was no receive for a message.
+    /// Forgets all announced receives: one of them was not there for its message.
     pub(super) fn distrust(&mut self) {
         self.receives.clear();
     }
 
-    /// A message of so many bytes goes by an announcement.
+    /// Counts a message of `bytes` that goes by an announcement.
     pub(super) fn open(&mut self, bytes: u64) {
         self.open += 1;
         self.open_bytes += bytes;
     }
 
-    /// A message of so many bytes that went by an announcement was answered.
+    /// Takes such a message from the counts: it was answered.
     pub(super) fn close(&mut self, bytes: u64) {
         self.open = self.open.saturating_sub(1);
         self.open_bytes = self.open_bytes.saturating_sub(bytes);
@@ -161,19 +163,20 @@ impl Known {
 /// The receiver's side: what it has announced.
 #[derive(Debug, Default)]
 pub(crate) struct Made {
-    /// The number of the last.
+    /// Number of the last announcement.
     number: u32,
-    /// Those that are posted still.
+    /// How many announced receives are still posted.
     pub(super) posted: usize,
-    /// The peer asks for them, up to this place in the order of its messages.
+    /// Whether the peer asks for announcements.
     asked: bool,
+    /// It asks until its message of this order.
     until: u64,
-    /// Data of messages whose turn has not come that is kept beyond the credit. Bytes.
+    /// Data without credit that is kept for messages that have not been matched yet. Bytes.
     pub(super) kept: u64,
 }
 
-/// How a receive is announced, if it is: to the one peer whose messages it takes. Those for messages that go at once
-/// anyway are left out.
+/// Makes the announcement of a receive to the one peer whose messages it takes. `None` if the peer does not ask, if too
+/// many are announced, or if the receive is for short messages, which need none.
 fn announcement(connection: &mut Connection, channel: Channel, posted: &Posted) -> Option<Frame> {
     let (order, waiting) = (connection.expected_order, connection.traffic.urgent.len());
     let made = &mut connection.announces.as_deref_mut()?.made;
@@ -189,8 +192,8 @@ fn announcement(connection: &mut Connection, channel: Channel, posted: &Posted) 
 }
 
 impl Engine {
-    /// A message of this peer that has had its turn asks for announcements: of receives that are posted already, and
-    /// of later ones.
+    /// A message of this peer asks for announcements: announces the receives that are posted, and from now on later
+    /// ones.
     pub(super) fn on_ask(&mut self, peer: PeerId) {
         let connection = self.connection(peer);
         if !connection.is_far() {
@@ -215,7 +218,7 @@ impl Engine {
         self.kick(peer);
     }
 
-    /// A receive is posted, for which no message has come: its number if it is announced, or 0.
+    /// Announces a new receive if the peer asks. Returns its number, or 0 if it is not announced.
     pub(super) fn announce(&mut self, channel: Channel, posted: &Posted) -> u32 {
         let Some(peer) = posted.wanted.source.filter(|_| !self.closing) else { return 0 };
         let Some(record) = self.peers.get_mut(peer.0 as usize) else { return 0 };
@@ -231,17 +234,17 @@ impl Engine {
         number
     }
 
-    /// A receive is no longer posted.
-    pub(super) fn note_taken(&mut self, posted: &Posted) {
+    /// Counts an announced receive as no longer posted.
+    pub(super) fn count_unposted(&mut self, posted: &Posted) {
         let Some(peer) = posted.wanted.source.filter(|_| posted.announced != 0) else { return };
         if let Some(announces) = self.connection(peer).announces.as_deref_mut() {
             announces.made.posted = announces.made.posted.saturating_sub(1);
         }
     }
 
-    /// A receive is cancelled: no message goes by its announcement any more, but for one that is on its way.
+    /// Takes back the announcement of a cancelled receive. A message that is on its way may still go by it.
     pub(super) fn withdraw(&mut self, posted: &Posted) {
-        self.note_taken(posted);
+        self.count_unposted(posted);
         let Some(peer) = posted.wanted.source.filter(|_| posted.announced != 0) else { return };
         let (number, closing) = (posted.announced, self.closing);
         let connection = self.connection(peer);
@@ -254,14 +257,14 @@ impl Engine {
         }
     }
 
-    /// The peer is gone, or near: nothing is announced any more, in either direction.
+    /// Forgets the announcements of both directions: the peer is gone, or turned out to be near.
     pub(super) fn forget_announcements(&mut self, peer: PeerId) {
         let connection = self.connection(peer);
         connection.announces = None;
         connection.goes_long = false;
     }
 
-    /// Asks the peer for announcements, by this message and the next ones.
+    /// Makes the next [`ASKED_FOR`] messages to this peer ask for announcements.
     pub(super) fn ask(&mut self, peer: PeerId) {
         let connection = self.connection(peer);
         let order = connection.next_order;
@@ -273,7 +276,8 @@ impl Engine {
         connection.goes_long = true;
     }
 
-    /// A message begins: the room of the receive that it takes, where one was announced, and whether it asks for more.
+    /// For a message that begins: the room of the announced receive that it takes, if any, and whether it asks for
+    /// announcements.
     pub(super) fn take_announcement(
         &mut self,
         peer: PeerId,
@@ -289,7 +293,7 @@ impl Engine {
 
     pub(super) fn on_announce(&mut self, peer: PeerId, announce: &frame::Announce) {
         let connection = self.connection(peer);
-        // Who has not asked does not want to know.
+        // Ignore announcements that we did not ask for.
         let Some(announces) = connection.announces.as_deref_mut() else { return };
         if announces.known.ask_until == 0 {
             return;
@@ -308,7 +312,7 @@ impl Engine {
 }
 
 impl Connection {
-    /// The number of the announcement that was made last.
+    /// Number of the last announcement.
     fn announced(&self) -> u32 {
         self.announces.as_ref().map_or(0, |announces| announces.made.number)
     }

@@ -1,4 +1,4 @@
-//! What is counted of each peer.
+//! Counters for each peer.
 
 use isthmus_wire::Address;
 
@@ -6,7 +6,7 @@ use super::Engine;
 use super::state::LaneId;
 use crate::PeerId;
 
-/// What carries a lane.
+/// The kinds of carriers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaneKind {
     /// A TCP connection.
@@ -30,38 +30,38 @@ impl LaneKind {
 pub struct PeerCounters {
     /// Lanes that came up, by each kind, in the order of [`LaneKind::ALL`].
     pub lanes: [u32; LaneKind::ALL.len()],
-    /// Messages sent that went whole without waiting for their receiver.
+    /// Messages that were sent whole without waiting for an Accept.
     pub messages_eager: u64,
-    /// Those of which a part went ahead, and the rest was asked for.
+    /// Messages of which a part went ahead of the Accept.
     pub messages_mixed: u64,
-    /// Those of which nothing went before it was asked for.
+    /// Messages of which nothing went before the Accept.
     pub messages_rendezvous: u64,
-    /// Those that went whole and without credit, as their receives were announced.
+    /// Messages that went whole without credit because their receives were announced.
     pub messages_announced: u64,
     /// Fragments sent again.
     pub fragments_resent: u64,
-    /// How often the peer was granted more credit, and how often less than it had used.
+    /// How often the peer's credit was raised.
     pub credit_raised: u32,
-    /// See `credit_raised`.
+    /// How often the peer's credit was lowered.
     pub credit_lowered: u32,
 }
 
 impl Engine {
-    /// What was counted of peers to which there was a lane.
+    /// The counters of all peers to which there ever was a lane.
     pub fn peer_counters(&self) -> impl Iterator<Item = (Address, PeerCounters)> + '_ {
         let counters = |peer: &super::Peer| Some((peer.address, peer.connection.as_ref()?.counters));
         let used = |(_, counters): &(Address, PeerCounters)| counters.lanes.iter().any(|lanes| *lanes > 0);
         self.peers.iter().filter_map(counters).filter(used)
     }
 
-    /// What carries a lane; to be told before its peer greets.
-    pub fn lane_goes_by(&mut self, lane: LaneId, kind: LaneKind) {
+    /// Tells what carries a lane. Call it before the lane's greeting.
+    pub fn set_lane_kind(&mut self, lane: LaneId, kind: LaneKind) {
         if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
             record.kind = kind;
         }
     }
 
-    /// A lane to a peer has come up.
+    /// Counts a lane that has come up.
     pub(super) fn count_lane(&mut self, peer: PeerId, lane: LaneId) {
         let kind = self.lanes[lane.0 as usize].kind as usize;
         self.counters.lanes_opened += 1;
@@ -69,7 +69,7 @@ impl Engine {
         self.connection(peer).counters.lanes[kind] += 1;
     }
 
-    /// A message begins, of which so much goes ahead of its receiver's answer. Bytes.
+    /// Counts a message that begins, of which `ahead` bytes go before its Accept.
     pub(super) fn count_message(&mut self, peer: PeerId, total: u64, ahead: u64) {
         let of_peer = &mut self.connection(peer).counters;
         let count = match ahead {

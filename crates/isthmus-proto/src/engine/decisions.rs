@@ -1,4 +1,4 @@
-//! What an engine decides about its peers, for whoever wants to know why it does as it does.
+//! Decisions of the engine about its peers, each with its reason. The shell logs them (`docs/decisions.md`).
 
 use std::fmt;
 
@@ -7,42 +7,41 @@ use isthmus_wire::Address;
 use super::Engine;
 use crate::PeerId;
 
-/// Decisions that are kept for a shell that does not ask; more are counted.
+/// Most decisions that are kept until the shell fetches them. Count; later ones are only counted.
 const KEPT: usize = 64;
 
-/// A choice, with what it follows from.
+/// A decision, with its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// So many lanes carry what goes to the peer.
+    /// How many lanes carry data to the peer.
     Streams {
-        /// How many.
+        /// Number of lanes.
         count: u32,
-        /// Because of what.
+        /// The reason.
         why: &'static str,
     },
-    /// Messages longer than 8 KiB are transferred so, until another line says otherwise.
+    /// How messages longer than 8 KiB are transferred from now on.
     Transfer {
         /// "eager", "mixed", "rendezvous" or "announced".
         how: &'static str,
-        /// Because of what.
+        /// The reason.
         why: &'static str,
     },
-    /// The peer may send so much ahead of its receives.
+    /// How much the peer may send before receives are posted.
     Credit {
-        /// Bytes.
+        /// The credit. Bytes.
         bytes: u64,
-        /// Because of what.
+        /// The reason.
         why: &'static str,
     },
-    /// Nothing comes from the peer although it was sent something: whether it can be reached is tried
-    /// by a new lane.
+    /// The peer acknowledges nothing; a new lane is dialled to see whether it can be reached.
     Probe {
-        /// Since when. Milliseconds.
+        /// For how long. Milliseconds.
         silent_ms: u64,
     },
-    /// A lane that has stopped while others go on is given up.
+    /// A lane is given up that has stopped while others move.
     Stuck {
-        /// Since when. Milliseconds.
+        /// For how long. Milliseconds.
         silent_ms: u64,
     },
 }
@@ -73,8 +72,8 @@ impl Engine {
         }
     }
 
-    /// What was decided since this was last asked, about which peer; where that is long ago the first only, see
-    /// [`super::Counters::decisions_untold`].
+    /// The decisions since the last call, each with its peer. If there were more than 64, only the first 64
+    /// ([`super::Counters::decisions_untold`]).
     pub fn take_decisions(&mut self) -> Vec<(Address, Decision)> {
         std::mem::take(&mut self.decisions)
     }

@@ -1,4 +1,4 @@
-//! Which peer an address is.
+//! Finds the peer that has an address.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -9,12 +9,12 @@ use isthmus_wire::Address;
 use super::PeerId;
 use super::state::Peer;
 
-/// Finds peers by their addresses. The addresses themselves are in the table of peers only: a peer that has fallen silent
-/// costs 4 bytes here.
+/// An index of peers by address. The addresses themselves are only in the table of peers, so an entry here takes 4
+/// bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     whole: HashTable<PeerId>,
-    /// Addresses as users typed them, without an incarnation: the peer has its whole address once it has answered.
+    /// Addresses as users typed them, without an incarnation. The peer's whole address is known once it has answered.
     wildcards: HashMap<Address, PeerId>,
     hasher: RandomState,
 }
@@ -28,7 +28,7 @@ impl Directory {
         self.whole.find(self.hasher.hash_one(address), is_it).copied()
     }
 
-    /// Enters a peer under the address that it has in the table of peers; nobody has been entered under that.
+    /// Enters a peer under its address in the table of peers. No other peer may have that address.
     pub(crate) fn enter(&mut self, peers: &[Peer], peer: PeerId) {
         let address = &peers[peer.0 as usize].address;
         if address.is_wildcard() {

@@ -1,20 +1,21 @@
-//! What peers that have left hold: messages that no receive has taken yet.
+//! Messages that peers left behind and that no receive has taken yet.
 //!
-//! A program may receive what a peer sent before it left, so its messages stay. Its credit is free again, though, and
-//! whoever comes, sends, leaves and comes again as another could fill the memory. So all gone peers together hold at most
-//! a quarter of [`credit_total`](super::Config::credit_total); beyond that those who left first lose what is theirs.
+//! A program may receive what a peer sent before it left, so the messages stay. But the peer's credit is free again, so
+//! a peer that comes, sends, leaves and comes again could fill the memory. Therefore all gone peers together hold at
+//! most a quarter of [`credit_total`](super::Config::credit_total). Beyond that, the messages of those that left first
+//! are dropped.
 
 use super::Engine;
 use super::state::Stage;
 use crate::PeerId;
 use crate::memory::Memory;
 
-/// What a message costs beside its bytes. Bytes.
+/// What a message costs beside its data. Bytes: about the size of its records.
 pub(super) const MESSAGE_COST: u64 = 512;
 
 impl Engine {
-    /// This peer has left, with messages that no receive has taken.
-    pub(super) fn note_gone(&mut self, peer: PeerId, mem: &mut dyn Memory) {
+    /// Counts what this peer left behind, and drops the oldest of it beyond the bound.
+    pub(super) fn count_gone(&mut self, peer: PeerId, mem: &mut dyn Memory) {
         let connection = self.connection(peer);
         let holds = connection.held + u64::from(connection.unmatched) * MESSAGE_COST;
         if holds == 0 {
@@ -27,7 +28,7 @@ impl Engine {
             let Some(first) = self.gone.pop_front() else { return };
             self.drop_unexpected(first, mem);
         }
-        // Of those whose messages were received meanwhile.
+        // Forget peers whose messages were all received meanwhile.
         while let Some(&first) = self.gone.front()
             && self.connection(first).trouble.holds == 0
         {
@@ -44,7 +45,7 @@ impl Engine {
         }
     }
 
-    /// So many bytes are free that a peer held. Nothing happens unless it has left.
+    /// Notes that `bytes` of this peer are free. Does nothing unless the peer has left.
     pub(super) fn free_of_gone(&mut self, peer: PeerId, bytes: u64) {
         let connection = self.peers[peer.0 as usize].connection.as_mut();
         let Some(trouble) = connection.and_then(|connection| connection.trouble.get_mut()) else { return };
@@ -53,7 +54,7 @@ impl Engine {
         self.gone_hold -= less;
     }
 
-    /// What gone peers hold. Bytes.
+    /// Memory that the messages of all gone peers hold. Bytes.
     pub fn gone_hold(&self) -> u64 {
         self.gone_hold
     }

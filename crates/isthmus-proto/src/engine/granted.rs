@@ -1,9 +1,10 @@
-//! The data of messages whose receives were announced (`announce.rs`): all of it goes at once, without credit.
+//! The data of messages whose receives were announced (`announce.rs`). All of it goes at once, without credit.
 //!
-//! Such a message begins like one of which nothing goes ahead, and what goes nevertheless are Granted fragments. Where a
-//! receive has matched, they go to its buffer, and the answer is Accept, as ever. Before that the receiver owes them no
-//! memory. It keeps a little of what only came by a faster lane than its message, or those before it; anything else it
-//! drops, and everything from there on, and answers Resume when a receive matches: then that part is sent again.
+//! Such a message begins with an empty first fragment, as in rendezvous; its data follows in Granted fragments. Once a
+//! receive has matched, the data goes to its buffer, and the receiver answers Accept as usual. Before that, the
+//! receiver owes the data no memory. It keeps a little (`KEPT_MAX`) of what came by a faster lane than its message or
+//! earlier ones. It drops anything else, and everything behind that. When a receive matches, it answers Resume, and the
+//! sender sends the dropped part again.
 
 use isthmus_wire::frame;
 
@@ -15,15 +16,16 @@ use crate::PeerId;
 use crate::memory::Memory;
 use crate::window::Receipt;
 
-/// Most data that is kept of messages of one peer whose turn has not come, and no more than its credit. Bytes.
+/// Most data without credit that is kept of one peer, for messages that are not matched yet. Bytes; also limited by the
+/// peer's credit. It covers the difference between fast and slow lanes.
 const KEPT_MAX: u64 = 1 << 20;
 
-/// What came of a message's Granted fragments before its receive matched.
+/// The data of a message's Granted fragments that came before its receive matched.
 #[derive(Debug)]
 pub(crate) struct Granted {
-    /// Everything from here on was dropped, or is. Bytes; `u64::MAX` where nothing was.
+    /// Everything from this offset on was or will be dropped. Bytes; `u64::MAX`: nothing.
     cut: u64,
-    /// What is kept: offset and bytes.
+    /// The data kept: offsets and bytes.
     parts: Vec<(u64, Vec<u8>)>,
 }
 
@@ -44,17 +46,17 @@ impl Inbound {
         self.granted.as_ref().map_or(u64::MAX, |granted| granted.cut)
     }
 
-    /// From where on it has to be sent again. Bytes.
+    /// From which offset on it has to be sent again. Bytes.
     pub(super) fn resumed_from(&self) -> Option<u64> {
         Some(self.cut()).filter(|cut| *cut < self.needed)
     }
 
-    /// What is kept of it.
+    /// The data without credit that is kept of it.
     pub(super) fn granted_parts(&self) -> &[(u64, Vec<u8>)] {
         self.granted.as_ref().map_or(&[], |granted| &granted.parts)
     }
 
-    /// How much of a fragment counts: nothing of what nobody wants, nor of what comes again.
+    /// How many bytes of a fragment count: none beyond the end of the receive, and none that will come again.
     pub(super) fn counted(&self, offset: u64, len: u64) -> u64 {
         let end = self.needed.min(self.cut());
         (offset + len).min(end).saturating_sub(offset)
@@ -62,7 +64,7 @@ impl Inbound {
 }
 
 impl Engine {
-    /// Where a Granted fragment's payload goes.
+    /// The destination of a Granted fragment's payload.
     pub(super) fn target_of_granted(
         &mut self,
         peer: PeerId,
@@ -75,7 +77,7 @@ impl Engine {
                 return Err(PeerFault::Frame("a fragment of no message"));
             }
             if connection.received.check(message) != Receipt::New {
-                // All that is wanted of it is there.
+                // The message is complete already.
                 return Ok(Target::Discard);
             }
         }
@@ -98,14 +100,14 @@ impl Engine {
         Ok(Target::Discard)
     }
 
-    /// Whether so much more may be kept of messages whose turn has not come. Bytes.
+    /// Whether `bytes` more may be kept for messages that are not matched yet.
     fn may_keep(&mut self, peer: PeerId, bytes: u64) -> bool {
         let connection = self.connection(peer);
         let most = connection.granted.min(KEPT_MAX);
         connection.announces.as_ref().is_some_and(|announces| announces.made.kept + bytes <= most)
     }
 
-    /// A Granted fragment is complete.
+    /// Takes in a complete Granted fragment.
     pub(super) fn on_granted(
         &mut self,
         peer: PeerId,
@@ -114,7 +116,7 @@ impl Engine {
         mem: &mut dyn Memory,
     ) {
         let &frame::Granted { message, offset, payload, .. } = granted;
-        self.note_inflow(peer, payload.into());
+        self.count_inflow(peer, payload.into());
         let listed = self.connection(peer).traffic.incoming.get(&message).copied();
         match (target, listed) {
             (Target::Direct { owner, .. }, Some(index)) if owner == Owner::Message(index) => {
@@ -128,7 +130,7 @@ impl Engine {
         }
     }
 
-    /// Data of a message that had no receive when it began to arrive.
+    /// Stores, keeps or drops a fragment that had no receive when it began to arrive.
     fn keep_granted(
         &mut self,
         peer: PeerId,
@@ -162,7 +164,7 @@ impl Engine {
         }
     }
 
-    /// What lies at `offset` of a message and beyond is dropped: it comes again when it is asked for.
+    /// Drops a message's data from `offset` on. It will come again when the receiver asks for it.
     fn cut(&mut self, index: usize, offset: u64) {
         let inbound = &mut self.inbounds[index];
         let peer = inbound.peer;
@@ -173,7 +175,7 @@ impl Engine {
         self.free_granted(peer, dropped);
     }
 
-    /// A message has had its turn and found no receive: nothing beyond the credit is kept of it.
+    /// Drops the data without credit of a message that found no receive.
     pub(super) fn cut_unexpected(&mut self, index: usize) {
         let first = self.inbounds[index].granted_parts().iter().map(|(offset, _)| *offset).min();
         if let Some(offset) = first {
@@ -181,7 +183,7 @@ impl Engine {
         }
     }
 
-    /// Data of this peer that was kept is no longer.
+    /// Frees kept data of this peer.
     pub(super) fn free_granted(&mut self, peer: PeerId, parts: Vec<(u64, Vec<u8>)>) {
         for (_, bytes) in parts {
             if let Some(announces) = self.connection(peer).announces.as_deref_mut() {
@@ -191,9 +193,9 @@ impl Engine {
         }
     }
 
-    /// The rest of a message is wanted. It goes before later messages that go by announcements: these came into line
-    /// without being asked for, and the receiver may not get to them before.
-    pub(super) fn line_up(&mut self, peer: PeerId, index: usize) {
+    /// Queues the rest of an accepted message before later messages that go by announcements. Those were queued without
+    /// being asked for, and the receiver may need this one first.
+    pub(super) fn enqueue_accepted(&mut self, peer: PeerId, index: usize) {
         let order = self.operations[index].order;
         let connection = self.peers[peer.0 as usize].connection.get_or_insert_with(Connection::fresh);
         let bulk = &mut connection.traffic.bulk;
@@ -205,7 +207,8 @@ impl Engine {
         bulk.insert(before.unwrap_or(bulk.len()), index);
     }
 
-    /// A message of so many bytes that went by an announcement is accepted; it may be in line, with nothing more to send.
+    /// A message of `total` bytes that went by an announcement was accepted. `in_line`: it is queued, but has nothing
+    /// more to send.
     pub(super) fn end_granted(&mut self, peer: PeerId, index: usize, total: u64, in_line: bool) {
         let connection = self.connection(peer);
         if let Some(announces) = connection.announces.as_deref_mut() {
@@ -216,7 +219,7 @@ impl Engine {
         }
     }
 
-    /// A message that went by an announcement has found another receive, too late: part of it goes again.
+    /// The announced receive was not there for a message, which found another one later: sends the dropped part again.
     pub(super) fn on_resume(
         &mut self,
         peer: PeerId,
@@ -242,7 +245,7 @@ impl Engine {
             announces.known.distrust();
         }
         if operation.sent < operation.limit {
-            self.line_up(peer, index);
+            self.enqueue_accepted(peer, index);
         }
         self.counters.messages_resumed += 1;
         self.kick(peer);

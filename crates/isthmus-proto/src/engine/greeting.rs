@@ -1,4 +1,4 @@
-//! The proofs in Hello and Welcome (`admission.rs`), as the lanes of an engine use them.
+//! How lanes greet: Hello and Welcome, with the proofs of `admission.rs`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,20 +9,20 @@ use isthmus_wire::{Address, Key, Versions};
 use super::lanes::PeerFault;
 use super::{Engine, LaneId, Refusal};
 use crate::PeerId;
-use crate::admission::{Call, Heard, Identity};
+use crate::admission::{Identity, PendingHello, ProvenHello};
 
-/// What a lane keeps until both ends have greeted.
+/// The handshake of a lane, kept until both ends have greeted.
 #[derive(Debug)]
 pub(crate) struct Greeting {
-    /// What follows the frame that greets.
+    /// The proof, which follows Hello or Welcome as its payload.
     pub(crate) proof: Vec<u8>,
-    /// To check the answer by, of a lane that we dial.
-    call: Option<Call>,
-    /// What follows is sealed with keys that come from this.
+    /// If we dial the lane: checks the answer.
+    call: Option<PendingHello>,
+    /// If the lane is sealed: the secret from which its keys come.
     pub(crate) secret: Option<Secret>,
 }
 
-/// Hello as its proof vouches for it: routers count themselves in it.
+/// The bytes of a Hello that its proof covers: all but the count of routers, which each router changes.
 fn vouched(hello: &frame::Hello) -> [u8; frame::Hello::LEN] {
     frame::Hello { hops: 0, ..*hello }.to_bytes()
 }
@@ -33,7 +33,7 @@ impl Engine {
         self.identity.is_some()
     }
 
-    /// Why this endpoint may not talk to an address, if it may not.
+    /// Why this endpoint may not talk to an address: `None` if it may.
     pub(super) fn unknown_key(&self, address: &Address) -> Option<Refusal> {
         let text = match (self.is_closed(), address.key.is_none() || address.is_wildcard()) {
             _ if self.names_self(address) || *address == self.config.address => return None,
@@ -51,7 +51,7 @@ impl Engine {
         Some(Refusal::Unreachable(text))
     }
 
-    /// The Hello for a lane to `target`, with its proof.
+    /// Queues the Hello for a lane to `target`, with its proof.
     pub(super) fn greet(&mut self, peer: PeerId, lane: LaneId, target: Address, credit: u64) {
         let source = self.config.address;
         let Versions { oldest, newest } = self.config.versions;
@@ -62,8 +62,8 @@ impl Engine {
         let hello =
             frame::Hello { magic: MAGIC, version: newest, source, target, credit, hops: 0, oldest, payload };
         let greeting = proof.map(|identity| {
-            let secret = seals.then(|| identity.draw());
-            let (call, proof) = identity.call(&target.key, &vouched(&hello), number, secret.as_ref());
+            let secret = seals.then(|| identity.draw_lane_secret());
+            let (call, proof) = identity.begin_hello(&target.key, &vouched(&hello), number, secret.as_ref());
             Box::new(Greeting { proof, call: Some(call), secret })
         });
         let record = &mut self.lanes[lane.0 as usize];
@@ -71,30 +71,30 @@ impl Engine {
         record.control.push_back(hello.into());
     }
 
-    /// Whom a Hello proves to come from, where peers have to prove it.
+    /// Checks the proof of a Hello; `None` if this endpoint asks for none.
     pub(super) fn check_hello(
         &mut self,
         hello: &frame::Hello,
         proof: &[u8],
-    ) -> Result<Option<Heard>, PeerFault> {
+    ) -> Result<Option<ProvenHello>, PeerFault> {
         let Some(identity) = &mut self.identity else { return Ok(None) };
-        let heard = identity.hear(&vouched(hello), proof);
+        let heard = identity.check_hello_proof(&vouched(hello), proof);
         heard.map(Some).ok_or(PeerFault::Unproved(
             "it does not know this endpoint's address, or an address was altered on its way",
         ))
     }
 
-    /// Whom a Hello comes from: where that was proved, with the key. A Hello that came before is a fault.
+    /// The peer that a Hello comes from, with its key if that was proved. A Hello that came before is a fault.
     pub(super) fn enter_caller(
         &mut self,
         source: Address,
-        heard: Option<&Heard>,
+        heard: Option<&ProvenHello>,
     ) -> Result<PeerId, PeerFault> {
         let key = heard.map_or(Key::NONE, |heard| heard.key);
         let peer = self.enter_peer(Address { key, ..source });
         let peer = self.resolve(peer);
         match heard {
-            Some(heard) if !self.connection(peer).hellos.is_new(heard.number) => {
+            Some(heard) if !self.connection(peer).hellos.take(heard.number) => {
                 Err(PeerFault::Unproved("its Hello is one that came before"))
             }
             _ => Ok(peer),
@@ -102,8 +102,8 @@ impl Engine {
     }
 
     /// Answers a Hello, in the newest version that both ends speak.
-    pub(super) fn welcome(&mut self, lane: LaneId, credit: u64, version: u16, heard: Option<Heard>) {
-        let payload = heard.as_ref().map_or(0, |_| Heard::proof_len(frame::Welcome::LEN) as u32);
+    pub(super) fn welcome(&mut self, lane: LaneId, credit: u64, version: u16, heard: Option<ProvenHello>) {
+        let payload = heard.as_ref().map_or(0, |_| ProvenHello::proof_len(frame::Welcome::LEN) as u32);
         let source = self.config.address;
         let welcome = frame::Welcome { magic: MAGIC, version, source, credit, payload };
         let record = &mut self.lanes[lane.0 as usize];
@@ -114,9 +114,9 @@ impl Engine {
         record.control.push_back(welcome.into());
     }
 
-    /// What this lane carries behind the greetings is to be sealed: said before [`Engine::lane_connected`]. True where it
-    /// will be, which takes an endpoint that is closed.
-    pub fn lane_seals(&mut self, lane: LaneId) -> bool {
+    /// Asks to seal what this lane carries behind its greetings. Call it before [`Engine::lane_connected`]. True if it
+    /// will be sealed, which takes a closed endpoint ([`Config::closed`](super::Config::closed)).
+    pub fn seal_lane(&mut self, lane: LaneId) -> bool {
         let closed = self.is_closed();
         self.lanes.get_mut(lane.0 as usize).is_some_and(|record| {
             record.seals = closed;
@@ -124,16 +124,17 @@ impl Engine {
         })
     }
 
-    /// The host that a lane has come in from, where that is seen: said before its Hello.
-    pub fn lane_is_from(&mut self, lane: LaneId, host: IpAddr) {
+    /// Tells the host that an incoming lane came from. Call it before its Hello.
+    pub fn set_lane_origin(&mut self, lane: LaneId, host: IpAddr) {
         if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
             record.from = Some(host.to_canonical());
         }
     }
 
-    /// A caller of whom nobody has heard before: who says to listen on another host than the one that he calls from is
-    /// looked for on that one, until the program names him. So nobody has this endpoint connect to a third.
-    pub(super) fn note_guest(&mut self, peer: PeerId, from: Option<IpAddr>) {
+    /// Notes where a new caller is to be dialled. If it claims to listen on another host than the one it calls from,
+    /// the engine dials the latter until the program names the peer. So no caller can make this endpoint connect to a
+    /// third.
+    pub(super) fn set_guest_locator(&mut self, peer: PeerId, from: Option<IpAddr>) {
         let known = &mut self.peers[peer.0 as usize];
         let at = known.address.locator;
         if let Some(host) = from.filter(|host| *host != at.ip().to_canonical()) {
@@ -142,26 +143,26 @@ impl Engine {
         }
     }
 
-    /// Nobody but the two ends can read or alter what this lane carries.
-    pub fn lane_is_private(&mut self, lane: LaneId) {
+    /// Tells that nobody but the two ends can read or alter what this lane carries.
+    pub fn set_lane_private(&mut self, lane: LaneId) {
         if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
             record.private = true;
         }
     }
 
-    /// Whether a lane that is dialled leaves the subnet.
-    pub fn lane_leaves(&self, lane: LaneId) -> bool {
+    /// Whether a dialled lane leaves the subnet.
+    pub fn lane_leaves_subnet(&self, lane: LaneId) -> bool {
         let Some(record) = self.lanes.get(lane.0 as usize) else { return false };
         let peer = record.peer.map(|peer| &self.peers[peer.0 as usize].address);
         record.router.is_some() || peer.is_some_and(|address| self.is_routed(address))
     }
 
-    /// The secret from which the keys come of what follows the Hello that this lane has brought, where that is sealed.
+    /// The secret from which the keys of an incoming lane come; `None` if it is not sealed.
     pub fn lane_secret(&self, lane: LaneId) -> Option<Secret> {
         self.lanes.get(lane.0 as usize)?.greeting.as_ref()?.secret
     }
 
-    /// Whether a Welcome comes from whom we have called.
+    /// Checks that a Welcome comes from the endpoint that we called.
     pub(super) fn check_welcome(
         &mut self,
         lane: LaneId,
@@ -170,14 +171,14 @@ impl Engine {
     ) -> Result<(), PeerFault> {
         let greeting = self.lanes[lane.0 as usize].greeting.take();
         let Some(mut call) = greeting.and_then(|greeting| greeting.call) else { return Ok(()) };
-        if call.is_answered_by(&welcome.to_bytes(), proof) {
+        if call.check_answer(&welcome.to_bytes(), proof) {
             Ok(())
         } else {
             Err(PeerFault::Unproved("who answers has not the key of whom we have called"))
         }
     }
 
-    /// A lane began with a Hello of a version that is older than any that we speak: says so.
+    /// Refuses a lane whose Hello is of an older version than we can read.
     pub fn refuse_version(&mut self, lane: LaneId) {
         if self.lanes.contains(lane.0 as usize) {
             self.refuse(lane, RefuseReason::Version);
@@ -185,7 +186,7 @@ impl Engine {
     }
 }
 
-/// What is to be said of a frame that greets: its proof, and the secret with which all behind that is sealed.
+/// The handshake that belongs to this frame, if the frame is a Hello or Welcome.
 pub(super) fn greeting_of<'a>(frame: &Frame, greeting: Option<&'a Greeting>) -> Option<&'a Greeting> {
     greeting.filter(|_| matches!(frame, Frame::Hello(_) | Frame::Welcome(_)))
 }

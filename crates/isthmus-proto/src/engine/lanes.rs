@@ -1,4 +1,4 @@
-//! Lanes: how they come up and greet. How they break is in `losses.rs`, how a peer is given up in `parting.rs`.
+//! How lanes come up and greet. `losses.rs` has how they break, `shutdown.rs` how a peer is given up.
 
 use isthmus_wire::frame::{self, MAGIC, RefuseReason};
 use isthmus_wire::{Address, AsId, FrameError, Versions};
@@ -8,16 +8,16 @@ use super::{Action, Engine, LaneId};
 use crate::memory::Memory;
 use crate::{OpError, PeerId};
 
-/// What a peer did that no correct peer does; its lane is closed.
+/// A violation of the protocol by a peer; its lane is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerFault {
-    /// Bytes that are no frame.
+    /// The bytes are no frame.
     #[error("{0}")]
     Bytes(#[from] FrameError),
-    /// A frame that makes no sense where it came.
+    /// A frame that is not allowed where it came.
     #[error("{0}")]
     Frame(&'static str),
-    /// It has not proved who it is; why.
+    /// The peer has not proved who it is, for this reason.
     #[error("who it is was not proved: {0}")]
     Unproved(&'static str),
 }
@@ -31,21 +31,20 @@ pub enum LaneLoss {
     Closed,
     /// It broke, or could not be made.
     Broken(String),
-    /// The shell has left it, since another way is better: it is dialled again at once.
+    /// The shell closed it because another carrier or interface is better; it is dialled again at once.
     Left(String),
-    /// It could not be made because one side does not trust the other; the text says why, and
-    /// what to do.
+    /// It could not be made because one side does not trust the other. The text says why, and what to do.
     Untrusted(String),
 }
 
-/// How long a connected peer may take to answer Hello.
+/// How long a connected peer may take to answer Hello. Microseconds; a busy process may need seconds.
 const GREETING_US: Micros = 10_000_000;
-/// The same through a router: another one may do better.
+/// The same through a router. Microseconds; shorter, since another router may answer.
 const ROUTED_GREETING_US: Micros = 4_000_000;
-/// Most lanes of one peer.
+/// Most lanes of one peer. Count; a peer that opens more is at fault.
 const LANES_MAX: usize = 1024;
 
-/// A peer may only be of the AS that its certificate names.
+/// Checks that a peer is of the AS that its certificate names.
 fn check_name(proof: Proof, source: &Address) -> Result<(), PeerFault> {
     match proof {
         Proof::Of(as_id) if as_id != source.as_id => {
@@ -56,7 +55,7 @@ fn check_name(proof: Proof, source: &Address) -> Result<(), PeerFault> {
 }
 
 impl Engine {
-    /// A peer connected; its Hello is to come.
+    /// A peer has connected; its Hello is to come.
     pub fn lane_accepted(&mut self) -> LaneId {
         LaneId(self.lanes.insert(Lane::new(LaneState::Listening, None)) as u32)
     }
@@ -70,16 +69,16 @@ impl Engine {
             return self.close_lane(lane);
         }
         let credit = self.grant(peer);
-        // The other end knows by its locator which way the lane takes.
-        let target = self.by_way(peer, self.lanes[lane.0 as usize].way);
+        // The locator in the Hello tells the other end which rail the lane uses.
+        let target = self.rail_address(peer, self.lanes[lane.0 as usize].rail);
         self.greet(peer, lane, target, credit);
         let record = &mut self.lanes[lane.0 as usize];
         record.state = LaneState::Greeting;
         record.pinged_at = Some(now);
         let patience = patience(record);
         self.timers.insert((now + patience, peer));
-        // A wildcard may turn out to be a peer that we already talk to: then what we
-        // send must follow what was sent to that one, so it waits for the answer.
+        // A wildcard may turn out to be a peer that we talk to already. What we send must then follow what was sent to
+        // that peer, so it waits for the answer.
         if !target.is_wildcard() || self.awaits_the_one() {
             self.adopt(peer, lane);
         }
@@ -92,7 +91,7 @@ impl Engine {
         self.list(peer, lane);
     }
 
-    /// Near peers use only the first lane: one that uses all that the path has goes before others, whoever dialled it.
+    /// Puts lanes that fill their path first, since a near peer uses only the first lane.
     fn rank_lanes(&mut self, peer: PeerId) {
         let connection = self.peers[peer.0 as usize].connection.as_mut();
         if let Some(connection) = connection.filter(|connection| !connection.is_far()) {
@@ -101,8 +100,8 @@ impl Engine {
         }
     }
 
-    /// Adds a lane to its connection. Where both sides have dialled at once, both put the
-    /// lane of the lower address first.
+    /// Adds a lane to its connection. If both sides dialled at once, both put the lane that the lower address
+    /// dialled first.
     fn list(&mut self, peer: PeerId, lane: LaneId) {
         let own = self.config.address;
         let theirs = self.peers[peer.0 as usize].address;
@@ -110,14 +109,14 @@ impl Engine {
         record.moved_at = self.clock;
         let (first, rtt_us) = (record.dialled == (own < theirs), record.rtt_us);
         let (fills_path, now) = (record.fills_path, self.clock);
-        let probes = self.greets(peer, lane, now);
+        let probes = self.on_probe_up(peer, lane, now);
         let connection = self.connection(peer);
         if fills_path {
-            connection.streams = None; // from now on all carry
+            connection.streams = None; // From now on, all lanes carry data.
         }
         let at = match connection.lanes.len() {
             _ if first && !probes => 0,
-            // Ahead of those that have stopped.
+            // A probe that came up goes before the lanes that have stopped.
             len if probes => len.min(1),
             len => len,
         };
@@ -125,49 +124,46 @@ impl Engine {
         self.rank_lanes(peer);
         self.count_lane(peer, lane);
         if let Some(rtt_us) = rtt_us {
-            self.note_rtt(peer, rtt_us);
+            self.update_rtt(peer, rtt_us);
         }
     }
 
-    /// The shell knows the round trip of a lane (`tcpi_rtt` of `tcp(7)`), or that it is less than it said before.
-    /// Microseconds.
-    pub fn path_rtt(&mut self, lane: LaneId, rtt_us: u64) {
+    /// Tells the round trip of a lane, as the kernel measured it (`tcpi_rtt` of `tcp(7)`). Microseconds.
+    pub fn set_lane_rtt(&mut self, lane: LaneId, rtt_us: u64) {
         let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return };
         if record.router.is_some() || record.through_routers {
-            return; // it is the router's
+            return; // This is the round trip to the router only.
         }
         record.rtt_us = Some(rtt_us);
         if let Some(peer) = record.peer {
-            self.note_rtt(peer, rtt_us);
+            self.update_rtt(peer, rtt_us);
         }
     }
 
-    /// The shell knows by a certificate of which AS the lane's other end is: a peer that gives
-    /// another in its address is at fault.
-    pub fn lane_is_of(&mut self, lane: LaneId, as_id: AsId) {
+    /// Tells the AS of the lane's other end, by its certificate. A peer that claims another AS is at fault.
+    pub fn set_lane_as(&mut self, lane: LaneId, as_id: AsId) {
         if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
             record.proof = Proof::Of(as_id);
         }
     }
 
-    /// The shell knows that the lane comes from a router, which speaks for others.
-    pub fn lane_is_trusted(&mut self, lane: LaneId) {
+    /// Tells that the lane comes from a router, which speaks for others.
+    pub fn trust_lane(&mut self, lane: LaneId) {
         if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
             record.proof = Proof::Trusted;
         }
     }
 
-    /// The shell knows that this lane alone uses all that its path has.
-    pub fn lane_fills_path(&mut self, lane: LaneId) {
+    /// Tells that this lane alone uses all of its path.
+    pub fn set_lane_fills_path(&mut self, lane: LaneId) {
         if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
             record.fills_path = !record.rests;
         }
     }
 
-    /// The shell knows that several lanes would carry as much as this one, which uses all that its path has, and cost
-    /// less of the processor: while there are others, it is kept free for small messages. Where `rests` is false, that
-    /// is over, and bulk goes by it again.
-    pub fn lane_rests(&mut self, lane: LaneId, rests: bool) {
+    /// Tells that this lane fills its path, but that several TCP lanes would carry as much with less processor time.
+    /// While there are other lanes, this one then carries small messages only. `rests` false ends that.
+    pub fn rest_lane(&mut self, lane: LaneId, rests: bool) {
         let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return };
         if std::mem::replace(&mut record.rests, rests) == rests {
             return;
@@ -178,25 +174,24 @@ impl Engine {
         self.rank_lanes(peer);
         if !rests {
             let connection = self.connection(peer);
-            (connection.streams, connection.late) = (None, None);
+            (connection.streams, connection.stragglers) = (None, None);
         }
         self.spread(peer);
         self.kick(peer);
     }
 
-    /// The shell knows that a further lane to where this one leads would use all that the path has,
-    /// which this one does not: it is dialled if there is none and none on its way. May be said
-    /// again while it holds.
-    pub fn lane_is_outdone(&mut self, lane: LaneId) {
+    /// Tells that this lane does not use all of its path, and that another lane there would. Dials that lane, unless
+    /// there is one or one is being dialled. The shell may repeat this.
+    pub fn on_lane_outdone(&mut self, lane: LaneId) {
         let Some(record) = self.lanes.get(lane.0 as usize) else { return };
         let (Some(peer), LaneState::Open) = (record.peer, record.state) else { return };
         if record.router.is_some() || record.through_routers || self.closing {
             return;
         }
-        let way = record.way;
+        let rail = record.rail;
         let connection = self.connection(peer);
         let (relief, trouble) = (connection.relief, &connection.trouble);
-        if trouble.spread_at.is_some() || trouble.failed.is_some() || self.filling(peer, way).is_some() {
+        if trouble.spread_at.is_some() || trouble.failed.is_some() || self.filling(peer, rail).is_some() {
             return;
         }
         let comes_up = |lane: &Lane| {
@@ -205,12 +200,12 @@ impl Engine {
         if relief.and_then(|lane| self.lanes.get(lane.0 as usize)).is_some_and(comes_up) {
             return;
         }
-        let locator = self.by_way(peer, way).locator;
-        let relief = self.dial_to(peer, locator, None, way);
+        let locator = self.rail_address(peer, rail).locator;
+        let relief = self.dial_to(peer, locator, None, rail);
         self.connection(peer).relief = Some(relief);
     }
 
-    fn note_rtt(&mut self, peer: PeerId, rtt_us: u64) {
+    fn update_rtt(&mut self, peer: PeerId, rtt_us: u64) {
         let connection = self.connection(peer);
         let was_far = connection.is_far();
         connection.rtt_us = Some(connection.rtt_us.map_or(rtt_us, |least| least.min(rtt_us)));
@@ -255,12 +250,13 @@ impl Engine {
             return Ok(());
         }
         if self.awaits_the_one() {
-            // It may be that one, whose lane brings the same soon; this one it dials again.
+            // It may be the peer that we call. Its answer comes by our own lane, and it will dial this one again.
             self.close_lane(lane);
             return Ok(());
         }
         if hello.source == self.config.address.place() {
-            // This endpoint has dialled itself by another locator. It learns that from the answer (`on_welcome`).
+            // This endpoint has dialled itself by another of its locators. It learns that from the answer
+            // (`on_welcome`).
             self.welcome(lane, 0, version, heard);
             self.close_lane(lane);
             return Ok(());
@@ -268,9 +264,9 @@ impl Engine {
         let known = self.peers.len();
         let peer = self.enter_caller(hello.source, heard.as_ref())?;
         if self.peers.len() > known && hello.hops == 0 {
-            self.note_guest(peer, self.lanes[lane.0 as usize].from);
+            self.set_guest_locator(peer, self.lanes[lane.0 as usize].from);
         }
-        // A peer that is owed something while we close may come back for it.
+        // While we close, only a peer that still gets something from us may come back.
         let closing = self.closing;
         let parted = self.parted;
         let connection = self.connection(peer);
@@ -284,30 +280,30 @@ impl Engine {
         }
         let lane_rtt_us = self.lanes[lane.0 as usize].rtt_us;
         if let Some(rtt_us) = lane_rtt_us.filter(|_| hello.hops == 0) {
-            self.note_rtt(peer, rtt_us);
+            self.update_rtt(peer, rtt_us);
         }
         let credit = self.grant(peer);
-        let way = self.way_of(&hello.target);
+        let rail = self.rail_of(&hello.target);
         let record = &mut self.lanes[lane.0 as usize];
         record.peer = Some(peer);
         record.state = LaneState::Open;
         if hello.hops > 0 {
-            record.rtt_us = None; // it is the router's
+            record.rtt_us = None; // This is the round trip to the router only.
             record.through_routers = true;
         }
-        record.way = way;
+        record.rail = rail;
         self.welcome(lane, credit, version, heard);
         let record = &mut self.lanes[lane.0 as usize];
         record.control.push_back(frame::Ping { id: 0 }.into());
         record.pinged_at = Some(now);
-        self.tell_ways(lane);
+        self.announce_rails(lane);
         self.list(peer, lane);
-        self.lane_is_up(peer, lane, hello.credit);
+        self.on_lane_up(peer, lane, hello.credit);
         Ok(())
     }
 
-    /// The version that both ends speak; or what is said to somebody who has not proved anything: nothing about this
-    /// endpoint but what it asks of all.
+    /// The newest version that both ends speak, or the reason to refuse the lane. The caller has proved nothing yet, so
+    /// the reason tells it only what this endpoint asks of everybody.
     fn agree(&self, hello: &frame::Hello, proof: Proof) -> Result<u16, RefuseReason> {
         let own = self.config.address;
         let theirs = Versions { oldest: hello.oldest, newest: hello.version };
@@ -339,7 +335,7 @@ impl Engine {
         self.close_lane(lane);
     }
 
-    /// The lane sends what is queued and ends.
+    /// Ends a lane once it has sent what is queued.
     pub(super) fn close_lane(&mut self, lane: LaneId) {
         let record = &mut self.lanes[lane.0 as usize];
         record.state = LaneState::Closing;
@@ -365,7 +361,7 @@ impl Engine {
         let target = self.peers[peer.0 as usize].address;
         let Versions { oldest, newest } = self.config.versions;
         if !(oldest..=newest).contains(&welcome.version) {
-            // Another attempt would find the same version.
+            // Another attempt would meet the same version.
             self.close_lane(lane);
             self.fail_peer(peer, self.other_version(&target, welcome.version), mem);
             return Ok(());
@@ -391,23 +387,23 @@ impl Engine {
                 self.close_lane(lane);
                 return Ok(());
             }
-            // Unless it has carried since its Hello.
+            // If it carried data right behind its Hello, it is listed already.
             if !self.connection(peer).lanes.contains(&lane) {
                 self.adopt(peer, lane);
             }
         } else if !self.connection(peer).lanes.contains(&lane) {
-            // Dialled as a wildcard that another lane has identified meanwhile.
+            // It was dialled to a wildcard that another lane has identified meanwhile.
             self.lanes[lane.0 as usize].peer = Some(peer);
             self.adopt(peer, lane);
         }
         self.lanes[lane.0 as usize].state = LaneState::Open;
-        self.tell_ways(lane);
+        self.announce_rails(lane);
         self.on_pong(now, lane);
-        self.lane_is_up(peer, lane, welcome.credit);
+        self.on_lane_up(peer, lane, welcome.credit);
         Ok(())
     }
 
-    /// A wildcard has told its full address: it becomes that peer, or joins it.
+    /// Gives a wildcard its full address, or makes it an alias of the peer that has this address already.
     fn identify(&mut self, wildcard: PeerId, address: Address, mem: &mut dyn Memory) -> PeerId {
         let Some(known) = self.directory.find(&self.peers, &address) else {
             self.peers[wildcard.0 as usize].address = address;
@@ -437,8 +433,8 @@ impl Engine {
         known
     }
 
-    /// The peer behind this lane is this endpoint, reached by another locator than its own. What waits for the lane
-    /// takes none.
+    /// The peer behind this lane is this endpoint itself, under another locator. Carries out what waited for the lane
+    /// without one.
     fn meet_self(&mut self, peer: PeerId, lane: LaneId, mem: &mut dyn Memory) {
         let own = self.identify(peer, self.config.address, mem);
         self.unlist(own, lane, LaneState::Greeting);
@@ -450,27 +446,27 @@ impl Engine {
         }
     }
 
-    fn lane_is_up(&mut self, peer: PeerId, lane: LaneId, credit: u64) {
+    fn on_lane_up(&mut self, peer: PeerId, lane: LaneId, credit: u64) {
         let connection = self.connection(peer);
         connection.credit_limit = connection.credit_limit.max(credit);
         if let Some(trouble) = connection.trouble.get_mut() {
             *trouble = Trouble { failed: trouble.failed.take(), ..Trouble::default() };
         }
-        // What was acknowledged on a lane that broke may not have got through.
+        // An acknowledgement on a lane that broke may have been lost.
         if connection.received.upto() > 0 {
             connection.ack_owed = true;
             connection.ack_due = true;
         }
         self.make_ready(lane);
         self.kick(peer);
-        self.watch(peer);
+        self.schedule_silence_check(peer);
     }
 
     pub(super) fn on_refuse(&mut self, lane: LaneId, refuse: &frame::Refuse, mem: &mut dyn Memory) {
         let record = &self.lanes[lane.0 as usize];
         let Some(peer) = record.peer else { return };
-        if record.way > 0 {
-            self.forget_way(peer, record.way);
+        if record.rail > 0 {
+            self.forget_rail(peer, record.rail);
             self.close_lane(lane);
         } else if record.router.is_some() {
             self.on_routed_refuse(lane, peer, refuse, mem);
@@ -482,17 +478,17 @@ impl Engine {
     pub(super) fn on_pong(&mut self, now: Micros, lane: LaneId) {
         let record = &mut self.lanes[lane.0 as usize];
         let (Some(at), Some(peer)) = (record.pinged_at.take(), record.peer) else { return };
-        self.note_rtt(peer, now.saturating_sub(at));
+        self.update_rtt(peer, now.saturating_sub(at));
         self.credit_for_path(peer);
         self.kick(peer);
     }
 
-    /// Whether a lane that came in has said who it is, or is over.
+    /// Whether an incoming lane has sent its Hello, or has ended.
     pub fn is_greeted(&self, lane: LaneId) -> bool {
         self.lanes.get(lane.0 as usize).is_none_or(|record| record.state != LaneState::Listening)
     }
 
-    /// How many lanes there are, in any state.
+    /// The number of lanes, in any state.
     pub fn lanes(&self) -> usize {
         self.lanes.len()
     }
@@ -503,13 +499,13 @@ impl Engine {
         peers.next().is_some_and(|first| peers.all(|peer| peer == first))
     }
 
-    /// Operations whose end was not reported yet, for tests of what leaks.
+    /// The number of operations that have not completed.
     pub fn pending(&self) -> usize {
         self.operations.iter().filter(|(_, operation)| !matches!(operation.kind, Kind::Reply { .. })).count()
     }
 }
 
-/// How long a lane that is connected may go without an answer to Hello.
+/// How long a connected lane may wait for the answer to its Hello. Microseconds.
 pub(super) fn patience(lane: &Lane) -> Micros {
     if lane.router.is_some() { ROUTED_GREETING_US } else { GREETING_US }
 }

@@ -1,10 +1,10 @@
-//! What lanes refer to of the program's buffers: the batch that is being written, and what was taken without a copy.
+//! Leases: pieces of the program's buffers that lanes refer to.
 //!
-//! An operation does not end while a lane refers to its buffer. Who has taken a batch and copied it says
-//! [`Engine::written`]. Who sends from the buffers themselves, and again what is lost, says [`Engine::borrowed`], and
-//! [`Engine::returned`] once it has no more use for them: most often that is before the peer's engine says that it has
-//! them. Where it is not, as what was late on one lane came by another, it is asked to copy what it still needs
-//! ([`Action::Recall`]).
+//! An operation does not end while a lane refers to its buffer. A shell that has written or copied a whole batch says
+//! [`Engine::written`]. A shell that sends, and sends again, from the buffers themselves says [`Engine::borrowed`]
+//! first, and [`Engine::returned`] when it no longer needs them. Most often that happens before the peer acknowledges
+//! the fragments to the engine. It may happen later if a copy of a fragment went by another lane. The engine then asks
+//! the shell to copy what it still needs ([`Action::Recall`]).
 
 use std::collections::VecDeque;
 
@@ -16,26 +16,27 @@ use crate::memory::Memory;
 pub(super) struct Borrowed {
     /// The operations to whose buffers each refers, oldest batch first.
     batches: VecDeque<Vec<usize>>,
-    /// Batches that were returned, and the first that are asked back, of all that were ever borrowed.
+    /// How many batches were returned so far.
     returned: u64,
+    /// How many batches were asked back so far, counted from the first that was ever borrowed.
     recalled: u64,
 }
 
 impl Borrowed {
-    /// How many batches there were up to the last that refers to an operation's buffer.
+    /// The number of batches up to the last one that refers to an operation's buffer.
     fn last_of(&self, operation: usize) -> Option<u64> {
         let last = self.batches.iter().rposition(|batch| batch.contains(&operation))?;
         Some(self.returned + last as u64 + 1)
     }
 
-    /// All operations, as often as they are referred to.
+    /// All operations, each as often as a batch refers to it.
     pub(super) fn into_operations(self) -> impl Iterator<Item = usize> {
         self.batches.into_iter().flatten()
     }
 }
 
 impl Engine {
-    /// The lane's batch was written whole: the buffers it referred to are free.
+    /// The lane's batch was written whole. Frees the buffers that it referred to.
     pub fn written(&mut self, lane: LaneId, mem: &mut dyn Memory) {
         let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return };
         record.writable = true;
@@ -47,19 +48,19 @@ impl Engine {
         self.go_on(lane);
     }
 
-    /// The lane's batch was taken whole, but the buffers it referred to are in use until [`Engine::returned`].
+    /// The shell took the lane's batch whole, but uses the buffers that it refers to until [`Engine::returned`].
     pub fn borrowed(&mut self, lane: LaneId) {
         let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return };
         let leases = std::mem::take(&mut record.leases);
         let over = leases.iter().copied().find(|operation| self.operations[*operation].is_over());
         record.borrowed.get_or_insert_default().batches.push_back(leases);
         record.writable = true;
-        // Of several the last batch is the same.
+        // One recall is enough: if several operations are over, the last batch of each is this one.
         over.into_iter().for_each(|operation| self.recall(operation));
         self.go_on(lane);
     }
 
-    /// The oldest batch that was [`Engine::borrowed`] is of no more use.
+    /// The shell no longer needs the buffers of the oldest borrowed batch.
     pub fn returned(&mut self, lane: LaneId, mem: &mut dyn Memory) {
         let record = self.lanes.get_mut(lane.0 as usize);
         let Some(borrowed) = record.and_then(|record| record.borrowed.as_mut()) else { return };
@@ -73,7 +74,7 @@ impl Engine {
         self.try_finish(operation, mem);
     }
 
-    /// Has shells copy what they borrowed of an operation's buffer.
+    /// Asks shells to copy what they borrowed of an operation's buffer.
     pub(super) fn recall(&mut self, operation: usize) {
         for (index, lane) in &mut self.lanes {
             let Some(borrowed) = &mut lane.borrowed else { continue };
@@ -86,12 +87,12 @@ impl Engine {
         }
     }
 
-    /// The lane has ended, and gives nothing back any more.
+    /// Drops the requests to a lane that has ended.
     pub(super) fn forget_recalls(&mut self, ended: LaneId) {
         self.actions.retain(|action| !matches!(action, Action::Recall { lane, .. } if *lane == ended));
     }
 
-    /// The lane is to be given more, where there is more.
+    /// Makes the lane ready if there is more for it.
     fn go_on(&mut self, lane: LaneId) {
         let Some(record) = self.lanes.get(lane.0 as usize) else { return };
         let (peer, waits) = (record.peer, !record.control.is_empty());

@@ -1,13 +1,13 @@
 //! Operations that an endpoint addresses to itself.
 //!
-//! They take no lane. A write, a read or an atomic has taken effect, and a message has passed matching, before the
-//! call that posts it returns. So they take effect in posting order, before anything that the program posts next.
+//! They use no lane. Before the call that posts it returns, a write, read or atomic has taken effect, and a message has
+//! been matched. So they take effect in posting order, before anything that the program posts next.
 //! Programs rely on this: mpi4py's MCS lock resets a word of its own rank with `MPI_Accumulate`, joins the queue at
 //! another rank, and flushes only that rank. (MPICH keeps such accumulates from the provider: docs/ordering.md.)
 //!
-//! A message without a receive waits in matching. Its data is copied while the credit lasts that a peer would be granted, and
-//! the send is complete. Beyond that, or where the send asks for a match, the data stays in the sender's buffer and the send
-//! completes when a receive takes the message. A fence has nothing to wait for.
+//! A message without a receive waits as unexpected. As long as the credit of a peer would last, its data is copied and
+//! the send is complete. Beyond that, or if the send asks for a match, the data stays in the sender's buffer, and the
+//! send completes when a receive takes the message. A fence has nothing to wait for.
 
 use isthmus_wire::{Address, frame};
 
@@ -16,20 +16,20 @@ use super::messages::store_clipped;
 use super::remote::{access_of, apply_atomic};
 use super::state::{Kind, Sender, Stage};
 use crate::matching::Posted;
-use crate::memory::{Access, Memory, Place};
+use crate::memory::{Access, BufferRef, Memory};
 use crate::{AtomicKind, AtomicOp, AtomicType, Channel, CompletionKind, Level, OpError, PeerId, RemoteRange};
 
-/// Number of the first fragment of a message that no frame carries.
+/// Stands for the number of the first fragment: no frame carries these messages.
 const UNNUMBERED: u64 = u64::MAX;
 
 impl Engine {
-    /// Whether this record of the table is the endpoint itself.
+    /// Whether this peer is the endpoint itself.
     #[inline]
-    pub(super) fn is_own(&self, peer: PeerId) -> bool {
+    pub(super) fn is_self(&self, peer: PeerId) -> bool {
         self.peers.get(peer.0 as usize).is_some_and(|record| record.address == self.config.address)
     }
 
-    /// Whether this is one of the endpoint's own locators, as somebody types it who does not know the rest.
+    /// Whether this wildcard address names one of the endpoint's own locators.
     pub(super) fn names_self(&self, address: &Address) -> bool {
         let own = [self.config.address.locator];
         let mut locators = own.iter().chain(&self.config.also);
@@ -65,22 +65,22 @@ impl Engine {
         let inbound = &mut self.inbounds[message];
         (inbound.channel, inbound.tag, inbound.data) = (channel, tag, data);
         (inbound.total, inbound.eager, inbound.needed) = (total, total, total);
-        inbound.sender = Sender::Own { operation: Some(index) };
+        inbound.sender = Sender::Loopback { operation: Some(index) };
         self.present(message, mem);
-        // Nothing enters this table while a message is presented: the slot holds this message, or none.
+        // No message enters the table while this one is matched, so its slot holds this message or none.
         let waits =
             self.inbounds.get(message).is_some_and(|inbound| matches!(inbound.stage, Stage::Unexpected));
         if waits && self.operations[index].options.level != Level::Match {
             self.grant(peer);
             let connection = self.connection(peer);
             if connection.held + total <= connection.granted {
-                self.keep_own(message, index, mem);
+                self.copy_loopback(message, index, mem);
             }
         }
     }
 
-    /// Copies the data of a message that waits for its receive, and completes the send.
-    fn keep_own(&mut self, message: usize, index: usize, mem: &mut dyn Memory) {
+    /// Copies the data of an unexpected message, and completes its send.
+    fn copy_loopback(&mut self, message: usize, index: usize, mem: &mut dyn Memory) {
         let operation = &mut self.operations[index];
         let (peer, place, total) = (operation.peer, operation.place, operation.total);
         let bytes = match operation.owned.take() {
@@ -94,12 +94,12 @@ impl Engine {
         self.connection(peer).held += total;
         let inbound = &mut self.inbounds[message];
         inbound.parts.push((0, bytes));
-        inbound.sender = Sender::Own { operation: None };
+        inbound.sender = Sender::Loopback { operation: None };
         self.finish(index, mem);
     }
 
-    /// A message of this endpoint's own and a receive have found each other.
-    pub(super) fn match_own(
+    /// Delivers a message of this endpoint's own to the receive that it matched.
+    pub(super) fn match_loopback(
         &mut self,
         message: usize,
         operation: Option<usize>,
@@ -124,12 +124,12 @@ impl Engine {
         let inbound = &self.inbounds[message];
         let summary = super::Summary { data: inbound.data, tag: inbound.tag, total: inbound.total };
         let (channel, peer) = (inbound.channel, inbound.peer);
-        self.end_own(message, operation, mem);
+        self.end_loopback(message, operation, mem);
         self.finish_receive(posted, last, &summary, channel, peer, None, mem);
     }
 
-    /// A message of this endpoint's own is over: its send completes, if it has not yet.
-    pub(super) fn end_own(&mut self, message: usize, operation: Option<usize>, mem: &mut dyn Memory) {
+    /// Ends a message of this endpoint's own, and completes its send if that has not completed yet.
+    pub(super) fn end_loopback(&mut self, message: usize, operation: Option<usize>, mem: &mut dyn Memory) {
         self.free_parts(message);
         self.inbounds.remove(message);
         if let Some(index) = operation {
@@ -180,7 +180,7 @@ impl Engine {
         mem: &mut dyn Memory,
     ) {
         let operands = self.operations[index].owned.take().unwrap_or_default();
-        let (peer, result): (PeerId, Place) = (self.operations[index].peer, self.operations[index].place);
+        let (peer, result): (PeerId, BufferRef) = (self.operations[index].peer, self.operations[index].place);
         let atomic = frame::Atomic {
             connection: 0,
             seq: 0,

@@ -1,4 +1,4 @@
-//! Lanes that break, and how they come back.
+//! Lanes that break, and how they are dialled again.
 
 use super::lanes::{LaneLoss, patience};
 use super::state::{LaneState, Micros};
@@ -7,9 +7,8 @@ use crate::memory::Memory;
 use crate::{OpError, PeerId};
 
 impl Engine {
-    /// A lane ended. What it held goes out again by the others; without others it is
-    /// dialled again, whoever dialled it first, since only that tells whether the peer
-    /// still lives.
+    /// A lane ended. Its unacknowledged fragments go out again on the others. If there are no others, the peer is
+    /// dialled again, whichever side had dialled: only that shows whether the peer still lives.
     pub fn lane_lost(&mut self, now: Micros, lane: LaneId, loss: &LaneLoss, mem: &mut dyn Memory) {
         self.clock = now;
         let Some(record) = self.lanes.try_remove(lane.0 as usize) else { return };
@@ -21,17 +20,17 @@ impl Engine {
         }
         let borrowed = record.borrowed.into_iter().flat_map(|borrowed| borrowed.into_operations());
         record.leases.into_iter().chain(borrowed).for_each(|operation| self.end_lease(operation, mem));
-        // A fault that shows only now is the peer's, but of a lane that is gone.
+        // A fault of the peer that shows only now belongs to a lane that is gone.
         let _ = self.end_lingering(mem);
-        if self.parted || self.is_own(peer) || self.connection(peer).trouble.failed.is_some() {
+        if self.parted || self.is_self(peer) || self.connection(peer).trouble.failed.is_some() {
             return;
         }
         self.requeue(peer, lane);
-        // Of a lane that was refused it is known already why.
+        // If the lane was refused, the reason is known already.
         if record.state != LaneState::Closing {
-            self.note_loss(peer, loss, was_dialing, record.router, record.way);
+            self.record_loss(peer, loss, was_dialing, record.router, record.rail);
             self.avoid_router(now, record.router);
-            self.avoid_way(now, peer, record.way);
+            self.avoid_rail(now, peer, record.rail);
         }
         if self.closing && !self.connection(peer).has_work() {
             return;
@@ -95,19 +94,19 @@ impl Engine {
         }
     }
 
-    fn note_loss(
+    fn record_loss(
         &mut self,
         peer: PeerId,
         loss: &LaneLoss,
         was_dialing: bool,
         router: Option<usize>,
-        way: usize,
+        rail: usize,
     ) {
         let through = self.router_text(router);
         let connection = self.connection(peer);
         match loss {
-            // Says nothing of the peer.
-            _ if router.is_some() || way > 0 => {}
+            // The failure of a router or a further rail says nothing of the peer.
+            _ if router.is_some() || rail > 0 => {}
             LaneLoss::Refused | LaneLoss::Untrusted(_) => connection.trouble.refusals += 1,
             LaneLoss::Closed if was_dialing => connection.trouble.refusals += 1,
             _ => connection.trouble.refusals = 0,
@@ -128,7 +127,7 @@ impl Engine {
         self.timers.insert((at, peer));
     }
 
-    /// A further lane could not be made: the next is not tried at once.
+    /// Delays the next further lane, since one could not be made.
     fn schedule_spread(&mut self, now: Micros, peer: PeerId) {
         let connection = self.connection(peer);
         let at = now + connection.trouble.back_off();
@@ -136,10 +135,10 @@ impl Engine {
         self.timers.insert((at, peer));
     }
 
-    /// Does what has come due.
+    /// Does what is due at `now` ([`Engine::poll_timeout`]).
     pub fn handle_timeout(&mut self, now: Micros, mem: &mut dyn Memory) {
         self.clock = now;
-        self.send_late_acks(now);
+        self.send_overdue_acks(now);
         while let Some(&(at, peer)) = self.timers.first() {
             if at > now {
                 break;
@@ -147,9 +146,9 @@ impl Engine {
             self.timers.pop_first();
             let peer = self.resolve(peer);
             self.abandon_silent(now, peer);
-            self.look(now, peer);
+            self.check_silence(now, peer);
             self.end_wait(now, peer);
-            self.check_late(now, peer);
+            self.check_stragglers(now, peer);
             let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
             let Some(trouble) = connection.trouble.get_mut() else { continue };
             if trouble.spread_at.take_if(|at| *at <= now).is_some() && self.has_bulk(peer) {
@@ -159,7 +158,7 @@ impl Engine {
         }
     }
 
-    /// Dials again, or gives the peer up.
+    /// Dials the peer again if that is due, or gives it up after `peer_timeout`.
     fn retry(&mut self, now: Micros, peer: PeerId, mem: &mut dyn Memory) {
         let timeout = self.config.peer_timeout_us;
         let connection = self.connection(peer);
@@ -178,7 +177,7 @@ impl Engine {
         }
     }
 
-    /// Gives up lanes whose other end accepted the connection but does not greet.
+    /// Gives up lanes whose other end accepted the connection and does not answer Hello in time.
     fn abandon_silent(&mut self, now: Micros, peer: PeerId) {
         for (index, lane) in &mut self.lanes {
             let silent = lane.pinged_at.is_some_and(|at| now >= at + patience(lane));

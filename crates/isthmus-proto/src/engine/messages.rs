@@ -1,4 +1,4 @@
-//! Messages that come in: their order, their receives, their credit.
+//! Incoming messages: their order, their receives, their credit.
 
 use isthmus_wire::frame::{self, flags};
 
@@ -11,11 +11,11 @@ use crate::memory::Memory;
 use crate::window::{Receipt, WINDOW};
 use crate::{Channel, PeerId};
 
-/// Most messages of one peer that wait for receives.
+/// Most unexpected messages of one peer. Count; it bounds their records, as the credit bounds their data.
 const UNMATCHED_MAX: u32 = 1 << 20;
 
 impl Connection {
-    /// Whether one more message may come that waits for its receive.
+    /// Whether one more unexpected message may come.
     pub(super) fn may_wait(&self) -> bool {
         self.unmatched < UNMATCHED_MAX
     }
@@ -46,11 +46,11 @@ impl Engine {
                 return Err(PeerFault::Frame("a fragment beyond the end of its message"));
             }
         }
-        self.take_turn(peer, message.order)?;
+        self.check_order(peer, message.order)?;
         self.take_credit(peer, message.eager)?;
         let index = match listed {
             Some(index) => index,
-            // Nothing will ask for it by name: no other fragment, and not this one again.
+            // It needs no entry by number: it has no other fragment, and this one will not count twice.
             None if whole && u64::from(message.payload) == message.total => {
                 self.new_inbound(peer, message.seq)
             }
@@ -100,7 +100,7 @@ impl Engine {
         }
     }
 
-    /// The record of a message that is coming in, made when its first news arrives.
+    /// The record of an incoming message; its first fragment to arrive makes it.
     pub(super) fn inbound_entry(&mut self, peer: PeerId, message: u64) -> usize {
         if let Some(&index) = self.connection(peer).traffic.incoming.get(&message) {
             return index;
@@ -131,8 +131,8 @@ impl Engine {
         })
     }
 
-    /// Checks that a message or atomic comes when it may.
-    pub(super) fn take_turn(&mut self, peer: PeerId, order: u64) -> Result<(), PeerFault> {
+    /// Checks the order of a message or atomic: not one that came before, and not too far ahead.
+    pub(super) fn check_order(&mut self, peer: PeerId, order: u64) -> Result<(), PeerFault> {
         let connection = self.connection(peer);
         match order.checked_sub(connection.expected_order) {
             Some(ahead) if ahead < WINDOW && !connection.traffic.early.contains_key(&order) => Ok(()),
@@ -140,7 +140,7 @@ impl Engine {
         }
     }
 
-    /// Checks that the peer has the credit that it uses.
+    /// Takes credit that the peer uses. A fault if it has less.
     pub(super) fn take_credit(&mut self, peer: PeerId, bytes: u64) -> Result<(), PeerFault> {
         let connection = self.connection(peer);
         match connection.taken.checked_add(bytes) {
@@ -150,7 +150,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Presents messages and atomics in the order in which they were sent.
+    /// Matches messages and carries out atomics in the order in which they were sent. Keeps this one if earlier ones
+    /// are missing.
     pub(super) fn in_order(&mut self, peer: PeerId, order: u64, early: Early, mem: &mut dyn Memory) {
         let connection = self.connection(peer);
         if order > connection.expected_order {
@@ -164,8 +165,7 @@ impl Engine {
             match early {
                 Early::Message(index) => self.present(index, mem),
                 Early::Atomic(atomic, operands) => {
-                    // A peer that takes no answers gets none; its lane is closed when
-                    // it next asks for one.
+                    // A peer that takes no answers gets none. Its lane is closed when it next asks for one.
                     let _ = self.run_atomic(peer, &atomic, &operands, mem);
                     self.pool.give(operands);
                 }
@@ -176,7 +176,7 @@ impl Engine {
         }
     }
 
-    /// Looks for the receive of a message whose turn it is.
+    /// Looks for the receive of the next message in order.
     pub(super) fn present(&mut self, index: usize, mem: &mut dyn Memory) {
         let Inbound { channel, peer, tag, total, asks, .. } = self.inbounds[index];
         let mut released = Vec::new();
@@ -198,15 +198,15 @@ impl Engine {
         }
     }
 
-    /// A message and a receive have found each other.
+    /// Delivers a message to the receive that it matched.
     pub(super) fn match_inbound(&mut self, index: usize, posted: Posted, last: bool, mem: &mut dyn Memory) {
         if let Some(multi) = posted.multi {
             self.multi_buffers[multi.buffer].users += 1;
         }
-        self.note_taken(&posted);
+        self.count_unposted(&posted);
         self.leave_unexpected(index);
-        if let Sender::Own { operation } = self.inbounds[index].sender {
-            return self.match_own(index, operation, &posted, last, mem);
+        if let Sender::Loopback { operation } = self.inbounds[index].sender {
+            return self.match_loopback(index, operation, &posted, last, mem);
         }
         let inbound = &mut self.inbounds[index];
         inbound.stage = Stage::Matched { posted, last };
@@ -225,8 +225,7 @@ impl Engine {
         }
     }
 
-    /// Nothing more is decided about a message: its credit goes back, and its sender
-    /// learns how much is wanted.
+    /// A message is matched or dropped: returns its credit, and tells its sender how much of it is wanted.
     pub(super) fn settle(&mut self, index: usize, room: u64, mem: &mut dyn Memory) {
         let inbound = &mut self.inbounds[index];
         let (peer, message, eager) = (inbound.peer, inbound.message, inbound.eager);
@@ -263,7 +262,7 @@ impl Engine {
         }
     }
 
-    /// A fragment of a message is complete.
+    /// Takes in a complete fragment of a message.
     pub(super) fn on_part(
         &mut self,
         peer: PeerId,
@@ -284,12 +283,12 @@ impl Engine {
                 .is_some_and(|inbound| (inbound.peer, inbound.message) == (peer, message))
         };
         let Some(index) = listed.filter(ours) else { return Ok(()) };
-        self.note_inflow(peer, len);
+        self.count_inflow(peer, len);
         let inbound = &mut self.inbounds[index];
         inbound.got += len;
         if let Target::Bounce { bytes, .. } = target {
             match inbound.stage {
-                // Matched while the fragment was arriving.
+                // It was matched while the fragment was arriving.
                 Stage::Matched { posted, .. } => {
                     store_clipped(mem, &posted, offset, &bytes);
                     self.pool.give(bytes);
@@ -303,7 +302,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Keeps data for which there is no receive yet.
+    /// Keeps data that has no receive yet. A fault beyond the credit.
     pub(super) fn keep_part(
         &mut self,
         peer: PeerId,
@@ -333,14 +332,14 @@ impl Engine {
         let more = operation.sent < operation.limit;
         let (heard, total) = (operation.heard, operation.total);
         if granted {
-            // Less may be wanted of it than was on its way.
+            // The receiver may want less than was already queued.
             let in_line = !waiting && !more;
             self.end_granted(peer, index, total, in_line);
         } else {
-            self.note_receive(peer, heard);
+            self.on_message_accepted(peer, heard);
         }
         if waiting && more {
-            self.line_up(peer, index);
+            self.enqueue_accepted(peer, index);
             self.kick(peer);
         }
         self.try_finish(index, mem);

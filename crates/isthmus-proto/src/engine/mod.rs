@@ -1,8 +1,8 @@
 //! The engine of one endpoint.
 //!
-//! The program posts operations (`post.rs`), the shell brings news of lanes (`lanes.rs`)
-//! and of frames (`receive.rs`), and fetches what is to be written (`transmit.rs`). After
-//! any news the shell drains, in this order: [`Engine::next_ready`] and
+//! The program posts operations (`post.rs`). The shell reports changes of lanes (`lanes.rs`, `losses.rs`), passes in
+//! frames (`receive.rs`), and fetches what to write (`transmit.rs`). After each report it drains, in this order:
+//! [`Engine::next_ready`] and
 //! [`Engine::transmit`], [`Engine::poll_action`], [`Engine::poll_timeout`],
 //! [`Engine::poll_completion`].
 
@@ -11,31 +11,31 @@ mod announce;
 mod counting;
 mod credit;
 mod decisions;
+mod direct;
 mod directory;
+mod fast_path;
 mod gone;
 mod granted;
 mod greeting;
 mod lanes;
-mod late;
 mod leases;
 mod loopback;
 mod losses;
 mod messages;
-mod parting;
 mod post;
 mod probe;
-mod reach;
+mod rails;
 mod receive;
 mod remote;
 mod routed;
-mod short;
+mod shutdown;
 mod sparse;
 mod stalls;
 mod state;
+mod stragglers;
 mod streams;
 mod transfer;
 mod transmit;
-mod ways;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ use slab::Slab;
 
 use crate::admission::{Identity, public_key};
 use crate::matching::{Matcher, Posted};
-use crate::memory::{Memory, Place};
+use crate::memory::{BufferRef, Memory};
 use crate::{Channel, Completion, CompletionKind, OpError, PeerId};
 use acks::Owed;
 use directory::Directory;
@@ -56,65 +56,63 @@ use state::{Connection, Inbound, Kind, Lane, Lingering, Operation, Owner, Peer, 
 
 pub use counting::{LaneKind, PeerCounters};
 pub use decisions::Decision;
+pub use fast_path::FAST_PATH_FRAME_MAX;
 pub use lanes::{LaneLoss, PeerFault};
 pub use post::Refusal;
 pub use receive::Sink;
-pub use short::SHORT_FRAME_MAX;
 pub use state::{LaneId, Micros};
 pub use streams::LaneSample;
 pub use transfer::{Transfer, Transfers};
 pub use transmit::{Batch, Segment};
 
-/// What an engine is made with.
+/// The settings of an engine.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The endpoint's own address.
     pub address: Address,
-    /// Most unexpected data that one peer may send ahead of receives. Bytes.
+    /// Most unexpected data that one peer may send before receives are posted. Bytes.
     pub credit: u64,
-    /// Whether a peer may be granted more where its path holds more, see `credit.rs`. Default false.
+    /// Whether the credit of a peer grows to what its path holds (`credit.rs`). Default false.
     pub credit_grows: bool,
-    /// The same over all peers; later peers get less. Bytes.
+    /// Most unexpected data of all peers together; later peers get less. Bytes.
     pub credit_total: u64,
     /// Most lanes to a peer that is far away (round trip of [`Config::FAR_US`] or more).
     pub streams: u32,
-    /// How messages are transferred that do not ask for a way of their own. Default: adaptive.
+    /// How a message is transferred that does not ask for a [`Transfer`] itself. Default: adaptive.
     pub transfers: Transfers,
-    /// How long a peer may be out of reach before its operations fail.
+    /// How long a peer may be out of reach before its operations fail. Microseconds.
     pub peer_timeout_us: Micros,
     /// Connection attempts refused in a row before a peer counts as gone.
     pub refusals_max: u32,
-    /// Whether lanes that come in must be proved, see [`Engine::lane_is_of`]. Default false.
+    /// Whether incoming lanes must come from a peer with a certificate ([`Engine::set_lane_as`]). Default false.
     pub proved_only: bool,
-    /// Whether peers have to seal what comes by lanes that the shell does not call private
-    /// ([`Engine::lane_is_private`]). Default false.
+    /// Whether peers must seal lanes that the shell does not call private ([`Engine::set_lane_private`]). Default false.
     pub sealed_only: bool,
     /// Routers of the endpoint's subnet, for peers in others. Empty: there are none.
     pub routers: Vec<SocketAddr>,
-    /// Where else the endpoint listens, on networks of their own; peers are told. At most 3 count.
+    /// Further addresses at which the endpoint listens, each on a network of its own. Peers are told of the first 3.
     pub also: Vec<SocketAddr>,
-    /// The endpoint calls one peer, and is called by nobody before that one has answered: what it sends to a
-    /// wildcard need not wait for the answer. Lanes that come in earlier are closed. Default false.
+    /// Whether the endpoint calls one peer, and nobody calls it before that peer has answered. Then what it sends to a
+    /// wildcard need not wait for the answer, and lanes that come in earlier are closed. Default false.
     pub calls_one: bool,
-    /// The versions of the protocol that the endpoint speaks. Default: all that this build does.
+    /// The versions of the protocol that the endpoint speaks. Default: all that this build speaks.
     pub versions: Versions,
-    /// Of the choice among routers.
+    /// Seed of the random choice among routers.
     pub seed: u64,
-    /// Where there is one, the endpoint admits only those who prove that they know its whole address, and proves itself
-    /// to them; `address` must have its key. See [`Config::closed`]. Default none: it admits everybody.
+    /// With a secret, the endpoint admits only peers that prove that they know its whole address, and proves to them
+    /// who it is. `address` must then have its key; [`Config::closed`] sets both. Default `None`: it admits everybody.
     pub secret: Option<Secret>,
 }
 
 impl Config {
-    /// Round trip from which on a peer is worth more than one lane. Microseconds.
+    /// A peer is *far* from this round trip on, and may get more than one lane. Microseconds.
     pub const FAR_US: u64 = 1_000;
-    /// First pause between attempts to connect; doubled each time up to
-    /// [`Config::BACKOFF_MAX_US`].
+    /// First pause between attempts to connect; doubled each time up to [`Config::BACKOFF_MAX_US`]. Microseconds.
     pub const BACKOFF_US: Micros = 10_000;
-    /// Longest pause between attempts to connect.
+    /// Longest pause between attempts to connect. Microseconds.
     pub const BACKOFF_MAX_US: Micros = 1_000_000;
 
-    /// Credit of a peer on a path that holds less. Bytes.
+    /// Default credit of a peer. Bytes.
     pub const CREDIT: u64 = 8 << 20;
 
     /// The defaults, for an endpoint at `address`.
@@ -139,40 +137,40 @@ impl Config {
         }
     }
 
-    /// The same of an endpoint that admits only those who know its address, which is given the key.
+    /// Makes the endpoint admit only those who know its address, to which this adds the key.
     #[must_use]
     pub fn closed(self, secret: Secret) -> Self {
         Self { address: Address { key: public_key(&secret), ..self.address }, secret: Some(secret), ..self }
     }
 }
 
-/// What the engine asks of its shell.
+/// A request of the engine to its shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Connect a lane.
     Dial {
-        /// The lane, to be named in what follows.
+        /// The lane's name from now on.
         lane: LaneId,
-        /// Where to: the peer's own locator, or a router's.
+        /// The locator to dial: the peer's own, or a router's.
         locator: SocketAddr,
-        /// The key of who listens there, if it is the peer and has one.
+        /// The peer's key, if the peer itself listens there and has one.
         key: Key,
     },
-    /// Close at once and report [`LaneLoss::Broken`]: the peer does not greet.
+    /// Close at once and report [`LaneLoss::Broken`]: the other end does not answer.
     Abandon {
         /// Which lane.
         lane: LaneId,
     },
-    /// Of what was ever [`Engine::borrowed`] by a lane, have the first `batches` back soon, and say [`Engine::returned`]: a copy
-    /// is made of what is still needed.
+    /// Copy what is still needed of the first `batches` batches that the lane ever borrowed ([`Engine::borrowed`]), and
+    /// report [`Engine::returned`] for each.
     Recall {
         /// Which lane.
         lane: LaneId,
-        /// How many, those included that were returned before.
+        /// How many, including those that were returned before.
         batches: u64,
     },
-    /// Write what is queued, then close and report the lane as lost; within bounded time
-    /// in any case, since operations that failed wait for buffers that a lane writes from.
+    /// Write what is queued, then close and report the lane as lost. This must take bounded time: failed operations
+    /// wait for the buffers that a lane writes from.
     Close {
         /// Which lane.
         lane: LaneId,
@@ -190,45 +188,45 @@ pub struct Counters {
     pub fragments_received: u64,
     /// Fragments received again and dropped.
     pub duplicates: u64,
-    /// Messages that went whole without waiting for their receivers.
+    /// Messages that went whole without waiting for an Accept.
     pub messages_eager: u64,
-    /// Reads and writes of a near peer's memory that took no message.
+    /// Reads and writes of a near peer's memory that the shell carried out directly, without a message.
     pub accesses_reached: u64,
-    /// Messages of which the rest, or all, was asked for by their receivers.
+    /// Messages that waited for an Accept with all or part of their data.
     pub messages_asked: u64,
-    /// Those of them of which a part went ahead.
+    /// Of those, messages of which a part went ahead of the Accept.
     pub messages_mixed: u64,
-    /// Messages that went whole and without credit, as their receives were announced.
+    /// Messages that went whole without credit because their receives were announced.
     pub messages_announced: u64,
-    /// Those of them of which a part was sent again, as no receive was there after all.
+    /// Of those, messages of which a part was sent again because the announced receive was gone.
     pub messages_resumed: u64,
     /// Receives that were announced to senders.
     pub receives_announced: u64,
-    /// Acknowledgements that found no company.
+    /// Acknowledgements that went alone, not beside another frame.
     pub acks_alone: u64,
-    /// How often a peer was granted more credit, and how often less than it had used.
+    /// How often a peer's credit was raised.
     pub credit_raised: u64,
-    /// See `credit_raised`.
+    /// How often a peer's credit was lowered.
     pub credit_lowered: u64,
-    /// Those of the fragments sent again that no lane had lost, but one held for too long.
+    /// Fragments sent again because their lane held them for too long, not because it broke.
     pub fragments_late: u64,
-    /// Lanes by TCP that were added to those which carry, and that were put to rest, by measurement.
+    /// TCP lanes added to those that carry data, as measurements suggested.
     pub streams_added: u64,
-    /// See `streams_added`.
+    /// TCP lanes taken from those that carry data, as measurements suggested.
     pub streams_rested: u64,
-    /// Lanes given up because they had stopped while others went on.
+    /// Lanes given up because they had stopped while others moved.
     pub lanes_stuck: u64,
-    /// Lanes by UDP that left bulk to others, for want of processor.
+    /// UDP lanes that left bulk data to TCP lanes because the processor was the bottleneck.
     pub lanes_rested: u64,
-    /// Lanes tried because nothing came any more.
+    /// Lanes dialled to see whether a silent peer can be reached.
     pub probes: u64,
     /// Lanes that broke.
     pub lanes_lost: u64,
     /// Lanes that came up.
     pub lanes_opened: u64,
-    /// Those of them by each kind, in the order of [`LaneKind::ALL`].
+    /// The same by kind, in the order of [`LaneKind::ALL`].
     pub lanes: [u64; LaneKind::ALL.len()],
-    /// Decisions that nobody was told, because too many were made between two questions.
+    /// Decisions that were dropped because the shell did not fetch earlier ones ([`Engine::take_decisions`]).
     pub decisions_untold: u64,
 }
 
@@ -236,7 +234,7 @@ pub struct Counters {
 #[derive(Debug)]
 pub struct Engine {
     config: Config,
-    /// Where peers have to prove who they are.
+    /// Its keys, if peers must prove who they are.
     identity: Option<Identity>,
     peers: Vec<Peer>,
     directory: Directory,
@@ -245,8 +243,9 @@ pub struct Engine {
     operations: Slab<Operation>,
     inbounds: Slab<Inbound>,
     matcher: Matcher,
+    /// Messages that a peek reserved: the peek's context, and the message.
     claimed: Vec<(u64, usize)>,
-    /// Users of each multi-receive buffer, and whether it takes more messages.
+    /// How many messages use each multi-receive buffer, and whether it takes more.
     multi_buffers: Slab<MultiBuffer>,
     completions: VecDeque<Completion>,
     actions: VecDeque<Action>,
@@ -254,29 +253,31 @@ pub struct Engine {
     owed: Owed,
     timers: BTreeSet<(Micros, PeerId)>,
     pool: Pool,
-    /// What is complete but for a lane that still writes into its buffer.
+    /// Operations that would be complete if no lane's shell were still filling their buffers.
     lingering: Vec<Lingering>,
+    /// Credit granted to all peers beyond what every peer has. Bytes.
     credit_given: u64,
-    /// Peers that left with messages that no receive has taken, the first first; what they hold, in bytes; and how many
-    /// messages were dropped for it.
+    /// Peers that left messages behind that no receive has taken, oldest first (`gone.rs`).
     gone: VecDeque<PeerId>,
+    /// Memory that those messages hold. Bytes.
     gone_hold: u64,
+    /// How many of those messages were dropped to make room.
     gone_dropped: u64,
-    /// Peers that were granted more than every peer is.
+    /// Peers with more credit than every peer has.
     credit_peers: u64,
     generation: u32,
-    /// The program closes the endpoint.
+    /// The program has begun to close the endpoint.
     closing: bool,
-    /// The peers have been told so.
+    /// Every peer has been sent a Bye.
     parted: bool,
     counters: Counters,
     decisions: Vec<(Address, Decision)>,
     routers: Routers,
     /// The latest time that the shell told. Microseconds.
     clock: Micros,
-    /// When it was last tried whether a silent peer can be reached. Microseconds.
+    /// When the last probe of a silent peer was sent (`probe.rs`). Microseconds.
     probed_at: Micros,
-    /// Peers whose loss was not told yet, for programs that want to hear of it.
+    /// Lost peers that the program has not been told of; `None` if it does not ask.
     lost: Option<VecDeque<PeerId>>,
 }
 
@@ -330,13 +331,12 @@ impl Engine {
         self.config.address
     }
 
-    /// What was done so far.
+    /// Counts of what was done so far.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// The index of a peer; makes no connection. An address of another subnet is refused
-    /// where no router is configured.
+    /// The index of a peer; makes no connection. Refuses an address of another subnet if no router is configured.
     pub fn peer(&mut self, address: &Address) -> Result<PeerId, Refusal> {
         let own = self.config.address;
         if self.is_routed(address) && !self.has_routers() {
@@ -374,18 +374,18 @@ impl Engine {
         self.peers.get(peer.0 as usize).map(|peer| peer.address)
     }
 
-    /// The shortest round trip to a peer that was seen; none before a lane to it has shown one, or
-    /// where only that to a router shows. Microseconds.
+    /// The shortest round trip to a peer so far; `None` before the first measurement, and if only the round trip to a
+    /// router is known. Microseconds.
     pub fn round_trip_us(&self, peer: PeerId) -> Option<Micros> {
         self.peers.get(self.resolve(peer).0 as usize)?.connection.as_ref()?.rtt_us
     }
 
-    /// See [`Config::calls_one`]. To be called before any peer is known.
+    /// Sets [`Config::calls_one`]. Call it before any peer is known.
     pub fn call_one(&mut self) {
         self.config.calls_one = true;
     }
 
-    /// Whether the one peer that this endpoint calls has not yet answered.
+    /// Whether the only peer that this endpoint calls has not answered yet.
     fn awaits_the_one(&self) -> bool {
         self.config.calls_one && matches!(&self.peers[..], [only] if only.address.is_wildcard())
     }
@@ -398,7 +398,7 @@ impl Engine {
         peer
     }
 
-    /// The connection to a peer, made when first asked for.
+    /// The connection to a peer; the first call makes it.
     #[inline]
     fn connection(&mut self, peer: PeerId) -> &mut Connection {
         let known = &self.peers[peer.0 as usize].connection;
@@ -413,11 +413,11 @@ impl Engine {
         self.completions.pop_front()
     }
 
-    /// Moves the finished operations to the end of `out`; how many there were.
+    /// Moves the finished operations to the end of `out`, and returns how many there were.
     pub fn take_completions(&mut self, out: &mut Vec<Completion>) -> usize {
         let count = self.completions.len();
         if out.is_empty() && count > 0 {
-            // The two lists change places: nothing is copied.
+            // Swap the two lists, so that nothing is copied.
             let emptied = VecDeque::from(std::mem::take(out));
             *out = Vec::from(std::mem::replace(&mut self.completions, emptied));
         } else {
@@ -426,38 +426,38 @@ impl Engine {
         count
     }
 
-    /// The program polls its completion queue, this often by now: what has arrived until now can be peeked at.
-    /// To be told before what a poll brings, and before a peek.
+    /// Tells how often the program has polled its completion queue so far. The shell calls this before it reports what
+    /// a poll brought, and before a peek. A peek finds only messages that arrived before the last poll.
     ///
-    /// MPICH looks for a message of any source first among those inside the host, then by a
-    /// peek here, and moves the former between two polls only. What came just now must not
-    /// overtake them, or its probe and its receive find different messages.
-    pub fn note_polls(&mut self, polls: u64) {
-        self.matcher.note_polls(polls);
+    /// The reason is MPICH: it looks for a message of any source first in its own shared memory, then by a peek here,
+    /// and it moves its shared memory's queues only between two polls. If a peek found a message that arrived just now,
+    /// that message would overtake one in shared memory, and MPICH's probe and receive would find different messages.
+    pub fn set_polls(&mut self, polls: u64) {
+        self.matcher.set_polls(polls);
     }
 
-    /// Whether finished operations, or lost peers that the program watches, wait.
+    /// Whether finished operations, or lost peers that the program watches, wait to be fetched.
     #[inline]
     pub fn has_completions(&self) -> bool {
         !self.completions.is_empty() || self.lost.as_ref().is_some_and(|lost| !lost.is_empty())
     }
 
-    /// Whether a turn would find anything to do that no lane or timer tells of.
+    /// Whether the shell has anything to do that no lane and no timer would tell it of.
     #[inline]
     pub fn has_leavings(&self) -> bool {
         self.has_completions() || self.has_output() || self.owes_acks()
     }
 
-    /// From now on [`Engine::poll_lost`] tells of peers that are gone for good.
+    /// Makes [`Engine::poll_lost`] report peers that are gone for good.
     pub fn watch_peers(&mut self) {
         self.lost.get_or_insert_default();
     }
 
-    /// The next peer that is gone for good, and why; each is told once. A peer is lost when
-    /// it closes, ends, or is out of reach for too long, whether operations wait or not.
+    /// The next peer that is gone for good, and why; each is reported once. A peer is lost when it closes, ends, or is
+    /// out of reach for `peer_timeout`, whether operations wait or not.
     ///
-    /// None while completions wait: what a peer sent before it closed is the program's to
-    /// see before the loss, also where another thread turns the engine between the two calls.
+    /// `None` while completions wait: the program must see what a peer sent before it sees the loss. This holds even if
+    /// another thread drives the engine between the two calls.
     pub fn poll_lost(&mut self) -> Option<(PeerId, OpError)> {
         if !self.completions.is_empty() {
             return None;
@@ -467,14 +467,14 @@ impl Engine {
         Some((peer, failed))
     }
 
-    /// Whether a message of this peer has matched a receive and is not complete. Takes as long
-    /// as there are messages on their way in: for now and then.
+    /// Whether a message of this peer has matched a receive and is not complete. It looks at every message that is
+    /// coming in, so do not call it often.
     pub fn is_receiving(&self, peer: PeerId) -> bool {
         let matched = |inbound: &Inbound| matches!(inbound.stage, Stage::Matched { .. });
         self.inbounds.iter().any(|(_, inbound)| inbound.peer == peer && matched(inbound))
     }
 
-    /// The next thing that the shell is to do.
+    /// The next action for the shell.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -496,7 +496,7 @@ impl Engine {
         self.completions.push_back(completion);
     }
 
-    /// Ends an operation whose time has come; does nothing while something is missing.
+    /// Ends an operation if nothing of it is missing any more.
     fn try_finish(&mut self, index: usize, mem: &mut dyn Memory) {
         let Some(operation) = self.operations.get(index).filter(|operation| operation.is_over()) else {
             return;
@@ -511,13 +511,13 @@ impl Engine {
         }
         self.retire(index);
         self.finish(index, mem);
-        // What waited for this one's end, at a fence or for room.
+        // The next operation may have waited at a fence for this one's end, or for room.
         if !self.connection(peer).traffic.fresh.is_empty() {
             self.kick(peer);
         }
     }
 
-    /// A started operation no longer counts among those of its connection.
+    /// Takes a started operation from its connection's counts.
     fn retire(&mut self, index: usize) {
         let operation = &self.operations[index];
         let (peer, kind) = (operation.peer, operation.kind);
@@ -601,8 +601,8 @@ impl Engine {
         });
     }
 
-    /// Notes that a multi-receive buffer takes no more (`exhausted`) or that one of its
-    /// messages is complete. True when the buffer is the program's again.
+    /// Notes that a multi-receive buffer takes no more (`exhausted`), or else that one of its messages is complete.
+    /// True when the buffer is the program's again.
     fn release_multi(&mut self, posted: &Posted, exhausted: bool, mem: &mut dyn Memory) -> bool {
         let Some(multi) = posted.multi else { return false };
         let buffer = &mut self.multi_buffers[multi.buffer];
@@ -613,13 +613,13 @@ impl Engine {
         let over = buffer.exhausted && buffer.users == 0;
         if over {
             self.multi_buffers.remove(multi.buffer);
-            mem.release(Place { list: posted.place.list, token: posted.place.token });
+            mem.release(BufferRef { list: posted.place.list, token: posted.place.token });
         }
         over
     }
 
-    /// Whether a lane's shell is filling this owner's buffer right now: then its end waits
-    /// for that. Lanes that are merely in the middle of a fragment for it drop the rest.
+    /// Whether a lane's shell is filling this owner's buffer right now. If so, the owner's end waits for that.
+    /// Lanes that are in the middle of a fragment for it, but not filling, drop the rest.
     fn lingers(&mut self, owner: Owner, peer: PeerId) -> bool {
         let mut busy = false;
         for lane in self.peers[peer.0 as usize].lanes() {
@@ -638,7 +638,7 @@ impl Engine {
         busy
     }
 
-    /// A lane's shell has stopped filling a buffer: what waited for that goes on.
+    /// Continues what waited for a lane's shell to stop filling a buffer.
     fn end_lingering(&mut self, mem: &mut dyn Memory) -> Result<(), PeerFault> {
         for waiting in std::mem::take(&mut self.lingering) {
             match waiting {
@@ -653,7 +653,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Reports a message whose data is all there.
+    /// Completes the receive of a message: all of its data has arrived, or never will.
     fn complete_inbound(&mut self, index: usize, mem: &mut dyn Memory) {
         let peer = self.inbounds[index].peer;
         if self.lingers(Owner::Message(index), peer) {
@@ -668,7 +668,7 @@ impl Engine {
         self.finish_receive(&posted, last, &summary, inbound.channel, peer, inbound.error, mem);
     }
 
-    /// Forgets the data that was kept of a message.
+    /// Frees the data that was kept of a message.
     fn free_parts(&mut self, index: usize) {
         let inbound = &mut self.inbounds[index];
         let peer = inbound.peer;
@@ -722,7 +722,7 @@ impl Engine {
     }
 }
 
-/// What a completion says of a message.
+/// The parts of a message that go into its completion.
 struct Summary {
     data: Option<u64>,
     tag: u64,
@@ -730,8 +730,7 @@ struct Summary {
 }
 
 impl Engine {
-    /// What the engine still keeps for work that has ended: nothing, once all operations
-    /// are over and all lanes idle. For tests of what leaks.
+    /// What the engine still keeps, for tests of leaks: nothing, once all operations are over and all lanes idle.
     #[doc(hidden)]
     pub fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();
@@ -752,7 +751,7 @@ impl Engine {
         left
     }
 
-    /// Most data of any peer that waits for receives, and what that peer was granted. Bytes.
+    /// For each peer, the data that waits for receives and the credit that it was granted. Bytes.
     #[doc(hidden)]
     pub fn held(&self) -> Vec<(u64, u64)> {
         let connections = self.peers.iter().filter_map(|peer| peer.connection.as_deref());

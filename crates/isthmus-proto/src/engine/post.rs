@@ -1,11 +1,11 @@
-//! What the program posts.
+//! Operations that the program posts.
 
 use isthmus_wire::frame::flags;
 
 use super::state::{Inbound, Kind, Operation, Sender, Stage};
 use super::{Engine, MultiBuffer};
 use crate::matching::{Multi, Posted, Wanted};
-use crate::memory::{Memory, Place};
+use crate::memory::{BufferRef, Memory};
 use crate::{
     AtomicKind, AtomicRequest, Channel, Completion, CompletionKind, Level, OpError, Options, PeekAction,
     PeekRequest, PeerId, RecvRequest, RmaRequest, SendRequest,
@@ -27,7 +27,7 @@ impl Engine {
     pub fn send(
         &mut self,
         request: &SendRequest,
-        place: Place,
+        place: BufferRef,
         total: u64,
         mem: &mut dyn Memory,
     ) -> Result<(), Refusal> {
@@ -37,25 +37,35 @@ impl Engine {
     }
 
     /// Writes `request.remote.len` bytes at `place` to a peer's memory.
-    pub fn write(&mut self, request: &RmaRequest, place: Place, mem: &mut dyn Memory) -> Result<(), Refusal> {
+    pub fn write(
+        &mut self,
+        request: &RmaRequest,
+        place: BufferRef,
+        mem: &mut dyn Memory,
+    ) -> Result<(), Refusal> {
         let kind = Kind::Write { key: request.remote.key, addr: request.remote.addr, data: request.data };
         self.start(request.peer, kind, request.options, (place, None), request.remote.len, true, mem)
     }
 
     /// Reads `request.remote.len` bytes of a peer's memory to `place`.
-    pub fn read(&mut self, request: &RmaRequest, place: Place, mem: &mut dyn Memory) -> Result<(), Refusal> {
+    pub fn read(
+        &mut self,
+        request: &RmaRequest,
+        place: BufferRef,
+        mem: &mut dyn Memory,
+    ) -> Result<(), Refusal> {
         let kind = Kind::Read { key: request.remote.key, addr: request.remote.addr };
         let options = Options { inject: false, ..request.options };
         self.start(request.peer, kind, options, (place, None), request.remote.len, true, mem)
     }
 
-    /// An atomic operation; `operands` are the operand and the compare operand, one
-    /// after the other, `result` receives the earlier value.
+    /// Posts an atomic operation. `operands` has the operand and behind it the compare operand; the earlier value goes
+    /// to `result`.
     pub fn atomic(
         &mut self,
         request: &AtomicRequest,
         operands: &[u8],
-        result: Place,
+        result: BufferRef,
         mem: &mut dyn Memory,
     ) -> Result<(), Refusal> {
         if !request.op.supports(request.datatype) {
@@ -68,7 +78,7 @@ impl Engine {
             op: request.op,
             datatype: request.datatype,
         };
-        let place = if request.kind == AtomicKind::Update { Place::default() } else { result };
+        let place = if request.kind == AtomicKind::Update { BufferRef::default() } else { result };
         let options = Options { inject: false, ..request.options };
         let mut owned = self.pool.take(operands.len());
         owned.extend_from_slice(operands);
@@ -81,7 +91,7 @@ impl Engine {
         peer: PeerId,
         kind: Kind,
         options: Options,
-        (place, mut owned): (Place, Option<Vec<u8>>),
+        (place, mut owned): (BufferRef, Option<Vec<u8>>),
         total: u64,
         awaiting: bool,
         mem: &mut dyn Memory,
@@ -98,10 +108,10 @@ impl Engine {
         }
         let index = self.enter_operation(peer, kind, options, total);
         let operation = &mut self.operations[index];
-        operation.place = if options.inject { Place::default() } else { place };
+        operation.place = if options.inject { BufferRef::default() } else { place };
         operation.owned = owned;
         operation.awaiting = awaiting;
-        if self.is_own(peer) {
+        if self.is_self(peer) {
             self.loop_back(index, mem);
             return Ok(());
         }
@@ -119,7 +129,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A record of an operation on `total` bytes, none of them sent; returns its index.
+    /// Enters a new operation on `total` bytes; returns its index.
     pub(super) fn enter_operation(
         &mut self,
         peer: PeerId,
@@ -134,7 +144,7 @@ impl Engine {
             peer,
             kind,
             options,
-            place: Place::default(),
+            place: BufferRef::default(),
             owned: None,
             asks: false,
             granted_before: 0,
@@ -160,24 +170,25 @@ impl Engine {
 
     /// Posts a receive of `len` bytes at `place`.
     #[inline]
-    pub fn recv(&mut self, request: &RecvRequest, place: Place, len: u64, mem: &mut dyn Memory) {
+    pub fn recv(&mut self, request: &RecvRequest, place: BufferRef, len: u64, mem: &mut dyn Memory) {
         let &RecvRequest { source, channel, tag, ignore, ref options, .. } = request;
         let wanted = self.wanted(source, channel, tag, ignore);
         let waits = !self.matcher.has_unexpected(channel) && self.is_plain_source(wanted.source);
         if !waits || request.multi.is_some() {
             return self.recv_at_length(request, place, len, mem);
         }
-        // The usual case by itself: what others take by reference is made in memory first, and copied from there.
+        // The usual case apart: the other calls take the receive by reference, for which it would be built in memory
+        // and then copied.
         let (context, notify) = (options.context, options.notify);
         let posted =
             Posted { wanted, context, notify, announced: 0, place, offset: 0, end: len, multi: None };
         self.matcher.post(channel, posted);
     }
 
-    /// As [`Engine::recv`], of any receive.
+    /// As [`Engine::recv`], for any receive.
     #[cold]
     #[inline(never)]
-    fn recv_at_length(&mut self, request: &RecvRequest, place: Place, len: u64, mem: &mut dyn Memory) {
+    fn recv_at_length(&mut self, request: &RecvRequest, place: BufferRef, len: u64, mem: &mut dyn Memory) {
         let mut posted = Posted {
             wanted: self.wanted(request.source, request.channel, request.tag, request.ignore),
             context: request.options.context,
@@ -205,11 +216,10 @@ impl Engine {
         }
     }
 
-    /// A multi-receive buffer first takes the unexpected messages that are waiting.
+    /// Posts a multi-receive buffer, which first takes the unexpected messages that are waiting.
     fn post_multi(&mut self, channel: Channel, posted: Posted, mem: &mut dyn Memory) {
         self.matcher.post(channel, posted);
-        // Posted last, so it is reached only where no earlier buffer fits: then those
-        // would have taken the message when it arrived.
+        // It is the last in the queue, so it takes a message only if no earlier buffer fits.
         while let Some(inbound) = self.matcher.find_unexpected(channel, posted.wanted, false) {
             let Inbound { peer, tag, total, .. } = self.inbounds[inbound];
             let mut released = Vec::new();
@@ -223,13 +233,12 @@ impl Engine {
         }
     }
 
-    /// Why nothing will come from this peer any more.
+    /// Why nothing more will come from this peer; `None` if it has not failed.
     fn failure_of(&self, source: Option<PeerId>) -> Option<&OpError> {
         self.peers.get(source?.0 as usize)?.connection.as_ref()?.trouble.failed.as_ref()
     }
 
-    /// Whether nothing is known of this peer for which a receive of its messages has to be looked at: trouble, or
-    /// announcements.
+    /// Whether a receive from this peer needs no special care: the peer has no trouble and no announcements.
     #[inline]
     fn is_plain_source(&self, source: Option<PeerId>) -> bool {
         let peer = source.and_then(|peer| self.peers.get(peer.0 as usize));
@@ -271,12 +280,12 @@ impl Engine {
         }
     }
 
-    /// Receives, or with `discard` drops, the message that a peek claimed under the same
-    /// context. False where there is none.
+    /// Receives, or with `discard` drops, the message that a peek claimed under the same context. False if there is
+    /// none.
     pub fn claim(
         &mut self,
         request: &RecvRequest,
-        place: Place,
+        place: BufferRef,
         len: u64,
         discard: bool,
         mem: &mut dyn Memory,
@@ -308,7 +317,7 @@ impl Engine {
         true
     }
 
-    /// Cancels the oldest posted receive with this context.
+    /// Cancels the oldest posted receive with this context. False if there is none.
     pub fn cancel(&mut self, context: u64, mem: &mut dyn Memory) -> bool {
         let Some((channel, posted)) = self.matcher.cancel(context) else { return false };
         self.withdraw(&posted);
@@ -316,9 +325,8 @@ impl Engine {
         true
     }
 
-    /// Copies what the message posted with this context was lent, so that its buffer is the
-    /// program's again before the message is complete. False while a lane writes from it;
-    /// true also where there is no such message any more.
+    /// Copies the buffer of the message that was posted with this context, so that the program gets it back before the
+    /// message is complete. False while a lane writes from it. True also if there is no such message any more.
     pub fn disown(&mut self, context: u64, mem: &mut dyn Memory) -> bool {
         let found = self.operations.iter_mut().find(|(_, operation)| {
             matches!(operation.kind, Kind::Message { .. })
@@ -333,7 +341,7 @@ impl Engine {
         let mut owned = self.pool.take(operation.total as usize);
         mem.load(operation.place, 0, operation.total as usize, &mut owned);
         mem.release(operation.place);
-        operation.place = Place::default();
+        operation.place = BufferRef::default();
         operation.owned = Some(owned);
         operation.options.inject = true;
         true
@@ -354,11 +362,11 @@ impl Engine {
         bits
     }
 
-    /// Nobody will receive this message: its data is dropped and its sender released.
+    /// Drops a message that nobody will receive, and releases its sender.
     fn drop_inbound(&mut self, index: usize, mem: &mut dyn Memory) {
         self.leave_unexpected(index);
-        if let Sender::Own { operation } = self.inbounds[index].sender {
-            return self.end_own(index, operation, mem);
+        if let Sender::Loopback { operation } = self.inbounds[index].sender {
+            return self.end_loopback(index, operation, mem);
         }
         self.inbounds[index].stage = Stage::Dropped;
         self.settle(index, 0, mem);

@@ -1,10 +1,9 @@
-//! Whether a peer that went silent can be reached again.
+//! Probes: new lanes that find out whether a silent peer can be reached again.
 //!
-//! On a path that was cut for a while, the kernel sends again after pauses that double. So while nothing at all is
-//! acknowledged, new lanes are tried, several in a round trip and each with a packet of its own: the first
-//! that gets through shows that the path is there again. It and those that follow it carry what was on its way,
-//! beside the old ones, which recover more slowly but know how much the path holds; a while later as many carry as
-//! before.
+//! On a path that was cut for a while, the kernel retransmits after pauses that double. So while nothing at all is
+//! acknowledged, the engine dials new lanes, several in a round trip. The first that gets through shows that the path
+//! works again. It and the lanes that follow it send again what was unacknowledged. The old lanes recover more slowly,
+//! but know how much the path holds; after a while, as many lanes carry data as before.
 
 use std::collections::VecDeque;
 
@@ -12,41 +11,41 @@ use super::state::{LaneState, Micros};
 use super::{Action, Decision, Engine, Lane, LaneId};
 use crate::PeerId;
 
-/// Silence after which new lanes are tried, beyond the time that a fragment may take. Microseconds.
+/// Silence before the first probe, beyond the time that a fragment may take. Microseconds.
 const SILENCE_US: Micros = 200_000;
-/// The pause between two of them: such a part of the round trip, but no less than so much and than
-/// such a part of the silence. Microseconds.
+/// The pause between two probes is the round trip divided by this.
 const PAUSE_PART: Micros = 4;
-const PAUSE_LEAST_US: Micros = 4_000;
+/// Shortest pause between two probes of a peer. Microseconds.
+const MIN_PAUSE_US: Micros = 4_000;
+/// The pause is also at least the silence so far divided by this, so that a dead path gets fewer probes.
 const SILENCE_PART: Micros = 512;
-/// The pause between any two of an endpoint. Microseconds.
+/// Shortest pause between any two probes of an endpoint. Microseconds.
 const PAUSE_ANY_US: Micros = 1_000;
-/// Those of one peer that are under way at once; before a further one, the oldest is given up.
+/// Most probes of one peer at once. Count; before a further one, the oldest is given up.
 const UNDER_WAY: usize = 12;
 
-/// Lanes by which it is tried whether a peer can be reached.
+/// The probes of one peer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Probes {
-    /// Those made in this silence or, while there is none, in the last, oldest first.
+    /// The lanes that were dialled as probes in this silence, or in the last one, oldest first.
     lanes: VecDeque<LaneId>,
-    /// None of them has come up.
+    /// None of them has come up yet.
     trying: bool,
     /// When the first of them came up.
     up_at: Micros,
 }
 
 impl Probes {
-    /// What was sent before is to go again by this lane, which was made to see whether the peer can
-    /// be reached; 0 for others.
+    /// If this lane is a probe, it sends again what was sent before this time. 0 for other lanes.
     pub(super) fn sends_before(&self, lane: LaneId) -> Micros {
         if self.lanes.contains(&lane) { self.up_at } else { 0 }
     }
 }
 
 impl Engine {
-    /// Nothing was acknowledged for so long, which is `patience` for a fragment: tries new lanes if that is long
-    /// enough. Until when to wait then.
-    pub(super) fn look_for(
+    /// Nothing was acknowledged for `silent` microseconds. If that is [`SILENCE_US`] longer than `patience`, dials a
+    /// probe and returns the time of the next one.
+    pub(super) fn probe_if_silent(
         &mut self,
         peer: PeerId,
         now: Micros,
@@ -62,17 +61,17 @@ impl Engine {
         self.probed_at = now;
         self.probe(peer, silent);
         let rtt_us = self.connection(peer).rtt_us.unwrap_or(0);
-        Some(now + (rtt_us / PAUSE_PART).max(PAUSE_LEAST_US).max(silent / SILENCE_PART))
+        Some(now + (rtt_us / PAUSE_PART).max(MIN_PAUSE_US).max(silent / SILENCE_PART))
     }
 
-    /// Tries whether the peer can be reached by one more lane.
+    /// Dials one more probe.
     fn probe(&mut self, peer: PeerId, silent: Micros) {
-        let Some(late) = &mut self.connection(peer).late else { return };
-        if !late.probes.trying {
-            late.probes = Probes { trying: true, ..Probes::default() };
+        let Some(stragglers) = &mut self.connection(peer).stragglers else { return };
+        if !stragglers.probes.trying {
+            stragglers.probes = Probes { trying: true, ..Probes::default() };
             self.decide(peer, Decision::Probe { silent_ms: silent / 1_000 });
-        } else if late.probes.lanes.len() >= UNDER_WAY
-            && let Some(lane) = late.probes.lanes.pop_front()
+        } else if stragglers.probes.lanes.len() >= UNDER_WAY
+            && let Some(lane) = stragglers.probes.lanes.pop_front()
             && self.lanes.get(lane.0 as usize).is_some_and(|lane| lane.comes_up_to(peer))
         {
             self.actions.push_back(Action::Abandon { lane });
@@ -82,26 +81,26 @@ impl Engine {
     }
 
     fn dial_probe(&mut self, peer: PeerId) {
-        let locator = self.by_way(peer, 0).locator;
+        let locator = self.rail_address(peer, 0).locator;
         let lane = self.dial_to(peer, locator, None, 0);
-        if let Some(late) = &mut self.connection(peer).late {
-            late.probes.lanes.push_back(lane);
+        if let Some(stragglers) = &mut self.connection(peer).stragglers {
+            stragglers.probes.lanes.push_back(lane);
         }
     }
 
-    /// Whether this lane, which comes up, was made to see whether the peer can be reached. If it is the first,
-    /// as many more follow as carry.
-    pub(super) fn greets(&mut self, peer: PeerId, lane: LaneId, now: Micros) -> bool {
+    /// Whether this lane, which has come up, is a probe. After the first one that does, dials as many lanes as
+    /// carry data.
+    pub(super) fn on_probe_up(&mut self, peer: PeerId, lane: LaneId, now: Micros) -> bool {
         let connection = self.connection(peer);
-        let Some(late) = &mut connection.late else { return false };
-        if !late.probes.lanes.contains(&lane) {
+        let Some(stragglers) = &mut connection.stragglers else { return false };
+        if !stragglers.probes.lanes.contains(&lane) {
             return false;
         }
-        // It was heard: no further one is tried for as long as that holds.
-        (late.heard_at, late.scan_at) = (now, 0);
-        if std::mem::replace(&mut late.probes.trying, false) {
-            late.probes.up_at = now;
-            let under_way = late.probes.lanes.len();
+        // The peer was heard: this ends the silence.
+        (stragglers.heard_at, stragglers.scan_at) = (now, 0);
+        if std::mem::replace(&mut stragglers.probes.trying, false) {
+            stragglers.probes.up_at = now;
+            let under_way = stragglers.probes.lanes.len();
             let carry = connection.streams.as_ref().map_or(0, |streams| streams.count() as usize);
             (under_way..carry).for_each(|_| self.dial_probe(peer));
         }
@@ -113,7 +112,7 @@ impl Engine {
 }
 
 impl Lane {
-    /// Whether it leads to this peer, and is not up yet.
+    /// Whether it leads to this peer and is not open yet.
     fn comes_up_to(&self, peer: PeerId) -> bool {
         self.peer == Some(peer) && matches!(self.state, LaneState::Dialing | LaneState::Greeting)
     }

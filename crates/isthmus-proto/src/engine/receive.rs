@@ -1,4 +1,4 @@
-//! What comes in: frames, their payload, and what they do to operations and messages.
+//! Incoming frames, their payload, and what they do to operations and messages.
 
 use isthmus_wire::frame::{self, Frame};
 
@@ -8,21 +8,21 @@ use super::state::{Lane, LaneState, Lingering, Load, Micros, Stream, Target};
 use super::transmit::REQUESTS_MAX;
 use super::{Engine, LaneId};
 use crate::PeerId;
-use crate::memory::{Memory, Place};
+use crate::memory::{BufferRef, Memory};
 use crate::window::Receipt;
 
-/// Most requests of a peer that wait for an end, of each kind. A peer may think that some
-/// of them have ended that have not; hence more than it may have outstanding.
+/// Most unfinished requests of a peer, of each kind. Count. It is more than a peer may have outstanding, since the peer
+/// may count requests as ended that we still hold.
 pub(super) const WAITING_MAX: usize = 4 * REQUESTS_MAX as usize;
-/// Most frames that wait on a lane which does not write.
+/// Most control frames that wait on a lane that does not write. Count; a peer that pings more is at fault.
 const CONTROL_MAX: usize = 64;
 
-/// Where the shell may put payload bytes by itself.
+/// The place where the shell may put payload bytes by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sink {
     /// The buffer.
-    pub place: Place,
-    /// Where in it.
+    pub place: BufferRef,
+    /// Offset in the buffer. Bytes.
     pub offset: u64,
     /// How many bytes may be put there now.
     pub len: u64,
@@ -44,7 +44,7 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::handle`], of a message's first fragment.
+    /// As [`Engine::handle`], for a message's first fragment.
     pub fn handle_message(
         &mut self,
         now: Micros,
@@ -53,7 +53,7 @@ impl Engine {
         payload: &[u8],
         mem: &mut dyn Memory,
     ) -> Result<(), PeerFault> {
-        if self.receive_short(now, lane, message, payload, mem) {
+        if self.receive_fast(now, lane, message, payload, mem) {
             return Ok(());
         }
         self.handle_at_length(now, lane, &Frame::from(*message), payload, mem)
@@ -86,8 +86,8 @@ impl Engine {
         self.end_fragment(peer, frame, target, payload, mem)
     }
 
-    /// A frame's header arrived; its payload follows through [`Engine::feed`] and
-    /// [`Engine::sink`]. Only frames with payload.
+    /// A frame's header arrived; its payload follows through [`Engine::feed`] and [`Engine::sink`]. Only for frames
+    /// with payload.
     pub fn begin(
         &mut self,
         now: Micros,
@@ -111,9 +111,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Where the next payload bytes of the lane's fragment may be put without the
-    /// engine; the lane counts as busy until [`Engine::filled`]. `None` where they must
-    /// go through [`Engine::feed`].
+    /// Where the shell may put the next payload bytes of the lane's fragment without the engine. The lane counts as
+    /// busy until [`Engine::filled`]. `None` if the bytes must go through [`Engine::feed`].
     pub fn sink(&mut self, lane: LaneId) -> Option<Sink> {
         let stream = self.lanes.get_mut(lane.0 as usize)?.stream.as_mut()?;
         debug_assert!(!stream.busy, "the last sink was not reported as filled");
@@ -126,7 +125,7 @@ impl Engine {
         Some(Sink { place, offset: offset + stream.done, len })
     }
 
-    /// `n` bytes were put where [`Engine::sink`] said.
+    /// The shell put `n` bytes where [`Engine::sink`] said.
     pub fn filled(&mut self, lane: LaneId, n: u64, mem: &mut dyn Memory) -> Result<(), PeerFault> {
         let record = self.lane_mut(lane)?;
         record.heard = true;
@@ -141,8 +140,7 @@ impl Engine {
         self.end_lingering(mem)
     }
 
-    /// Payload bytes of the lane's fragment that the shell read elsewhere; returns how
-    /// many of them belong to it.
+    /// Takes in payload bytes that the shell read elsewhere; returns how many of them belong to the lane's fragment.
     pub fn feed(&mut self, lane: LaneId, bytes: &[u8], mem: &mut dyn Memory) -> Result<usize, PeerFault> {
         let record = self.lane_mut(lane)?;
         record.heard = true;
@@ -164,7 +162,7 @@ impl Engine {
         Ok(n as usize)
     }
 
-    /// Payload bytes of the lane's fragment that are still to come.
+    /// How many payload bytes of the lane's fragment are still to come.
     pub fn streaming(&self, lane: LaneId) -> Option<u64> {
         let stream = self.lanes.get(lane.0 as usize)?.stream.as_ref()?;
         Some(stream.len - stream.done)
@@ -176,7 +174,7 @@ impl Engine {
         let closing = record.state == LaneState::Closing;
         let (Some(stream), Some(peer)) = (record.stream.take_if(whole), record.peer) else { return Ok(()) };
         if closing {
-            return Ok(()); // nothing that comes now is acknowledged
+            return Ok(()); // What comes now is not acknowledged.
         }
         self.end_fragment(peer, &stream.frame, stream.target, &[], mem)
     }
@@ -185,7 +183,7 @@ impl Engine {
         self.lanes.get_mut(lane.0 as usize).ok_or(PeerFault::Frame("frame on a lane that is closed"))
     }
 
-    /// Deals with frames of the lane itself; for others, says whose they are.
+    /// Handles a frame of the lane itself. For other frames, returns the peer.
     fn speaker(
         &mut self,
         now: Micros,
@@ -199,9 +197,9 @@ impl Engine {
         record.heard = true;
         let state = record.state;
         if let Some(peer) = record.peer
-            && let Some(late) = &mut self.connection(peer).late
+            && let Some(stragglers) = &mut self.connection(peer).stragglers
         {
-            late.recent = Some(lane);
+            stragglers.recent = Some(lane);
         }
         match (frame, state) {
             (Frame::Hello(hello), LaneState::Listening) => {
@@ -237,7 +235,7 @@ impl Engine {
             (_, LaneState::Open) => {
                 let peer =
                     self.lanes[lane.0 as usize].peer.ok_or(PeerFault::Frame("a lane without a peer"))?;
-                self.watch(peer);
+                self.schedule_silence_check(peer);
                 self.dispatch_unnumbered(peer, lane, frame, mem)
             }
         }
@@ -260,8 +258,8 @@ impl Engine {
         Ok(None)
     }
 
-    /// Decides where a numbered fragment's payload goes, and for a message's first
-    /// fragment matches the message. `whole` says that all of the payload is there.
+    /// Decides where a numbered fragment's payload goes; a message's first fragment is matched here. `whole` says that
+    /// all of the payload is there.
     fn target(
         &mut self,
         peer: PeerId,
@@ -288,7 +286,7 @@ impl Engine {
         }
     }
 
-    /// A fragment is complete: notes it as received and does what it says.
+    /// A fragment is complete: counts it as received and does what it says.
     pub(super) fn end_fragment(
         &mut self,
         peer: PeerId,
@@ -301,7 +299,7 @@ impl Engine {
         if self.connection(peer).trouble.failed.is_some() {
             return Ok(());
         }
-        if matches!(target, Target::Direct { .. }) && self.is_filled_elsewhere(peer, seq) {
+        if matches!(target, Target::Direct { .. }) && self.drop_other_copies(peer, seq) {
             self.lingering.push(Lingering::Fragment { peer, frame: *frame, target });
             return Ok(());
         }
@@ -337,9 +335,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a lane's shell is filling the place of this fragment right now, from an
-    /// earlier transmission; lanes in the middle of one drop the rest.
-    fn is_filled_elsewhere(&mut self, peer: PeerId, seq: u64) -> bool {
+    /// Drops the rest of earlier transmissions of this fragment on all lanes. Returns whether a lane's shell is filling
+    /// the target of one right now.
+    fn drop_other_copies(&mut self, peer: PeerId, seq: u64) -> bool {
         let mut busy = false;
         for lane in self.peers[peer.0 as usize].lanes() {
             let Some(stream) = &mut self.lanes[lane.0 as usize].stream else { continue };
@@ -361,7 +359,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Fragments were received by the peer, and it grants this credit.
+    /// The peer acknowledges all fragments below `upto` and those in `map`, and grants credit.
     fn on_ack(
         &mut self,
         peer: PeerId,
@@ -403,17 +401,17 @@ impl Engine {
         Ok(())
     }
 
-    /// As [`Engine::acknowledge`], of the oldest fragments before `upto`, as long as no operation is told of them
-    /// and nobody measures how long they took.
+    /// The fast form of [`Engine::acknowledge`] for the oldest fragments below `upto`. It stops at the first that
+    /// belongs to an operation, and does nothing while the times of fragments are measured.
     fn forget_kept(&mut self, peer: PeerId, upto: u64) {
         let Some(connection) = self.peers[peer.0 as usize].connection.as_deref_mut() else { return };
-        if connection.late.is_some() {
+        if connection.stragglers.is_some() {
             return;
         }
         let mut last = None;
         connection.window.drop_before(upto, |flight| {
             match &mut flight.load {
-                Load::Few(_) => {}
+                Load::Inline(_) => {}
                 Load::Kept { operation: None, bytes } => self.pool.give(std::mem::take(bytes)),
                 Load::Kept { .. } | Load::Piece { .. } => return false,
             }
@@ -429,7 +427,7 @@ impl Engine {
     fn acknowledge(&mut self, peer: PeerId, seq: u64, mem: &mut dyn Memory) {
         let Some(flight) = self.connection(peer).window.take(seq) else { return };
         let operation = flight.load.operation();
-        self.note_arrival(peer, flight.lane, flight.sent_at, flight.tries);
+        self.on_fragment_acked(peer, flight.lane, flight.sent_at, flight.tries);
         if let Load::Kept { bytes, .. } = flight.load {
             self.pool.give(bytes);
         }

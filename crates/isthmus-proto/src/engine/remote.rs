@@ -1,4 +1,4 @@
-//! Registered memory: writes, reads and atomics, at both ends.
+//! Writes, reads and atomics of registered memory, at both ends.
 
 use isthmus_wire::frame::{self, PAYLOAD_MAX, Status, flags};
 
@@ -8,13 +8,14 @@ use super::receive::WAITING_MAX;
 use super::state::{Early, IncomingWrite, Kind, Owner, Target};
 use super::transmit::OPERANDS_MAX;
 use crate::atomics;
-use crate::memory::{Access, Memory, Place};
+use crate::memory::{Access, BufferRef, Memory};
 use crate::{
     AtomicKind, AtomicOp, AtomicType, Completion, CompletionKind, Level, OpError, Options, PeerId,
     RemoteRange,
 };
 
-/// Operands of the atomics that may overtake a message that is missing. Bytes.
+/// Most operands of a peer's atomics that overtook a missing message. Bytes; twice what a correct peer may have
+/// outstanding.
 const EARLY_OPERANDS_MAX: u64 = 2 * OPERANDS_MAX;
 
 impl Engine {
@@ -123,7 +124,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The target's own view of an access by a peer to this memory.
+    /// Reports a peer's access to this endpoint's memory, for the target's counters and completion queue.
     pub(super) fn report_access(
         &mut self,
         peer: PeerId,
@@ -173,7 +174,7 @@ impl Engine {
         &mut self,
         peer: PeerId,
         token: u64,
-        place: Place,
+        place: BufferRef,
         owned: Option<Vec<u8>>,
         total: u64,
     ) -> Result<(), PeerFault> {
@@ -210,7 +211,7 @@ impl Engine {
         payload: &[u8],
         mem: &mut dyn Memory,
     ) -> Result<(), PeerFault> {
-        self.take_turn(peer, atomic.order)?;
+        self.check_order(peer, atomic.order)?;
         let connection = self.connection(peer);
         let kept = connection.traffic.early_operands + payload.len() as u64;
         if kept > EARLY_OPERANDS_MAX || connection.traffic.urgent.len() >= WAITING_MAX {
@@ -238,14 +239,14 @@ impl Engine {
                 if atomic.kind == 0 {
                     self.push_done(peer, atomic.token, 0)
                 } else {
-                    self.push_reply(peer, atomic.token, Place::default(), Some(earlier), atomic.len)
+                    self.push_reply(peer, atomic.token, BufferRef::default(), Some(earlier), atomic.len)
                 }
             }
         }
     }
 }
 
-/// What its target sees of an atomic operation.
+/// The completion that an atomic operation has at its target.
 pub(super) fn access_of(atomic: &frame::Atomic) -> CompletionKind {
     let wrote = AtomicOp::from_code(atomic.op) != Some(AtomicOp::AtomicRead);
     CompletionKind::RemoteAccess { wrote, fetched: atomic.kind != AtomicKind::Update.code() }

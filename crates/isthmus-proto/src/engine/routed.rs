@@ -1,11 +1,10 @@
-//! Peers in other subnets and autonomous systems: their lanes lead through routers.
+//! Peers in other subnets and autonomous systems, whose lanes lead through routers.
 //!
-//! An endpoint knows no map. It has a list of routers and gives each lane that leaves its
-//! subnet to one of them, drawn at random from those that the peer uses least; the router reads
-//! the lane's Hello and passes on whatever follows. So everything that an endpoint promises holds across routers as it
-//! does without: what a dead one held is sent again by another lane. What a router cannot
-//! tell by closing (it hangs, or one far behind it does) shows by silence: a routed lane
-//! that was used and heard nothing is asked, and given up when it does not answer.
+//! An endpoint knows no map, only a list of routers. It gives each lane that leaves its subnet to one of them, at
+//! random among those that the peer uses least. The router reads the lane's Hello and relays whatever follows. So
+//! everything that an endpoint promises holds across routers too: what a dead router held is sent again on another
+//! lane. A router may also hang, or one far behind it may. No closed connection tells of that, so a routed lane that is
+//! used and brings nothing is pinged, and given up if it does not answer.
 
 use std::net::SocketAddr;
 
@@ -18,17 +17,17 @@ use crate::admission::ADMITS_KNOWN;
 use crate::memory::Memory;
 use crate::{OpError, PeerId};
 
-/// How often routed lanes in use are looked at.
-const LOOK_US: Micros = 500_000;
-/// How long a lane that was asked may say nothing at all.
+/// Pause between two checks of routed lanes in use. Microseconds.
+const SILENCE_CHECK_US: Micros = 500_000;
+/// How long a pinged lane may bring nothing before it is given up. Microseconds; several round trips of any path.
 const SILENCE_US: Micros = 2_000_000;
-/// How long a router that failed is avoided while there are others.
+/// How long a failed router is avoided while there are others. Microseconds.
 const AVOID_US: Micros = 2_000_000;
 
 /// The routers of an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Routers {
-    /// Where each is, and until when it is avoided.
+    /// Each router's locator, and until when it is avoided.
     known: Vec<(SocketAddr, Micros)>,
     random: u64,
 }
@@ -42,11 +41,11 @@ impl Routers {
         self.known.is_empty()
     }
 
-    /// Any of those that are not avoided and have fewest of `lanes`, the routers that the peer's
-    /// lanes lead through: so several routers are used at once. Of all avoided, the one that has
-    /// been for longest.
+    /// Chooses a router at random among those that are not avoided and carry the fewest of the peer's lanes. `lanes`
+    /// has the router of each of those lanes. So several routers are used at once. If all are avoided, it is the one
+    /// whose time ends first.
     fn choose(&mut self, now: Micros, lanes: &[usize]) -> Option<usize> {
-        // xorshift64 (Marsaglia 2003): which router matters little, that it varies matters.
+        // xorshift64 (Marsaglia 2003): good enough, as the choice only has to vary.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -66,7 +65,7 @@ impl Routers {
         }
     }
 
-    /// As text, for errors.
+    /// All routers, as text for errors.
     fn listed(&self) -> String {
         let names: Vec<_> = self.known.iter().map(|(at, _)| at.to_string()).collect();
         names.join(", ")
@@ -74,8 +73,7 @@ impl Routers {
 }
 
 impl Engine {
-    /// Whether lanes to this address lead through routers. An address that a user typed
-    /// without ids is taken to be near.
+    /// Whether lanes to this address lead through routers. An address that a user typed without ids counts as near.
     pub(super) fn is_routed(&self, address: &Address) -> bool {
         let own = self.config.address;
         let typed = address.is_wildcard() && address.as_id.0 == 0 && address.subnet.0 == 0;
@@ -86,9 +84,8 @@ impl Engine {
         !self.routers.is_empty()
     }
 
-    /// Where a new lane to `address` is to be connected, and which router that is; `None` where
-    /// no router is needed.
-    pub(super) fn way_to(&mut self, peer: PeerId, address: &Address) -> Option<(SocketAddr, usize)> {
+    /// The router for a new lane to `address`: its locator and its index. `None` if no router is needed.
+    pub(super) fn router_for(&mut self, peer: PeerId, address: &Address) -> Option<(SocketAddr, usize)> {
         if !self.is_routed(address) {
             return None;
         }
@@ -98,20 +95,20 @@ impl Engine {
         Some((self.routers.known[router].0, router))
     }
 
-    /// The locator of a lane's router, as text that goes before why the lane failed.
+    /// Names a lane's router, as a prefix for why the lane failed.
     pub(super) fn router_text(&self, router: Option<usize>) -> String {
         router.map_or_else(String::new, |router| format!("router {}: ", self.routers.known[router].0))
     }
 
-    /// A lane through a router ended: others are preferred for a while.
+    /// Prefers other routers for a while, since a lane through this one ended.
     pub(super) fn avoid_router(&mut self, now: Micros, router: Option<usize>) {
         if let Some(router) = router {
             self.routers.avoid(router, now);
         }
     }
 
-    /// A router, or the peer behind it, refuses a lane. What another router or another time
-    /// may answer better is tried again; the rest ends the connection.
+    /// A router, or the peer behind it, refuses a lane. If another router or a later attempt may do better, it is
+    /// dialled again. If all routers say that there is no route, the peer has failed.
     pub(super) fn on_routed_refuse(
         &mut self,
         lane: LaneId,
@@ -153,14 +150,14 @@ impl Engine {
         }
         connection.trouble.hopeless = if forever { connection.trouble.hopeless + 1 } else { 0 };
         connection.trouble.last_failure.clone_from(&text);
-        // Every router has had its say.
+        // Every router has answered.
         if connection.trouble.hopeless >= routers && connection.lanes.iter().all(|other| *other == lane) {
             let error = OpError::Unreachable(format!("no router leads to {address} (last answer: {text})"));
             self.fail_peer(peer, error, mem);
         }
     }
 
-    /// What an endpoint itself says, across routers or not.
+    /// The peer itself refuses a lane, directly or through routers.
     pub(super) fn on_peer_refuse(
         &mut self,
         lane: LaneId,
@@ -200,7 +197,7 @@ impl Engine {
         self.fail_peer(peer, error, mem);
     }
 
-    /// Text on the routers, for the error of a peer that stays out of reach.
+    /// The routers that were tried, as text for the error of a peer that stays out of reach.
     pub(super) fn tried_text(&self, address: &Address) -> String {
         if self.is_routed(address) {
             format!("; routers tried: {}", self.routers.listed())
@@ -209,29 +206,31 @@ impl Engine {
         }
     }
 
-    /// A lane that is routed, or one of several ways, is in use: from now on it is looked at.
-    pub(super) fn watch(&mut self, peer: PeerId) {
+    /// A routed or multi-rail peer is in use: schedules checks of its lanes.
+    pub(super) fn schedule_silence_check(&mut self, peer: PeerId) {
         let address = self.peers[peer.0 as usize].address;
-        if !self.is_routed(&address) && !self.has_ways(peer) {
+        if !self.is_routed(&address) && !self.has_rails(peer) {
             return;
         }
-        let at = self.clock + LOOK_US;
+        let at = self.clock + SILENCE_CHECK_US;
         let connection = self.connection(peer);
         connection.used = true;
-        if connection.look_at.is_none() {
-            connection.look_at = Some(at);
+        if connection.silence_check_at.is_none() {
+            connection.silence_check_at = Some(at);
             self.timers.insert((at, peer));
         }
     }
 
-    /// Asks the lanes of a peer that have been silent; gives up those that stay so.
-    pub(super) fn look(&mut self, now: Micros, peer: PeerId) {
+    /// Pings the silent lanes of a peer, and gives up those that stay silent.
+    pub(super) fn check_silence(&mut self, now: Micros, peer: PeerId) {
         let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { return };
-        if connection.look_at.take_if(|at| *at <= now).is_none() || connection.trouble.failed.is_some() {
+        if connection.silence_check_at.take_if(|at| *at <= now).is_none()
+            || connection.trouble.failed.is_some()
+        {
             return;
         }
-        // Used last may be a lane that heard something only before: what waits to be
-        // acknowledged is looked after until it is.
+        // The lane that was used last may have heard something only before that. So go on as long as fragments are
+        // unacknowledged.
         let mut watched = std::mem::take(&mut connection.used) || !connection.window.is_empty();
         for lane in connection.lanes.clone() {
             let record = &mut self.lanes[lane.0 as usize];
@@ -259,8 +258,8 @@ impl Engine {
         }
         if watched {
             let connection = self.connection(peer);
-            connection.look_at = Some(now + LOOK_US);
-            self.timers.insert((now + LOOK_US, peer));
+            connection.silence_check_at = Some(now + SILENCE_CHECK_US);
+            self.timers.insert((now + SILENCE_CHECK_US, peer));
         }
     }
 }

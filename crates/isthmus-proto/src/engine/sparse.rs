@@ -1,6 +1,5 @@
-//! What makes a silent connection cheap: it holds the collections of its traffic, and what is
-//! known of trouble with its peer, only while there is anything in them; and it gives their
-//! memory back when it is no longer among those used lately.
+//! Makes silent connections cheap in memory. A connection allocates its queues and its record of troubles only while
+//! there is anything in them. It frees them when it is no longer among the `WARM_MAX` (64) that were used last.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -9,17 +8,17 @@ use super::Engine;
 use super::state::Connection;
 use crate::PeerId;
 
-/// So many connections keep the memory of what they sent and received last; a further one that
-/// comes into use takes the place of the one that came in first.
+/// How many connections keep their empty queues. Count. When a further one comes into use, the one that has been there
+/// longest frees its own.
 const WARM_MAX: usize = 64;
 
-/// A value that is empty most of the time, and then takes no more room than a pointer.
+/// A value that is empty most of the time, and then takes the room of a pointer.
 #[derive(Debug)]
 pub(crate) struct Sparse<T>(Option<Box<T>>);
 
-/// What may be kept as [`Sparse`].
+/// A type that can be kept as [`Sparse`].
 pub(crate) trait Empty: Default + 'static {
-    /// An empty one, for those who only look.
+    /// An empty value, for callers that only read.
     fn empty() -> &'static Self;
     fn is_empty(&self) -> bool;
 }
@@ -38,8 +37,7 @@ impl<T: Empty> Deref for Sparse<T> {
     }
 }
 
-/// Makes it where it is not there: those who only may find something to change ask
-/// [`Sparse::get_mut`].
+/// Allocates the value if it is absent. To change only what is there, use [`Sparse::get_mut`].
 impl<T: Empty> DerefMut for Sparse<T> {
     fn deref_mut(&mut self) -> &mut T {
         self.0.get_or_insert_default()
@@ -51,24 +49,24 @@ impl<T: Empty> Sparse<T> {
         self.0.as_deref_mut()
     }
 
-    /// Whether there is none, not even an empty one.
+    /// Whether nothing is allocated, not even an empty value.
     #[inline]
     pub(crate) fn is_absent(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Gives its memory back if it is empty.
+    /// Frees its memory if it is empty.
     pub(crate) fn shed(&mut self) {
         self.0.take_if(|value| value.is_empty());
     }
 }
 
-/// The connections that keep their memory, longest there first.
+/// The connections that keep their memory, the oldest entry first.
 #[derive(Debug, Default)]
 pub(crate) struct Warm(VecDeque<PeerId>);
 
 impl Engine {
-    /// The connection comes into use, or into being: it may keep its memory until others need the place.
+    /// Adds a connection that comes into use to those that keep their memory; the oldest may have to leave.
     #[cold]
     pub(super) fn warm_up(&mut self, peer: PeerId) {
         let record = &mut self.peers[peer.0 as usize];
@@ -80,7 +78,7 @@ impl Engine {
             return;
         }
         let cold = self.warm.0.pop_front().map(|peer| &mut self.peers[peer.0 as usize].connection);
-        // A wildcard that turned out to be another peer has none any more.
+        // A wildcard that turned out to be another peer has no connection any more.
         if let Some(Some(connection)) = cold {
             connection.warm = false;
             connection.shed();

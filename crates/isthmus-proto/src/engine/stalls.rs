@@ -1,8 +1,8 @@
-//! What waits for what: for a user whose program stands still.
+//! Explains what each operation waits for, to a user whose program does not move on.
 //!
-//! An operation that sends is *stalled* when it has been pending for longer than [`Engine::stall`] is asked for, while its
-//! peer is within reach. A peer out of reach is the business of `peer_timeout`. A posted receive is never stalled: a
-//! service may wait for its next request as long as it likes.
+//! An operation that sends is *stalled* when it has been pending for longer than a given time while its peer is within
+//! reach. If the peer is out of reach, `peer_timeout` decides. A posted receive is never stalled: a service may wait
+//! for its next request as long as it likes.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use super::state::{Connection, Kind, Lane, LaneState, Micros, Operation, Stage};
 use super::{Engine, LaneKind};
 use crate::{Channel, PeerId};
 
-/// Operations, lanes and unexpected messages of one peer that [`Engine::state`] lists, at most each.
+/// Most operations, lanes and incoming messages of one peer that [`Engine::state`] lists. Count, of each.
 const LISTED_MAX: usize = 20;
 
 impl Kind {
@@ -28,8 +28,8 @@ impl Kind {
 }
 
 impl Engine {
-    /// The operation that has been pending longest, at least for `after` microseconds, with a peer that is within reach:
-    /// how long it has, and one line that says what it waits for.
+    /// The oldest operation that has been pending for at least `after` microseconds with a peer within reach.
+    /// Returns its age, and one line that says what it waits for.
     pub fn stall(&mut self, now: Micros, after: Micros) -> Option<(Micros, String)> {
         let pending = self.operations.iter().filter(|(_, operation)| {
             let connection = self.peers[operation.peer.0 as usize].connection.as_deref();
@@ -49,10 +49,10 @@ impl Engine {
         Some((age, text))
     }
 
-    /// What this operation waits for.
+    /// Says what this operation waits for.
     fn why(&mut self, now: Micros, index: usize) -> String {
         let operation = &self.operations[index];
-        let (peer, own) = (operation.peer, self.is_own(operation.peer));
+        let (peer, own) = (operation.peer, self.is_self(operation.peer));
         let connection = self.peers[peer.0 as usize].connection.get_or_insert_with(Connection::fresh);
         let credit = connection.credit_left();
         if own {
@@ -102,7 +102,7 @@ impl Engine {
         }
     }
 
-    /// Everything that is under way, peer by peer, over several lines.
+    /// Lists everything that is under way, peer by peer, on several lines.
     pub fn state(&mut self, now: Micros) -> String {
         let mut out = format!("endpoint {}\n", self.config.address);
         let _ = writeln!(

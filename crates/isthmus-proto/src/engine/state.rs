@@ -8,26 +8,26 @@ use isthmus_wire::frame::{self, Frame};
 use isthmus_wire::{Address, AsId};
 
 use super::Config;
-use super::late::Late;
+use super::rails::Rails;
 use super::sparse::{Empty, Sparse};
+use super::stragglers::Stragglers;
 use super::streams::{LaneSample, Streams};
-use super::ways::Ways;
 use crate::matching::Posted;
-use crate::memory::Place;
+use crate::memory::BufferRef;
 use crate::window::{ReceiveWindow, SendWindow};
 use crate::{AtomicKind, AtomicOp, AtomicType, Channel, OpError, Options, PeerId};
 
 /// Microseconds on the caller's clock.
 pub type Micros = u64;
 
-/// One carrier of a link: a TCP stream for now.
+/// Names a lane: one carrier of a connection, such as a TCP connection or a UDP stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneId(pub u32);
 
-/// Credit that every endpoint grants before it has said anything. Bytes.
-pub(crate) const CREDIT_FIRST: u64 = 64 << 10;
+/// Credit that every endpoint grants a peer before it has told it of any. Bytes. It lets a first message go at once.
+pub(crate) const INITIAL_CREDIT: u64 = 64 << 10;
 
-/// What an operation sends.
+/// Kinds of operations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Message {
@@ -51,7 +51,7 @@ pub(crate) enum Kind {
         op: AtomicOp,
         datatype: AtomicType,
     },
-    /// The answer to a peer's read or atomic: no completion here.
+    /// The answer to a peer's read or atomic. It has no completion.
     Reply {
         token: u64,
     },
@@ -63,58 +63,59 @@ pub(crate) struct Operation {
     pub(crate) peer: PeerId,
     pub(crate) kind: Kind,
     pub(crate) options: Options,
-    pub(crate) place: Place,
+    pub(crate) place: BufferRef,
     /// Copied data of injected operations, operands of atomics, small answers.
     pub(crate) owned: Option<Vec<u8>>,
     /// Length of the message or transfer. Bytes.
     pub(crate) total: u64,
-    /// How much has been put into fragments. Bytes.
+    /// Bytes put into fragments so far.
     pub(crate) sent: u64,
-    /// How much went or goes without waiting for Accept. Bytes.
+    /// Bytes that go without waiting for Accept.
     pub(crate) eager: u64,
-    /// How much may be sent by now. Bytes.
+    /// Bytes that may be sent now.
     pub(crate) allowed: u64,
-    /// How much the receiver wants. Bytes.
+    /// Bytes that the receiver wants.
     pub(crate) limit: u64,
     /// Fragments not yet acknowledged.
     pub(crate) pieces: u32,
-    /// Pieces of the buffer that a lane is writing from.
+    /// How many pieces of the buffer lanes still refer to (`leases.rs`).
     pub(crate) leases: u32,
     /// Number of the first fragment, once started.
     pub(crate) first: Option<u64>,
+    /// Position among the connection's messages and atomics.
     pub(crate) order: u64,
-    /// Done or the whole Reply is still to come.
+    /// The peer's Accept, Done or whole Reply is still to come.
     pub(crate) awaiting: bool,
     /// Answer received so far. Bytes.
     pub(crate) received: u64,
     pub(crate) error: Option<OpError>,
-    /// It asks for receives to be announced.
+    /// It asks the peer to announce its receives (`announce.rs`).
     pub(crate) asks: bool,
-    /// Fragments before this number went as its receive was announced (`granted.rs`). 0: none did.
+    /// Fragments below this number went without credit because the receive was announced (`granted.rs`). 0: none did.
     pub(crate) granted_before: u64,
-    /// When the first acknowledgement of any of its fragments came.
+    /// When the first of its fragments was acknowledged.
     pub(crate) heard: Option<Micros>,
-    /// Told apart from earlier users of the same slot.
+    /// Distinguishes it from earlier users of the same slot.
     pub(crate) generation: u32,
     /// Its index, as part of its token.
     pub(crate) slot: u32,
-    /// When it was posted, by the latest time that the shell had told.
+    /// When it was posted, by the latest time that the shell told.
     pub(crate) posted_at: Micros,
 }
 
 impl Operation {
-    /// Whether the peer has all of it, and has answered where it was to.
+    /// Whether the peer has all of it, and has answered if an answer was due.
     pub(crate) fn is_carried_out(&self) -> bool {
         let sent = self.sent >= self.limit && self.allowed >= self.limit;
         self.first.is_some() && self.pieces == 0 && sent && !self.awaiting
     }
 
-    /// Whether it has ended, but for lanes that still refer to its buffer.
+    /// Whether it has ended, except that lanes may still refer to its buffer.
     pub(crate) fn is_over(&self) -> bool {
         self.first.is_some() && self.pieces == 0 && (self.error.is_some() || self.is_carried_out())
     }
 
-    /// Whether its buffer is the program's until the operation ends.
+    /// Whether it uses the program's buffer until it ends.
     pub(crate) fn is_lent(&self) -> bool {
         let writes_back =
             !matches!(self.kind, Kind::Reply { .. } | Kind::Atomic { kind: AtomicKind::Update, .. });
@@ -143,29 +144,30 @@ impl Operation {
         }
     }
 
-    /// Names the operation to the peer, which returns it in its answer.
+    /// The operation's name in requests; the peer returns it in its answer.
     pub(crate) fn token(&self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.slot)
     }
 }
 
-/// A fragment on its way.
+/// An unacknowledged fragment.
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub(crate) lane: LaneId,
     pub(crate) load: Load,
-    /// When it was last given to a lane, and how often because it was late (`late.rs`).
+    /// When it was last given to a lane.
     pub(crate) sent_at: Micros,
+    /// How often it was sent again because it was late (`stragglers.rs`).
     pub(crate) tries: u8,
 }
 
-/// How a fragment is made again.
+/// The record of a fragment, by which it can be sent again.
 #[derive(Debug)]
 pub(crate) enum Load {
-    /// The whole frame was kept.
+    /// The whole frame.
     Kept { bytes: Vec<u8>, operation: Option<usize> },
-    /// A message of few bytes, which belongs to no operation.
-    Few(Few),
+    /// A message of at most 16 bytes, whose operation is over.
+    Inline(Inline),
     /// A piece of an operation's buffer.
     Piece { operation: usize, offset: u64, len: u32 },
 }
@@ -174,27 +176,28 @@ impl Load {
     pub(crate) fn operation(&self) -> Option<usize> {
         match self {
             Self::Kept { operation, .. } => *operation,
-            Self::Few(_) => None,
+            Self::Inline(_) => None,
             Self::Piece { operation, .. } => Some(*operation),
         }
     }
 }
 
-/// What a message of few bytes is made of, but for its number: it is kept in place, not in a buffer of its own.
+/// A message of at most 16 bytes without its number, kept in place instead of in a buffer of its own.
 #[derive(Debug)]
-pub(crate) struct Few {
+pub(crate) struct Inline {
     order: u64,
     tag: u64,
     data: u64,
-    bytes: [u8; Few::MAX],
+    bytes: [u8; Inline::MAX],
     len: u8,
     flags: u8,
 }
 
-impl Few {
+impl Inline {
+    /// Longest payload. Bytes. It keeps a [`Flight`] small; most short messages of MPI programs are no longer.
     const MAX: usize = 16;
 
-    /// Of a message that is whole in one frame, with this payload; `None` where that is too long.
+    /// From a message that is whole in one frame; `None` if its payload is too long.
     #[inline]
     pub(crate) fn of(message: &frame::Message, payload: &[u8]) -> Option<Self> {
         let &frame::Message { order, tag, data, flags, .. } = message;
@@ -203,7 +206,7 @@ impl Few {
         Some(Self { order, tag, data, bytes, len: payload.len() as u8, flags })
     }
 
-    /// The frame, under its number.
+    /// The frame with the number `seq`.
     pub(crate) fn message(&self, seq: u64) -> frame::Message {
         let &Self { order, tag, data, len, flags, .. } = self;
         let total = u64::from(len);
@@ -225,11 +228,11 @@ impl Few {
     }
 }
 
-/// A message that comes in, from its first fragment to its completion.
+/// A message that is coming in, from its first fragment to its completion.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     pub(crate) peer: PeerId,
-    /// Number of its first fragment: its name.
+    /// Number of its first fragment, which names it.
     pub(crate) message: u64,
     pub(crate) channel: Channel,
     pub(crate) tag: u64,
@@ -237,30 +240,30 @@ pub(crate) struct Inbound {
     pub(crate) total: u64,
     pub(crate) eager: u64,
     pub(crate) wants_accept: bool,
-    /// Its sender asks for receives to be announced.
+    /// Its sender asks for receives to be announced (`announce.rs`).
     pub(crate) asks: bool,
     pub(crate) stage: Stage,
-    /// Bytes that will come, once that is settled.
+    /// How many bytes will come, once that is decided; `u64::MAX` before.
     pub(crate) needed: u64,
     pub(crate) got: u64,
     /// Data that came before the receive: offset and bytes.
     pub(crate) parts: Vec<(u64, Vec<u8>)>,
-    /// What came before the receive and beyond the credit.
+    /// Data that came before the receive and without credit (`granted.rs`).
     pub(crate) granted: Option<Box<super::granted::Granted>>,
     /// Why it will never be whole.
     pub(crate) error: Option<OpError>,
-    /// Whether it comes by a lane.
+    /// Its sender.
     pub(crate) sender: Sender,
 }
 
-/// Who sent a message that comes in.
+/// The sender of an incoming message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     /// A peer, by a lane.
     Peer,
-    /// This endpoint (`loopback.rs`), by an operation that is not complete until a receive takes the message; `None` where
-    /// the data was copied.
-    Own { operation: Option<usize> },
+    /// This endpoint itself (`loopback.rs`). The operation completes when a receive takes the message; `None` if the
+    /// data was copied and the operation is complete.
+    Loopback { operation: Option<usize> },
 }
 
 /// How far a message has got.
@@ -274,7 +277,7 @@ pub(crate) enum Stage {
     Unexpected,
     /// A receive matched; `last` releases a multi-receive buffer.
     Matched { posted: Posted, last: bool },
-    /// Nobody wants it.
+    /// Nobody will receive it.
     Dropped,
 }
 
@@ -285,12 +288,12 @@ pub(crate) struct Stream {
     pub(crate) target: Target,
     pub(crate) done: u64,
     pub(crate) len: u64,
-    /// The shell is filling the place right now, without the engine.
+    /// The shell is filling the target right now, without the engine.
     pub(crate) busy: bool,
 }
 
 impl Stream {
-    /// The shell is filling a buffer of this owner right now.
+    /// Whether the shell is filling a buffer of this owner right now.
     pub(crate) fn fills(&self, owner: Owner) -> bool {
         self.busy && self.goes_to(owner)
     }
@@ -303,7 +306,7 @@ impl Stream {
         }
     }
 
-    /// The rest of the payload is dropped.
+    /// Drops the rest of the payload.
     pub(crate) fn drop_rest(&mut self) {
         if !self.busy {
             self.target = Target::Discard;
@@ -311,18 +314,18 @@ impl Stream {
     }
 }
 
-/// What waits until no lane's shell fills its buffer any more.
+/// An operation that waits until no lane's shell fills its buffer.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "there are rarely any, and never many")]
 pub(crate) enum Lingering {
     /// The end of a message or of an operation that reads.
     Owner(Owner),
-    /// A fragment that came whole while another lane still fills its place from an
-    /// earlier transmission: noted only then, so that stale bytes cannot follow it.
+    /// A fragment that arrived whole while another lane was still filling its target from an earlier transmission. It
+    /// counts as received only afterwards, so that no stale bytes follow it.
     Fragment { peer: PeerId, frame: Frame, target: Target },
 }
 
-/// Whose buffer a fragment's payload goes to.
+/// The owner of the buffer that a fragment's payload goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// A receive that matched this message.
@@ -333,13 +336,13 @@ pub(crate) enum Owner {
     Region,
 }
 
-/// Where a fragment's payload goes.
+/// The destination of a fragment's payload.
 #[derive(Debug)]
 pub(crate) enum Target {
     Discard,
     /// To `offset` of `place`; bytes beyond `keep` are dropped.
     Direct {
-        place: Place,
+        place: BufferRef,
         offset: u64,
         keep: u64,
         owner: Owner,
@@ -355,22 +358,22 @@ pub(crate) enum Target {
 pub(crate) enum LaneState {
     /// The shell is connecting.
     Dialing,
-    /// Connected by us; the answer has not come.
+    /// We connected and sent a Hello; the answer has not come.
     Greeting,
-    /// Connected by a peer that has not yet said who it is.
+    /// A peer connected; its Hello has not come.
     Listening,
     Open,
-    /// Nothing but what is queued is sent; then the shell closes it.
+    /// The queued frames are still sent; then the shell closes the lane.
     Closing,
 }
 
-/// What is known of who is at a lane's other end.
+/// What the shell knows of the other end of a lane, by its certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Proof {
     None,
-    /// A neighbour that is trusted to speak for others.
+    /// A router, which speaks for others.
     Trusted,
-    /// Somebody of this AS, by its certificate.
+    /// An endpoint of this AS.
     Of(AsId),
 }
 
@@ -379,50 +382,52 @@ pub(crate) struct Lane {
     pub(crate) state: LaneState,
     pub(crate) proof: Proof,
     pub(crate) peer: Option<PeerId>,
-    /// The host that it came in from.
+    /// The host that it came from.
     pub(crate) from: Option<IpAddr>,
     /// Handshake and liveness frames, sent before anything else.
     pub(crate) control: VecDeque<Frame>,
-    /// What it carries is to be sealed, if we dial it.
+    /// We dial it, and what it carries is to be sealed.
     pub(crate) seals: bool,
-    /// Nobody else can read what it carries, sealed or not.
+    /// Nobody else can read what it carries, whether it is sealed or not.
     pub(crate) private: bool,
-    /// Until both ends have greeted.
+    /// The handshake, until both ends have greeted.
     pub(crate) greeting: Option<Box<super::greeting::Greeting>>,
     pub(crate) stream: Option<Box<Stream>>,
-    /// The shell has written all that it took.
+    /// The shell has written all that it took, and may take more.
     pub(crate) writable: bool,
+    /// It is in the engine's list of ready lanes.
     pub(crate) queued: bool,
-    /// Operations whose buffers the unwritten batch refers to.
+    /// Operations whose buffers the unwritten batch refers to (`leases.rs`).
     pub(crate) leases: Vec<usize>,
-    /// Batches of which the shell still uses the buffers.
+    /// Batches whose buffers the shell still uses.
     pub(super) borrowed: Option<Box<super::leases::Borrowed>>,
+    /// When a Hello or Ping was sent that is not answered.
     pub(crate) pinged_at: Option<Micros>,
     /// We dialled it.
     pub(crate) dialled: bool,
     /// Round trip that the shell measured. Microseconds.
     pub(crate) rtt_us: Option<u64>,
-    /// It uses all that the path has; more lanes beside it would only share that.
+    /// It uses all of its path; more lanes beside it would only share that.
     pub(crate) fills_path: bool,
-    /// It would, but is kept free for small messages while there are others.
+    /// It could fill its path, but carries only small messages while there are other lanes.
     pub(crate) rests: bool,
     /// We dialled it through this router of the endpoint's list.
     pub(crate) router: Option<usize>,
     /// It came through routers.
     pub(crate) through_routers: bool,
-    /// What carries it.
+    /// Its carrier.
     pub(crate) kind: super::LaneKind,
-    /// By which of the ways to the peer it goes (`ways.rs`).
-    pub(crate) way: usize,
-    /// What the shell last told of it.
+    /// Index of the rail that it uses (`rails.rs`).
+    pub(crate) rail: usize,
+    /// The shell's last report of it.
     pub(crate) sample: Option<Box<LaneSample>>,
-    /// When a fragment that it carried was last acknowledged, or it came up; and when it was last given
-    /// something to write.
+    /// When a fragment that it carried was last acknowledged, or when it came up.
     pub(crate) moved_at: Micros,
+    /// When it was last given something to write.
     pub(crate) filled_at: Micros,
-    /// Something came since routed lanes were last looked at.
+    /// Something came since the engine last looked for silent lanes (`routed.rs`).
     pub(crate) heard: bool,
-    /// The last look by which something had come.
+    /// When the engine last looked and something had come.
     pub(crate) heard_at: Micros,
 }
 
@@ -450,7 +455,7 @@ impl Lane {
             through_routers: false,
             from: None,
             kind: super::LaneKind::default(),
-            way: 0,
+            rail: 0,
             sample: None,
             moved_at: 0,
             filled_at: 0,
@@ -460,16 +465,16 @@ impl Lane {
     }
 }
 
-/// A remote endpoint. Silent ones cost no more than this.
+/// A remote endpoint. One that was never talked to costs no more than this.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) address: Address,
-    /// Where it answered, if that is not where it says it is: behind a forwarded port, or an address translation, what
-    /// it knows of itself leads nowhere. Lanes go there from then on.
+    /// Where it answered, if that differs from its address. Behind a forwarded port or an address translation, the
+    /// address that it knows of itself leads nowhere. Later lanes go where it answered.
     pub(crate) answers_at: Option<Box<SocketAddr>>,
-    /// It called, and the program has not named it: nobody but itself says where it listens.
+    /// It called, and the program has not named it. Only its own word says where it listens.
     pub(crate) guest: bool,
-    /// This peer turned out to be another one of the table.
+    /// This peer turned out to be another entry of the table.
     pub(crate) alias: Option<PeerId>,
     pub(crate) connection: Option<Box<Connection>>,
 }
@@ -500,26 +505,32 @@ impl Early {
     }
 }
 
-/// A write that is coming in.
+/// A peer's write that is coming in.
 #[derive(Debug, Default)]
 pub(crate) struct IncomingWrite {
     pub(crate) got: u64,
     pub(crate) status: u8,
 }
 
-/// What is on its way between two endpoints; nothing while they are silent.
+/// Queues and unfinished work of a connection; all empty while it is silent.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
+    /// Numbers of lost fragments, to be sent again.
     pub(crate) again: VecDeque<u64>,
+    /// Short answers.
     pub(crate) urgent: VecDeque<Urgent>,
-    /// Answers to the peer's reads and atomics. They go before `fresh`, so that a fence
-    /// of ours never holds up the peer, which may wait behind one of its own.
+    /// Answers to the peer's reads and atomics. They go before `fresh`, so that a fence of ours never holds up the
+    /// peer, which may wait at one of its own.
     pub(crate) replies: VecDeque<usize>,
+    /// Operations that were posted and have not begun.
     pub(crate) fresh: VecDeque<usize>,
+    /// Operations that have begun and have more to send.
     pub(crate) bulk: VecDeque<usize>,
     /// Messages whose Accept is still to come, by number of their first fragment.
     pub(crate) unaccepted: BTreeMap<u64, usize>,
+    /// The peer's messages and atomics that overtook earlier ones, by their order.
     pub(crate) early: BTreeMap<u64, Early>,
+    /// The peer's messages that are coming in, by number of their first fragment.
     pub(crate) incoming: BTreeMap<u64, usize>,
     pub(crate) writes: BTreeMap<u64, IncomingWrite>,
     /// Operands of the atomics in `early`. Bytes.
@@ -528,13 +539,13 @@ pub(crate) struct Traffic {
 
 impl Traffic {
     fn has_fragments(&self) -> bool {
-        // Together: none is likely to have any.
+        // One test for all: most often none has any.
         self.again.len() | self.urgent.len() | self.replies.len() | self.fresh.len() | self.bulk.len() != 0
     }
 }
 
 impl Traffic {
-    /// Whether no message of the peer is on its way in, or came too early.
+    /// Whether no message of the peer is coming in or came too early.
     pub(crate) fn expects_nothing(&self) -> bool {
         self.early.is_empty() && self.incoming.is_empty()
     }
@@ -566,25 +577,25 @@ impl Empty for Traffic {
     }
 }
 
-/// What is known of a peer that cannot be reached, or was given up.
+/// The troubles of a peer that cannot be reached or was given up.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Trouble {
     pub(crate) failed: Option<OpError>,
     pub(crate) lost_since: Option<Micros>,
     pub(crate) retry_at: Option<Micros>,
-    /// More lanes failed to come up: none is tried before this.
+    /// A further lane failed to come up; none is dialled before this time.
     pub(crate) spread_at: Option<Micros>,
     pub(crate) backoff_us: u64,
     pub(crate) refusals: u32,
-    /// Routers in a row that said that there is no way.
+    /// How many routers in a row said that there is no route.
     pub(crate) hopeless: u32,
     pub(crate) last_failure: String,
-    /// What it left behind (`gone.rs`). Bytes.
+    /// Bytes of messages that it left behind (`gone.rs`).
     pub(crate) holds: u64,
 }
 
 impl Trouble {
-    /// The next pause between attempts to connect.
+    /// Doubles the pause between attempts to connect, and returns it. Microseconds.
     pub(crate) fn back_off(&mut self) -> Micros {
         self.backoff_us = (self.backoff_us * 2).clamp(Config::BACKOFF_US, Config::BACKOFF_MAX_US);
         self.backoff_us
@@ -617,32 +628,31 @@ impl Empty for Trouble {
 pub(crate) struct Connection {
     pub(crate) lanes: Vec<LaneId>,
     pub(crate) dialing: u32,
-    /// Those of the Hellos in either direction.
-    pub(crate) hellos: crate::admission::Numbers,
-    /// It is among those that keep their memory (`sparse.rs`).
+    /// Numbers of the Hellos in either direction.
+    pub(crate) hellos: crate::admission::HelloNumbers,
+    /// It is among the connections that keep their memory (`sparse.rs`).
     pub(crate) warm: bool,
-    /// Its messages are compared with announcements: none goes the short way (`short.rs`).
+    /// Its messages are compared with announcements, so none takes the fast path (`fast_path.rs`).
     pub(crate) goes_long: bool,
     pub(crate) traffic: Sparse<Traffic>,
     pub(crate) trouble: Sparse<Trouble>,
 
     pub(crate) window: SendWindow<Flight>,
-    /// Set while a fenced operation is the first of `fresh`: what was sent before it.
+    /// Set while a fenced operation is the first of `fresh`: the number of the next fragment when it got there.
     pub(crate) fence: Option<u64>,
-    /// Operations of the program started and not complete; those that completed at once
-    /// not counted.
+    /// The program's operations that have started and are not complete.
     pub(crate) active: u32,
-    /// Those of them that the peer answers.
+    /// Of those, operations that the peer answers.
     pub(crate) requests: u32,
     /// Operands of the atomics among them. Bytes.
     pub(crate) operands: u64,
-    /// Answers to the peer that it has not acknowledged.
+    /// Answers to the peer's reads and atomics that it has not acknowledged.
     pub(crate) answers: u32,
     pub(crate) next_order: u64,
     pub(crate) credit_limit: u64,
     pub(crate) credit_used: u64,
     pub(crate) receives: super::transfer::Receives,
-    /// Receives that either side announces to the other, where one has asked.
+    /// Receives that the two sides have announced to each other, if one has asked (`announce.rs`).
     pub(crate) announces: Option<Box<super::announce::Announces>>,
 
     pub(crate) received: ReceiveWindow,
@@ -654,42 +664,44 @@ pub(crate) struct Connection {
     pub(crate) granted: u64,
     /// Credit that the peer has used. Bytes; never more than was advertised.
     pub(crate) taken: u64,
+    /// Credit that was granted again because its data found receives. Bytes.
     pub(crate) returned: u64,
     pub(crate) advertised: u64,
 
     pub(crate) ack_owed: bool,
-    /// When it first was, of those not yet sent.
+    /// When `ack_owed` was set.
     pub(crate) owed_since: Micros,
-    /// Already among those that the engine owes acknowledgements: soon, and later.
+    /// It is in the engine's lists of peers that are owed acknowledgements, soon or later (`acks.rs`).
     pub(crate) owing: bool,
     pub(crate) owing_later: bool,
     pub(crate) ack_due: bool,
     pub(crate) unacked: u32,
 
-    /// What arrives from the peer, where credit follows that.
+    /// How much arrives from the peer, if the credit follows that (`credit.rs`).
     pub(crate) inflow: Option<Box<super::credit::Inflow>>,
     pub(crate) rtt_us: Option<u64>,
-    /// The lane that was dialled last because others were outdone.
+    /// The lane that was dialled last because another one was outdone ([`Engine::on_lane_outdone`](super::Engine)).
     pub(crate) relief: Option<LaneId>,
-    /// How many of the lanes carry, where that is measured; and what is known of how long fragments take.
+    /// How many of the lanes carry data, if that is measured.
     pub(crate) streams: Option<Box<Streams>>,
-    pub(crate) late: Option<Box<Late>>,
-    /// What the peer told of other ways to it.
-    pub(crate) ways: Option<Box<Ways>>,
-    /// Routed, or by several ways: when its lanes are looked at next, and whether they were used
-    /// meanwhile.
-    pub(crate) look_at: Option<Micros>,
+    /// How long fragments take, to find stragglers.
+    pub(crate) stragglers: Option<Box<Stragglers>>,
+    /// The rails to the peer, if it has told of more than one.
+    pub(crate) rails: Option<Box<Rails>>,
+    /// When the lanes of a routed or multi-rail peer are next checked for silence.
+    pub(crate) silence_check_at: Option<Micros>,
+    /// Those lanes were used since the last check.
     pub(crate) used: bool,
     pub(crate) counters: super::PeerCounters,
 }
 
 impl Connection {
-    /// One that has not said anything.
+    /// The state before anything was said.
     pub(crate) fn fresh() -> Box<Self> {
-        Box::new(Self { credit_limit: CREDIT_FIRST, granted: CREDIT_FIRST, ..Self::default() })
+        Box::new(Self { credit_limit: INITIAL_CREDIT, granted: INITIAL_CREDIT, ..Self::default() })
     }
 
-    /// Gives back the memory of whatever is empty.
+    /// Frees the memory of whatever is empty.
     pub(crate) fn shed(&mut self) {
         self.traffic.shed();
         self.trouble.shed();
@@ -697,8 +709,7 @@ impl Connection {
         self.received.shed();
     }
 
-    /// Whether anything waits to be sent or acknowledged.
-    /// An acknowledgement alone counts while there is a lane for it.
+    /// Whether anything waits to be sent or acknowledged. An acknowledgement alone counts only while there is a lane.
     pub(crate) fn has_work(&self) -> bool {
         self.traffic.has_fragments()
             || (self.ack_due && !self.lanes.is_empty())
@@ -735,7 +746,7 @@ impl Connection {
 
     /// Credit reserved for this peer beyond what every peer has. Bytes.
     pub(crate) fn reserved(&self) -> u64 {
-        self.granted.saturating_sub(CREDIT_FIRST)
+        self.granted.saturating_sub(INITIAL_CREDIT)
     }
 
     /// Whether the peer is worth more than one lane.
@@ -743,7 +754,7 @@ impl Connection {
         self.rtt_us.is_some_and(|rtt| rtt >= super::Config::FAR_US)
     }
 
-    /// How many of the lanes carry anything: on a near peer the first does it all.
+    /// How many of the lanes carry data. For a near peer it is the first only.
     pub(crate) fn carriers(&self) -> usize {
         let most = match &self.streams {
             _ if !self.is_far() => 1,
@@ -753,7 +764,7 @@ impl Connection {
         self.lanes.len().min(most)
     }
 
-    /// Says what has come, and grants credit.
+    /// Makes an acknowledgement, which also grants credit.
     pub(crate) fn acknowledgement(&mut self) -> Frame {
         let (upto, credit) = (self.received.upto(), self.credit_to_advertise());
         self.advertised = credit;
@@ -769,8 +780,7 @@ impl Connection {
     }
 }
 
-/// Buffers that are used again: fresh ones cost more to touch than what they carry costs to
-/// copy.
+/// Buffers that are used again. The page faults of a fresh buffer cost more than copying the data into it.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     small: Vec<Vec<u8>>,
@@ -780,10 +790,11 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Capacity of the largest small buffer, and how many of those are kept.
+    /// Capacity up to which a buffer counts as small. Bytes.
     const SMALL: usize = 64 << 10;
+    /// Most small buffers that are kept. Count; 16 MiB together.
     const SMALL_MAX: usize = 256;
-    /// Most capacity that is kept in large ones. Bytes.
+    /// Most capacity that is kept in large buffers. Bytes.
     const LARGE_MAX: usize = 16 << 20;
 
     /// An empty buffer with room for `len` bytes.

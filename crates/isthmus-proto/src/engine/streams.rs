@@ -1,67 +1,73 @@
-//! How many lanes by TCP carry what goes to one peer.
+//! How many TCP lanes carry data to one peer.
 //!
-//! The kernel lets every new connection begin with a few packets, and one that loses packets or runs
-//! out of window or buffer with less than the path has: more of them at once fill a long path sooner,
-//! and a lossy one better. Each costs the processor and takes from others on the same path. So how many
-//! there are at first follows from the round trip and from how much waits; and from then on from what the
-//! kernel says of them ([`LaneSample`]): where losses, windows or buffers hold them up, more are
-//! tried, and kept if more arrives in all; where nothing does, fewer are, and kept if no less arrives. Losses that
-//! come while the round trip tells of a full queue are the lanes' own, and no reason for more.
+//! The kernel starts each connection with a few packets. After a loss, or at the limit of a window or buffer, a single
+//! connection carries less than the path could. More connections fill a long path sooner and a lossy path better. But
+//! each costs processor time and takes bandwidth from others on the path. So the first number follows from the round
+//! trip and from how much waits. Later it follows from what the kernel reports ([`LaneSample`]):
 //!
-//! What is counted is what a path needs in all. Endpoints of one host that use it at once divide that.
+//! - If losses, windows or buffers hold the lanes up, more are tried, and kept if the total rate grows.
+//! - If nothing holds them up, fewer are tried, and kept if the total rate does not fall.
+//! - Losses while the round trip shows a full queue are the lanes' own fault, and no reason for more.
+//!
+//! The number is what a path needs in all. Endpoints of one host that use the path at the same time divide it.
 
 use super::state::Micros;
 use super::{Decision, Engine, LaneId};
 use crate::PeerId;
 
-/// Lanes where their number is no matter of measurement: through routers, and by several ways.
+/// Number of lanes where it is not measured: through routers, and over several rails.
 pub(super) const SEVERAL: u32 = 4;
-/// Lanes of an endpoint beyond which new peers get but [`SEVERAL`] each.
-const LANES_MANY: usize = 512;
-/// Least lanes: one of them is kept free for small messages.
-const LEAST: u32 = 3;
-/// What a lane should have to carry at first. Bytes.
+/// If an endpoint has more lanes than this, new peers get only [`SEVERAL`] each. Count.
+const MANY_LANES: usize = 512;
+/// Fewest lanes with bulk data. Count; one of them is kept free for small messages.
+const MIN_LANES: u32 = 3;
+/// Waiting data that justifies one more lane at first. Bytes.
 const WORTH: u64 = 256 << 10;
-/// Round trips from which on so many lanes begin, where that takes time off the start: on a shorter path they
-/// overfill the queue. Microseconds.
-const FIRST: [(u64, u32); 1] = [(150_000, 32)];
-/// On a path shorter than this the lanes are not divided among endpoints: few round trips wear a cold
-/// start off, and fewer lanes take longer over it. Microseconds.
+/// From these round trips on (microseconds), how many lanes begin. On shorter paths so many would overfill the queue.
+const INITIAL_LANES: [(u64, u32); 1] = [(150_000, 32)];
+/// On a shorter path than this, endpoints do not divide the lanes. Microseconds. A cold start takes few round trips
+/// there, and longer with fewer lanes.
 const DIVIDED_US: Micros = 50_000;
-/// What arrives is measured over so many round trips, and so long at least. Microseconds.
+/// A period of measurement. Round trips.
 const PERIOD_RTTS: Micros = 4;
-const PERIOD_LEAST_US: Micros = 400_000;
-/// Periods that an unsuccessful change keeps the next one off: at first, and at most.
+/// Shortest period of measurement. Microseconds; shorter ones are too noisy.
+const MIN_PERIOD_US: Micros = 400_000;
+/// After a change that failed, the next one waits this many periods, then twice as many, and so on.
 const HOLD: u32 = 4;
-/// Periods at first in which fewer are not tried.
-const HOLD_FIRST: u32 = 12;
-const HOLD_MOST: u32 = 64;
-/// So many round trips, and so long at least, lanes take to get up to speed after the path was cut. Microseconds.
+/// In the first periods, fewer lanes are not tried. Count.
+const INITIAL_HOLD: u32 = 12;
+/// Longest wait after a change that failed. Periods.
+const MAX_HOLD: u32 = 64;
+/// How long lanes take to get up to speed after the path was cut. Round trips.
 const RECOVERY_RTTS: Micros = 10;
-const RECOVERY_LEAST_US: Micros = 1_000_000;
-/// Rates that count as more, as no less, and as another path altogether.
-const MORE: f64 = 1.05;
-const NO_LESS: f64 = 0.97;
-const OTHER: f64 = 0.6;
-/// Shares: of time that lanes are busy, for the program not to be what holds them up; of that time
-/// in which windows or buffers do; of packets that are lost. Where
-/// fewer are, congestion control for lossy paths does without help.
-const BUSY: f64 = 0.5;
-const CROWDED: f64 = 0.2;
-const LOSSY: f64 = 0.04;
-/// A round trip above the least one by more than such a part, and by more than so many microseconds, tells of a
-/// queue, which is full if that holds for such a share of packets.
+/// And at least this long. Microseconds.
+const MIN_RECOVERY_US: Micros = 1_000_000;
+/// More lanes are kept if the rate is at least this many times the one before.
+const MORE_RATIO: f64 = 1.05;
+/// Fewer lanes are kept if the rate is at least this many times the one before.
+const NO_LESS_RATIO: f64 = 0.97;
+/// Below this many times the rate before, the path counts as another one.
+const OTHER_PATH_RATIO: f64 = 0.6;
+/// Share of time in which lanes must have something to send. Below it, the program limits the rate.
+const BUSY_SHARE: f64 = 0.5;
+/// Share of busy time held up by windows or buffers from which more lanes are tried.
+const LIMITED_SHARE: f64 = 0.2;
+/// Share of lost packets from which more lanes are tried. Below it, the kernel's congestion control copes.
+const LOSSY_SHARE: f64 = 0.04;
+/// A round trip shows a queue if it exceeds the shortest one by this fraction of it (one fourth).
 const QUEUE_PART: Micros = 4;
+/// And by at least this much. Microseconds.
 const QUEUE_US: Micros = 1_000;
-const FULL: f64 = 0.5;
+/// Share of packets that met a queue from which the queue counts as full.
+const FULL_SHARE: f64 = 0.5;
 
-/// What the kernel says of a lane by TCP since it came up (`tcpi_bytes_acked`, `tcpi_data_segs_out`,
+/// The kernel's counts for a TCP lane since it came up (`tcpi_bytes_acked`, `tcpi_data_segs_out`,
 /// `tcpi_total_retrans`, `tcpi_busy_time`, `tcpi_rwnd_limited` and `tcpi_sndbuf_limited` of `tcp(7)`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaneSample {
     /// Bytes that have arrived.
     pub acked: u64,
-    /// Packets with data, those sent again included.
+    /// Packets with data, including those sent again.
     pub packets: u64,
     /// Packets sent again.
     pub resent: u64,
@@ -69,9 +75,9 @@ pub struct LaneSample {
     pub busy_us: u64,
     /// Of that, time held up by the receiver's window or by the send buffer. Microseconds.
     pub crowded_us: u64,
-    /// The round trip now (`tcpi_rtt`); 0 where it is not known. Microseconds.
+    /// The round trip now (`tcpi_rtt`). Microseconds; 0 if it is not known.
     pub rtt_us: u64,
-    /// Endpoints of this host that have bulk on the same path, this one among them, as far as that is known.
+    /// How many endpoints of this host, including this one, send bulk data on the same path, as far as known.
     pub sharers: u32,
 }
 
@@ -98,42 +104,44 @@ impl LaneSample {
 
 /// A trial of another number of lanes.
 #[derive(Clone, Copy, Debug)]
-struct Trial {
-    /// What was there before, and arrived then. Bytes/s.
+struct StreamsTrial {
+    /// Number of lanes before the trial.
     count: u32,
+    /// Rate before the trial. Bytes/s.
     rate: f64,
     /// Its first period, in which the lanes get up to speed, is over.
     settled: bool,
 }
 
-/// The number of lanes to one peer, and what it follows from.
+/// The number of lanes to one peer, and the measurements behind it.
 #[derive(Debug)]
 pub(crate) struct Streams {
     most: u32,
     count: u32,
     since: Option<Micros>,
-    /// All that was heard in this period.
+    /// Sum of the samples of this period.
     heard: LaneSample,
-    /// Packets of these that were sent into a queue.
+    /// Packets of this period that met a queue.
     queued: u64,
-    /// Endpoints of this host on the path, this one among them.
+    /// How many endpoints of this host, including this one, use the path.
     sharers: u32,
-    /// Bytes/s in the one before.
+    /// Rate of the period before. Bytes/s.
     last: f64,
-    trial: Option<Trial>,
-    /// Periods until the next change is tried, and after the next one that fails.
+    trial: Option<StreamsTrial>,
+    /// Periods until the next change may be tried.
     hold: u32,
+    /// What `hold` becomes when the next trial fails.
     next_hold: u32,
-    /// Periods until fewer may be tried.
+    /// Periods until fewer lanes may be tried.
     early: u32,
-    /// Lanes still come up for what waited at first.
+    /// The first lanes are still coming up.
     starting: bool,
-    /// New lanes that carry beside the others after the path was cut, and since when.
+    /// Lanes that carry beside the others after the path was cut, and since when.
     extra: u32,
     extra_since: Micros,
 }
 
-/// Why the number of lanes is another.
+// Reasons for a change, as the decision log says them.
 const LOSSES: &str = "packets are lost";
 const WINDOWS: &str = "windows or buffers hold lanes up";
 const FEWER: &str = "as much may arrive by fewer";
@@ -154,7 +162,7 @@ impl Streams {
             last: 0.0,
             trial: None,
             hold: 0,
-            early: HOLD_FIRST,
+            early: INITIAL_HOLD,
             next_hold: HOLD,
             starting: true,
             extra: 0,
@@ -162,15 +170,15 @@ impl Streams {
         }
     }
 
-    /// A further lane came up after the path was cut: for a while it carries beside the others.
+    /// A further lane came up after the path was cut. It carries beside the others for a while.
     pub(super) fn reinforce(&mut self, now: Micros) {
         self.extra += 1;
         self.extra_since = now;
     }
 
-    /// Whether what is heard says nothing, as lanes get up to speed again.
-    fn recovers(&mut self, now: Micros, rtt_us: Micros) -> bool {
-        if self.extra > 0 && now < self.extra_since + (RECOVERY_RTTS * rtt_us).max(RECOVERY_LEAST_US) {
+    /// Whether lanes are still getting up to speed after the path was cut, so that samples tell nothing.
+    fn check_recovery(&mut self, now: Micros, rtt_us: Micros) -> bool {
+        if self.extra > 0 && now < self.extra_since + (RECOVERY_RTTS * rtt_us).max(MIN_RECOVERY_US) {
             return true;
         }
         if std::mem::take(&mut self.extra) > 0 {
@@ -179,14 +187,15 @@ impl Streams {
         false
     }
 
-    /// How many lanes carry: of all but the one for small messages, this endpoint's part.
+    /// How many lanes carry data: one for small messages, and this endpoint's part of the others.
     pub(crate) fn count(&self) -> u32 {
         1 + self.count.saturating_sub(1).div_ceil(self.sharers) + self.extra
     }
 
-    /// So many bytes wait: whether there are to be more lanes at once.
+    /// Sets the first number of lanes, for `waiting` bytes that wait. Returns whether more lanes are needed now.
     pub(crate) fn start(&mut self, rtt_us: Micros, waiting: u64) -> bool {
-        let first = FIRST.iter().find(|(from, _)| rtt_us >= *from).map_or(SEVERAL, |(_, count)| *count);
+        let first =
+            INITIAL_LANES.iter().find(|(from, _)| rtt_us >= *from).map_or(SEVERAL, |(_, count)| *count);
         let worth = (waiting / WORTH).clamp(2, u64::from(first)) as u32;
         let count = worth.min(self.most);
         let before = self.count();
@@ -196,20 +205,24 @@ impl Streams {
         self.count() > before
     }
 
-    /// Takes note of what a lane has done since the last sample of it; at the end of a period, what
-    /// follows from that.
-    pub(crate) fn hear(&mut self, now: Micros, rtt_us: Micros, more: LaneSample) -> Option<&'static str> {
+    /// Takes in what a lane has done since its last sample. Returns the reason if that changes the number of lanes.
+    pub(crate) fn on_sample(
+        &mut self,
+        now: Micros,
+        rtt_us: Micros,
+        more: LaneSample,
+    ) -> Option<&'static str> {
         let before = self.count();
         let sharers = if rtt_us < DIVIDED_US { 1 } else { more.sharers.max(1) };
         if sharers != std::mem::replace(&mut self.sharers, sharers) {
-            // Another part of the path is no measure of what was tried.
+            // The endpoint's part of the path has changed, so the trial's rates cannot be compared.
             if let Some(trial) = self.trial.take() {
                 self.count = trial.count;
             }
             self.hold = self.hold.max(2);
             return (self.count() != before).then_some(SHARED);
         }
-        if self.recovers(now, rtt_us) {
+        if self.check_recovery(now, rtt_us) {
             return None;
         }
         let since = *self.since.get_or_insert(now);
@@ -218,15 +231,15 @@ impl Streams {
             self.queued += more.packets;
         }
         let took = now.saturating_sub(since);
-        if took < (PERIOD_RTTS * rtt_us).max(PERIOD_LEAST_US) {
+        if took < (PERIOD_RTTS * rtt_us).max(MIN_PERIOD_US) {
             return None;
         }
         let heard = std::mem::take(&mut self.heard);
-        let full = std::mem::take(&mut self.queued) as f64 > FULL * heard.packets as f64;
+        let full = std::mem::take(&mut self.queued) as f64 > FULL_SHARE * heard.packets as f64;
         self.since = Some(now);
         let carrying = self.count().saturating_sub(1).max(1);
-        if (heard.busy_us as f64) < BUSY * took as f64 * f64::from(carrying) {
-            // The program sends too little to tell; what was tried is tried again some time.
+        if (heard.busy_us as f64) < BUSY_SHARE * took as f64 * f64::from(carrying) {
+            // The program sends too little to tell. End the trial without a result.
             if let Some(trial) = self.trial.take() {
                 self.count = trial.count;
             }
@@ -245,11 +258,11 @@ impl Streams {
             }
             return self.conclude(rate);
         }
-        if rate > self.last * MORE && self.starting {
-            return None; // lanes still get up to speed
+        if rate > self.last * MORE_RATIO && self.starting {
+            return None; // The lanes are still getting up to speed.
         }
         self.starting = false;
-        if rate < self.last * OTHER {
+        if rate < self.last * OTHER_PATH_RATIO {
             (self.hold, self.next_hold) = (0, HOLD);
         }
         self.hold = self.hold.saturating_sub(1);
@@ -257,8 +270,8 @@ impl Streams {
         if self.hold > 0 {
             return None;
         }
-        let lossy = heard.resent as f64 > LOSSY * heard.packets as f64;
-        let crowded = heard.crowded_us as f64 > CROWDED * heard.busy_us as f64;
+        let lossy = heard.resent as f64 > LOSSY_SHARE * heard.packets as f64;
+        let crowded = heard.crowded_us as f64 > LIMITED_SHARE * heard.busy_us as f64;
         let (count, why) = if full && lossy {
             (self.count - self.count / 3, QUEUE)
         } else if full && self.early > 0 {
@@ -270,32 +283,32 @@ impl Streams {
         } else {
             return None;
         };
-        let count = count.clamp(LEAST.min(self.most), self.most);
+        let count = count.clamp(MIN_LANES.min(self.most), self.most);
         if count == self.count {
             return None;
         }
-        self.trial = Some(Trial { count: self.count, rate, settled: false });
+        self.trial = Some(StreamsTrial { count: self.count, rate, settled: false });
         self.count = count;
         Some(why)
     }
 
-    /// The end of a trial.
+    /// Ends a trial: keeps the new number of lanes, or goes back to the one before.
     fn conclude(&mut self, rate: f64) -> Option<&'static str> {
         let trial = self.trial.take()?;
         let (grown, ratio) = (self.count > trial.count, rate / trial.rate.max(1.0));
-        if ratio >= if grown { MORE } else { NO_LESS } {
+        if ratio >= if grown { MORE_RATIO } else { NO_LESS_RATIO } {
             self.next_hold = HOLD;
             return None;
         }
         self.count = trial.count;
         self.hold = self.next_hold;
-        self.next_hold = (2 * self.next_hold).min(HOLD_MOST);
+        self.next_hold = (2 * self.next_hold).min(MAX_HOLD);
         Some(if grown { IN_VAIN } else { MISSED })
     }
 }
 
 impl Engine {
-    /// The shell has asked the kernel about a lane by TCP.
+    /// Takes in the kernel's counts for a TCP lane.
     pub fn lane_sample(&mut self, now: Micros, lane: LaneId, sample: LaneSample) {
         self.clock = self.clock.max(now);
         let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return };
@@ -308,7 +321,7 @@ impl Engine {
         let rtt_us = connection.rtt_us.unwrap_or(0);
         let more = sample.since(before);
         let before = streams.count();
-        let Some(why) = streams.hear(now, rtt_us, more) else { return };
+        let Some(why) = streams.on_sample(now, rtt_us, more) else { return };
         let count = streams.count();
         if count > before {
             self.counters.streams_added += u64::from(count - before);
@@ -319,17 +332,17 @@ impl Engine {
         self.spread(peer);
     }
 
-    /// How many lanes there are to be to a peer that is far and has bulk to take.
+    /// How many lanes there should be to a far peer that bulk data waits for.
     pub(super) fn lanes_wanted(&mut self, peer: PeerId) -> u32 {
-        let routed = self.is_routed(&self.peers[peer.0 as usize].address) || self.has_ways(peer);
+        let routed = self.is_routed(&self.peers[peer.0 as usize].address) || self.has_rails(peer);
         let streams = self.config.streams;
-        if routed || self.lanes.len() > LANES_MANY {
+        if routed || self.lanes.len() > MANY_LANES {
             return streams.min(SEVERAL);
         }
         let waiting = self.waiting_bytes(peer);
         let connection = self.connection(peer);
         let rtt_us = connection.rtt_us.unwrap_or(0);
-        connection.late.get_or_insert_default();
+        connection.stragglers.get_or_insert_default();
         let known = connection.streams.get_or_insert_with(|| Box::new(Streams::new(streams)));
         let more = known.start(rtt_us, waiting);
         let count = known.count();
@@ -339,7 +352,7 @@ impl Engine {
         count
     }
 
-    /// How much waits to be sent to a peer, as far as the first of it tells. Bytes.
+    /// How much waits to be sent to a peer, estimated from the first 64 operations of each queue. Bytes.
     fn waiting_bytes(&self, peer: PeerId) -> u64 {
         let Some(connection) = &self.peers[peer.0 as usize].connection else { return 0 };
         let traffic = &connection.traffic;
@@ -353,8 +366,8 @@ impl Engine {
 mod tests {
     use super::*;
 
-    /// Feeds periods of samples of a path, of which `rate` tells what arrives by how many lanes, in Mb/s,
-    /// and the rest how many packets of a thousand are lost, and in what share lanes are held up.
+    /// Feeds periods of samples. `rate` gives the path's rate for a number of lanes (Mb/s), `lost` the packets lost of
+    /// a thousand, `crowded` the share of time in which lanes are held up.
     fn run(
         streams: &mut Streams,
         from: Micros,
@@ -378,7 +391,7 @@ mod tests {
                     rtt_us: RTT_US,
                     sharers: 1,
                 };
-                streams.hear(now, RTT_US, sample);
+                streams.on_sample(now, RTT_US, sample);
             }
         }
         now
@@ -427,7 +440,7 @@ mod tests {
                 busy_us: 1_000,
                 ..LaneSample::default()
             };
-            assert_eq!(streams.hear(40_000 * at, 100_000, sample), None);
+            assert_eq!(streams.on_sample(40_000 * at, 100_000, sample), None);
         }
         assert_eq!(streams.count(), 4);
     }
@@ -443,19 +456,19 @@ mod tests {
 
     #[test]
     fn endpoints_that_share_a_long_path_divide_what_it_needs() {
-        let hear = |streams: &mut Streams, rtt_us, sharers| {
-            let told = streams.hear(0, rtt_us, LaneSample { sharers, ..LaneSample::default() });
+        let on_sample = |streams: &mut Streams, rtt_us, sharers| {
+            let told = streams.on_sample(0, rtt_us, LaneSample { sharers, ..LaneSample::default() });
             (streams.count(), told)
         };
         let mut streams = started(32, 100_000, 1 << 30);
-        let mut at_100 = |sharers| hear(&mut streams, 100_000, sharers);
+        let mut at_100 = |sharers| on_sample(&mut streams, 100_000, sharers);
         assert_eq!((at_100(1), at_100(4)), ((4, None), (2, Some(SHARED))));
         assert_eq!((at_100(16), at_100(2)), ((2, None), (3, Some(SHARED))));
         assert_eq!((at_100(0), at_100(1)), ((4, Some(SHARED)), (4, None)));
         let mut streams = started(32, 366_000, 1 << 30);
-        assert_eq!(hear(&mut streams, 366_000, 4).0, 9);
+        assert_eq!(on_sample(&mut streams, 366_000, 4).0, 9);
         let mut streams = started(32, 24_000, 1 << 30);
-        assert_eq!(hear(&mut streams, 24_000, 4), (4, None));
+        assert_eq!(on_sample(&mut streams, 24_000, 4), (4, None));
     }
 
     #[test]
@@ -471,10 +484,10 @@ mod tests {
                 ..LaneSample::default()
             };
             for _ in 0..streams.count() {
-                streams.hear(40_000 * i, 24_000, sample);
+                streams.on_sample(40_000 * i, 24_000, sample);
             }
             assert!(streams.count() <= 4, "{} lanes", streams.count());
         }
-        assert_eq!(streams.count(), LEAST, "as much arrives by fewer");
+        assert_eq!(streams.count(), MIN_LANES, "as much arrives by fewer");
     }
 }

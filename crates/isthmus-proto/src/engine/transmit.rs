@@ -1,4 +1,4 @@
-//! What goes out: which frame a lane carries next, and how it is made.
+//! Outgoing frames: which frame a lane carries next, and how it is made.
 
 use std::net::SocketAddr;
 
@@ -10,32 +10,31 @@ use super::greeting::greeting_of;
 use super::state::{Connection, Flight, Kind, LaneState, Load};
 use super::streams::SEVERAL;
 use super::{Action, Engine, LaneId};
-use crate::memory::{Memory, Place};
+use crate::memory::{BufferRef, Memory};
 use crate::{Fence, Level, PeerId};
 
-/// Payloads up to this are copied: the operation ends at once and the frame is kept for
-/// sending again. Bytes.
+/// Longest payload that is copied. Bytes. The frame is kept for retransmission, so the operation can end at once.
 const COPY_MAX: u64 = 8 << 10;
-/// Longest fragment where one lane carries all. Bytes.
+/// Longest fragment if one lane carries all. Bytes.
 const FRAGMENT_ALONE: u64 = 1 << 20;
-/// Longest fragment where several lanes share the load. Bytes.
+/// Longest fragment if several lanes share the load. Bytes.
 const FRAGMENT_SHARED: u64 = 128 << 10;
-/// The same where more than so many do, and then a batch is full with one: what a slow lane was given
-/// waits there while others run on.
+/// Longest fragment, and batch, if more than [`MANY_LANES`] lanes share the load. Bytes. Small, since what a slow lane
+/// was given waits there while others run on.
 const FRAGMENT_MANY: u64 = 64 << 10;
-const LANES_MANY: usize = 8;
-/// Longest fragment on the first of several lanes, which is kept free for small messages.
+/// Number of lanes from which they are many. Count.
+const MANY_LANES: usize = 8;
+/// Longest fragment on the express lane, which is kept free for small messages (`is_express`). Bytes.
 pub(super) const FRAGMENT_EXPRESS: u64 = 16 << 10;
-/// Most requests (reads, writes, atomics) to a peer that it has not answered.
+/// Most unanswered requests (reads, writes, atomics) to a peer. Count; it bounds the peer's records of them.
 pub(super) const REQUESTS_MAX: u32 = 1 << 16;
-/// Most operands of the atomics among them: the peer keeps those that overtake a message.
-/// Bytes.
+/// Most operands of unanswered atomics. Bytes. The peer keeps the operands of atomics that overtake a message.
 pub(super) const OPERANDS_MAX: u64 = 16 << 20;
-/// Bytes after which a batch is full.
+/// A batch is full from this size on. Bytes.
 const BATCH_BYTES: u64 = 256 << 10;
-/// Segments after which a batch is full.
+/// A batch is full from this many segments on. Count; each becomes an entry of `writev`'s list.
 const BATCH_SEGMENTS: usize = 32;
-/// Messages that wait, of which one that is long means that there is bulk.
+/// How many waiting messages are searched for a long one, to see whether there is bulk data. Count.
 const AHEAD: usize = 4;
 
 /// A piece of a [`Batch`].
@@ -51,28 +50,28 @@ pub enum Segment {
     /// Bytes lent by the program.
     Lent {
         /// The buffer.
-        place: Place,
-        /// Where in it.
+        place: BufferRef,
+        /// Offset in the buffer. Bytes.
         offset: u64,
         /// How many bytes.
         len: u64,
     },
 }
 
-/// What a lane is to write next, in order.
+/// The bytes that a lane writes next.
 #[derive(Debug, Default)]
 pub struct Batch {
     /// Headers and copied payload.
     pub bytes: Vec<u8>,
-    /// What to write.
+    /// The bytes to write, in order.
     pub segments: Vec<Segment>,
-    /// All that follows this batch, and the peer's greeting, is sealed with keys that come from this.
+    /// If set, everything after this batch, and after the peer's greeting, is sealed with keys that come from it.
     pub secret: Option<Secret>,
     lent: u64,
 }
 
 impl Batch {
-    /// Makes it empty; its memory is kept.
+    /// Empties it, and keeps its memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.segments.clear();
@@ -89,7 +88,7 @@ impl Batch {
         self.bytes.len() as u64 + self.lent >= bytes || self.segments.len() >= BATCH_SEGMENTS
     }
 
-    /// Notes that everything from `start` on was appended to `bytes`.
+    /// Makes a segment of the bytes that were appended from `start` on.
     fn close_bytes(&mut self, start: usize) {
         let end = self.bytes.len();
         match self.segments.last_mut() {
@@ -112,7 +111,7 @@ impl Batch {
 }
 
 impl Engine {
-    /// The next lane that may have something to write and is not in the middle of writing.
+    /// The next lane that may have something to write and is not writing already.
     pub fn next_ready(&mut self) -> Option<LaneId> {
         while let Some(lane) = self.ready.pop_front() {
             let Some(record) = self.lanes.get_mut(lane.0 as usize) else { continue };
@@ -124,12 +123,11 @@ impl Engine {
         None
     }
 
-    /// Fills `batch` (empty when called) with what the lane is to write; the shell then
-    /// calls [`Engine::written`] when all of it is written, or
-    /// [`Engine::borrowed`]. False if there is nothing.
+    /// Fills `batch`, which must be empty, with what the lane writes next. When the shell has written all of it, it
+    /// calls [`Engine::written`] or [`Engine::borrowed`]. False if there is nothing.
     pub fn transmit(&mut self, lane: LaneId, batch: &mut Batch, mem: &mut dyn Memory) -> bool {
         let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return false };
-        // Taken whole: a lane that is up keeps no room for its greeting.
+        // Take the whole queue, so that an open lane keeps no memory for its greeting.
         let mut control = std::mem::take(&mut record.control);
         while batch.secret.is_none()
             && let Some(frame) = control.pop_front()
@@ -138,7 +136,7 @@ impl Engine {
             if let Some(greeting) = greeting_of(&frame, record.greeting.as_deref()) {
                 batch.push_bytes(&greeting.proof);
                 batch.secret = greeting.secret;
-                // That of a lane that we dial checks the answer.
+                // If we dialled the lane, the record is still needed to check the answer.
                 record.greeting.take_if(|_| !record.dialled);
             }
         }
@@ -149,14 +147,14 @@ impl Engine {
             let ours = connection.lanes[..connection.carriers()].contains(&lane);
             let owed = connection.ack_owed;
             let mut frames = 0;
-            let most = if connection.carriers() > LANES_MANY { FRAGMENT_MANY } else { BATCH_BYTES };
+            let most = if connection.carriers() > MANY_LANES { FRAGMENT_MANY } else { BATCH_BYTES };
             while ours && !batch.is_full(most) && self.next_frame(peer, lane, batch, mem) {
                 frames += 1;
             }
             self.spread(peer);
             if frames > 0 {
-                self.watch(peer);
-                self.attend(peer);
+                self.schedule_silence_check(peer);
+                self.schedule_straggler_check(peer);
             }
             let alone = frames == 1 && owed && !self.connection(peer).ack_owed;
             self.counters.acks_alone += u64::from(alone);
@@ -177,16 +175,16 @@ impl Engine {
         }
     }
 
-    /// There is something to send to this peer.
+    /// Makes the lanes to this peer ready, or dials one: there is something to send.
     pub(super) fn kick(&mut self, peer: PeerId) {
         let parted = self.parted;
         let connection = self.connection(peer);
         if connection.trouble.failed.is_some() || parted {
             return;
         }
-        // Where several have stopped, what is to be acknowledged goes by one that has not.
+        // Some lanes may have stopped. The one that brought something last goes first, for acknowledgements.
         let carriers = connection.carriers();
-        if let Some(recent) = connection.late.as_ref().and_then(|late| late.recent)
+        if let Some(recent) = connection.stragglers.as_ref().and_then(|stragglers| stragglers.recent)
             && connection.lanes[..carriers].contains(&recent)
         {
             self.make_ready(recent);
@@ -201,29 +199,29 @@ impl Engine {
         }
     }
 
-    /// The last lane to this peer by this way that uses all of it: the one that carries bulk there.
-    pub(super) fn filling(&self, peer: PeerId, way: usize) -> Option<LaneId> {
+    /// The last lane on this rail that fills its path: the one that carries the rail's bulk data.
+    pub(super) fn filling(&self, peer: PeerId, rail: usize) -> Option<LaneId> {
         let fills = |lane: &&LaneId| {
-            self.lanes.get(lane.0 as usize).is_some_and(|lane| lane.fills_path && lane.way == way)
+            self.lanes.get(lane.0 as usize).is_some_and(|lane| lane.fills_path && lane.rail == rail)
         };
         self.peers[peer.0 as usize].lanes().iter().rfind(fills).copied()
     }
 
-    /// Whether any lane to this peer uses all of its path, whichever way.
+    /// Whether any lane to this peer fills its path, on any rail.
     fn any_fills(&self, peer: PeerId) -> bool {
         let fills = |lane: &LaneId| self.lanes.get(lane.0 as usize).is_some_and(|lane| lane.fills_path);
         self.peers[peer.0 as usize].lanes().iter().any(fills)
     }
 
-    /// Whether there is more to send than small messages: the rest of what was begun, or a long
-    /// message that is among the next: those that come with a small one each are bulk too.
+    /// Whether there is bulk data to send: the rest of a message that was begun, or a long message among the next
+    /// [`AHEAD`]. Looking ahead finds long messages that are sent with a small one each.
     pub(super) fn has_bulk(&self, peer: PeerId) -> bool {
         let Some(connection) = &self.peers[peer.0 as usize].connection else { return false };
         let is_long = |index: &usize| self.operations.get(*index).is_some_and(|next| next.limit > COPY_MAX);
         !connection.traffic.bulk.is_empty() || connection.traffic.fresh.iter().take(AHEAD).any(is_long)
     }
 
-    /// Asks for more lanes where the peer is far and there is bulk for them.
+    /// Dials more lanes if the peer is far and there is bulk data for them.
     pub(super) fn spread(&mut self, peer: PeerId) {
         if !self.has_bulk(peer) {
             return;
@@ -232,16 +230,16 @@ impl Engine {
         if !connection.is_far() || connection.trouble.spread_at.is_some() {
             return;
         }
-        let fills = self.has_ways(peer) || self.any_fills(peer);
+        let fills = self.has_rails(peer) || self.any_fills(peer);
         if fills {
-            // What uses all of its path needs no help, and its lanes are not counted.
+            // A lane that fills its path needs no help, so the number of lanes is not measured.
             let connection = self.connection(peer);
-            (connection.streams, connection.late) = (None, None);
+            (connection.streams, connection.stragglers) = (None, None);
         }
         let streams = if fills { self.config.streams.min(SEVERAL) } else { self.lanes_wanted(peer) };
         let connection = self.connection(peer);
         let lanes = connection.lanes.len() as u32 + connection.dialing;
-        if self.has_ways(peer) {
+        if self.has_rails(peer) {
             while self.wants_lane(peer) {
                 self.dial(peer);
             }
@@ -254,25 +252,25 @@ impl Engine {
 
     pub(super) fn dial(&mut self, peer: PeerId) {
         let address = self.peers[peer.0 as usize].address;
-        let (locator, router, way) = match self.way_to(peer, &address) {
+        let (locator, router, rail) = match self.router_for(peer, &address) {
             Some((locator, router)) => (locator, Some(router), 0),
             None => {
-                let (locator, way) = self.next_way(peer);
-                (locator, None, way)
+                let (locator, rail) = self.next_rail(peer);
+                (locator, None, rail)
             }
         };
-        self.dial_to(peer, locator, router, way);
+        self.dial_to(peer, locator, router, rail);
     }
 
-    /// Asks for a lane to this locator, by a router or a way.
+    /// Asks the shell to dial a lane to this locator, of a router or on a rail.
     pub(super) fn dial_to(
         &mut self,
         peer: PeerId,
         locator: SocketAddr,
         router: Option<usize>,
-        way: usize,
+        rail: usize,
     ) -> LaneId {
-        let record = super::Lane { router, way, ..super::Lane::new(LaneState::Dialing, Some(peer)) };
+        let record = super::Lane { router, rail, ..super::Lane::new(LaneState::Dialing, Some(peer)) };
         let lane = LaneId(self.lanes.insert(record) as u32);
         self.connection(peer).dialing += 1;
         let address = self.peers[peer.0 as usize].address;
@@ -281,8 +279,8 @@ impl Engine {
         lane
     }
 
-    /// Appends one frame. The order of precedence: acknowledgement, what was lost, short
-    /// answers, new messages' headers, bulk.
+    /// Appends the next frame. The order is: acknowledgement, lost fragments, short answers, answers to reads and
+    /// atomics, headers of new operations, stragglers, bulk data.
     fn next_frame(&mut self, peer: PeerId, lane: LaneId, batch: &mut Batch, mem: &mut dyn Memory) -> bool {
         let connection = self.connection(peer);
         if connection.ack_due || (connection.ack_owed && connection.has_output()) {
@@ -305,24 +303,24 @@ impl Engine {
             return true;
         }
         if let Some(&operation) = connection.traffic.fresh.front()
-            && self.may_begin(peer, operation)
-            && !self.waits_for_credit(peer, operation)
+            && self.try_pass_fence(peer, operation)
+            && !self.wait_for_credit(peer, operation)
         {
             self.connection(peer).traffic.fresh.pop_front();
             self.begin_operation(peer, lane, operation, batch, mem);
             return true;
         }
         let bulk = !self.connection(peer).traffic.bulk.is_empty();
-        if let Some(seq) = self.late_fragment(peer, lane, bulk) {
+        if let Some(seq) = self.find_straggler(peer, lane, bulk) {
             self.put_again(peer, lane, seq, batch, mem);
             return true;
         }
         self.put_bulk(peer, lane, batch, mem)
     }
 
-    /// Whether the first operation in line may start: not while it waits at a fence, nor
-    /// while the peer has more requests to answer than it should keep.
-    pub(super) fn may_begin(&mut self, peer: PeerId, index: usize) -> bool {
+    /// Whether the first operation in line may start. It may not while it waits at a fence, or while the peer has too
+    /// many requests to answer.
+    pub(super) fn try_pass_fence(&mut self, peer: PeerId, index: usize) -> bool {
         let operation = &self.operations[index];
         let (fence, request, operands) =
             (operation.options.fence, operation.is_request(), operation.operands());
@@ -359,7 +357,7 @@ impl Engine {
         (flight.lane, flight.sent_at) = (lane, sent_at);
         match &flight.load {
             Load::Kept { bytes, .. } => batch.push_bytes(bytes),
-            Load::Few(few) => {
+            Load::Inline(few) => {
                 batch.push_bytes(&few.message(seq).to_bytes());
                 batch.push_bytes(few.payload());
             }
@@ -442,7 +440,7 @@ impl Engine {
         self.put_piece(lane, index, seq, 0, len, batch, mem);
     }
 
-    /// Sends a whole small operation in a frame that is kept.
+    /// Sends a whole small operation in a frame that is kept for retransmission.
     fn put_kept(
         &mut self,
         peer: PeerId,
@@ -477,7 +475,7 @@ impl Engine {
         }
     }
 
-    /// Sends the next fragment of the message that has waited longest.
+    /// Sends the next fragment of the first operation with bulk data.
     fn put_bulk(&mut self, peer: PeerId, lane: LaneId, batch: &mut Batch, mem: &mut dyn Memory) -> bool {
         let (longest, sent_at) = (self.fragment_max(peer, lane), self.clock);
         let connection = self.connection(peer);
@@ -543,43 +541,45 @@ impl Engine {
         match self.connection(peer).carriers() {
             0 | 1 => FRAGMENT_ALONE,
             _ if self.is_express(peer, lane) => FRAGMENT_EXPRESS,
-            lanes if lanes > LANES_MANY => FRAGMENT_MANY,
+            lanes if lanes > MANY_LANES => FRAGMENT_MANY,
             _ => FRAGMENT_SHARED,
         }
     }
 
-    /// Whether the lane is kept free for small messages: the first of several; by several ways, the
-    /// first of those that have company on their way. Where lanes use all of a way, such as two that
-    /// both ends have dialled at once, or one that a lossy path was given, the last of them carries
-    /// its bulk: more would only compete. One that rests is kept free if others carry, whichever comes first.
+    /// Whether the lane is the express lane, kept free for small messages:
+    ///
+    /// - Of several lanes it is the first; over several rails, the first that is not alone on its rail.
+    /// - If lanes fill a rail, the last of them carries the rail's bulk data and all others there are express: more
+    ///   would only compete. This happens if both ends dialled at once, or if a lossy path was given a UDP lane.
+    /// - A resting lane is express if another lane carries bulk data.
     fn is_express(&self, peer: PeerId, lane: LaneId) -> bool {
-        let way_of = |lane: &LaneId| self.lanes.get(lane.0 as usize).map(|lane| lane.way);
+        let rail_of = |lane: &LaneId| self.lanes.get(lane.0 as usize).map(|lane| lane.rail);
         let rests = |lane: &LaneId| self.lanes.get(lane.0 as usize).is_some_and(|lane| lane.rests);
         let lanes = self.peers[peer.0 as usize].lanes();
         let carrying = self.peers[peer.0 as usize].connection.as_ref().map_or(0, |known| known.carriers());
-        let Some(own) = way_of(&lane) else { return false };
+        let Some(own) = rail_of(&lane) else { return false };
         if rests(&lane) {
             return lanes[..carrying].iter().any(|other| !rests(other) && !self.is_express(peer, *other));
         }
         if let Some(filling) = self.filling(peer, own) {
             return filling != lane;
         }
-        if lanes[..carrying].iter().any(|other| rests(other) && way_of(other) == Some(own)) {
+        if lanes[..carrying].iter().any(|other| rests(other) && rail_of(other) == Some(own)) {
             return false;
         }
         let has_company =
-            |lane: &&LaneId| lanes.iter().filter(|other| way_of(other) == way_of(lane)).count() > 1;
+            |lane: &&LaneId| lanes.iter().filter(|other| rail_of(other) == rail_of(lane)).count() > 1;
         lanes.iter().find(has_company) == Some(&lane)
     }
 }
 
-/// The frame of an operation's first fragment, or of any fragment of a write or reply.
-/// Length of the next piece of `left` bytes. A little more than fits goes along: as a piece of its own it would
-/// wait behind the beginnings of all messages that were posted since, and those messages end together.
+/// Length of the next piece of `left` bytes. If up to an eighth more than `longest` is left, it goes along. As a piece
+/// of its own it would wait behind the first fragments of all messages that were posted since.
 fn piece_len(left: u64, longest: u64) -> u32 {
     if left <= longest + longest / 8 { left as u32 } else { longest as u32 }
 }
 
+/// The frame of an operation's first fragment, or of any fragment of a write or reply.
 fn first_frame(operation: &super::Operation, seq: u64, offset: u64, len: u32) -> Frame {
     let token = operation.token();
     match operation.kind {
@@ -631,7 +631,7 @@ fn first_frame(operation: &super::Operation, seq: u64, offset: u64, len: u32) ->
     }
 }
 
-/// Nobody waits to hear that a message has arrived which was complete when it was sent.
+/// The flag that says that nobody awaits the acknowledgement, as the message is complete when it is sent.
 fn laziness(operation: &super::Operation) -> u8 {
     let kept = operation.eager == operation.total && operation.total <= COPY_MAX;
     if kept && operation.options.level != Level::Delivery { frame::flags::LAZY } else { 0 }

@@ -1,7 +1,7 @@
 //! Memory that knows who may touch it: every buffer is lent at most once, released
 //! exactly once, and neither read nor written by the engine after that.
 
-use isthmus_proto::{Access, Memory, Place, RemoteRange};
+use isthmus_proto::{Access, BufferRef, Memory, RemoteRange};
 use isthmus_wire::frame::Status;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,16 +44,16 @@ impl Arena {
     }
 
     /// Lends a buffer to read from, as one piece or by way of a list.
-    pub(crate) fn lend(&mut self, bytes: Vec<u8>, writable: bool, listed: bool) -> Place {
+    pub(crate) fn lend(&mut self, bytes: Vec<u8>, writable: bool, listed: bool) -> BufferRef {
         let index = self.add(bytes, State::Lent, writable) as u64;
         if listed {
-            Place { token: 0, list: index as u32 + 1 }
+            BufferRef { token: 0, list: index as u32 + 1 }
         } else {
-            Place { token: (index + 1) << 32, list: 0 }
+            BufferRef { token: (index + 1) << 32, list: 0 }
         }
     }
 
-    fn at(&self, place: Place) -> (usize, usize) {
+    fn at(&self, place: BufferRef) -> (usize, usize) {
         match place.list {
             0 if place.token == 0 => (usize::MAX, 0),
             0 => ((place.token >> 32) as usize - 1, place.token as u32 as usize),
@@ -62,7 +62,7 @@ impl Arena {
     }
 
     /// A buffer whose operation is over.
-    pub(crate) fn reclaim(&mut self, place: Place) -> Vec<u8> {
+    pub(crate) fn reclaim(&mut self, place: BufferRef) -> Vec<u8> {
         let (index, _) = self.at(place);
         let buffer = &mut self.buffers[index];
         assert_eq!(buffer.state, State::Released, "reported as complete but not released");
@@ -70,7 +70,7 @@ impl Arena {
     }
 
     /// What a buffer that is still lent holds.
-    pub(crate) fn peek(&self, place: Place) -> &[u8] {
+    pub(crate) fn peek(&self, place: BufferRef) -> &[u8] {
         &self.buffers[self.at(place).0].bytes
     }
 
@@ -81,7 +81,7 @@ impl Arena {
 }
 
 impl Memory for Arena {
-    fn store(&mut self, at: Place, offset: u64, bytes: &[u8]) {
+    fn store(&mut self, at: BufferRef, offset: u64, bytes: &[u8]) {
         let (index, start) = self.at(at);
         if bytes.is_empty() && index == usize::MAX {
             return;
@@ -93,7 +93,7 @@ impl Memory for Arena {
         buffer.bytes[start..start + bytes.len()].copy_from_slice(bytes);
     }
 
-    fn load(&self, at: Place, offset: u64, len: usize, out: &mut Vec<u8>) {
+    fn load(&self, at: BufferRef, offset: u64, len: usize, out: &mut Vec<u8>) {
         let (index, start) = self.at(at);
         if len == 0 && index == usize::MAX {
             return;
@@ -104,7 +104,7 @@ impl Memory for Arena {
         out.extend_from_slice(&buffer.bytes[start..start + len]);
     }
 
-    fn locate(&self, range: RemoteRange, _: Access) -> Result<Place, Status> {
+    fn locate(&self, range: RemoteRange, _: Access) -> Result<BufferRef, Status> {
         let index = range.key.checked_sub(KEY).ok_or(Status::Key)?;
         let region = self.buffers.get(usize::try_from(index).map_err(|_| Status::Key)?).ok_or(Status::Key)?;
         if region.state != State::Region {
@@ -114,10 +114,10 @@ impl Memory for Arena {
         if end > region.bytes.len() as u64 {
             return Err(Status::Bounds);
         }
-        Ok(Place { token: ((index + 1) << 32) + range.addr, list: 0 })
+        Ok(BufferRef { token: ((index + 1) << 32) + range.addr, list: 0 })
     }
 
-    fn release(&mut self, at: Place) {
+    fn release(&mut self, at: BufferRef) {
         let (index, _) = self.at(at);
         let buffer = &mut self.buffers[index];
         assert_eq!(buffer.state, State::Lent, "released what was not lent");

@@ -157,11 +157,11 @@ fn who_takes_proved_lanes_only_refuses_others_and_holds_peers_to_their_certifica
     let refused = greeted(&|_, _| {}).expect("no fault");
     let plain = frame::RefuseReason::Plain as u8;
     assert!(matches!(refused[..], [Frame::Refuse(refuse)] if refuse.reason == plain), "{refused:?}");
-    let named = greeted(&|engine, lane| engine.lane_is_of(lane, address(1).as_id)).expect("no fault");
+    let named = greeted(&|engine, lane| engine.set_lane_as(lane, address(1).as_id)).expect("no fault");
     assert!(matches!(named[0], Frame::Welcome(_)), "{named:?}");
-    let routed = greeted(&|engine, lane| engine.lane_is_trusted(lane)).expect("no fault");
+    let routed = greeted(&|engine, lane| engine.trust_lane(lane)).expect("no fault");
     assert!(matches!(routed[0], Frame::Welcome(_)), "{routed:?}");
-    assert!(greeted(&|engine, lane| engine.lane_is_of(lane, AsId(9))).is_err());
+    assert!(greeted(&|engine, lane| engine.set_lane_as(lane, AsId(9))).is_err());
 }
 
 #[test]
@@ -484,7 +484,7 @@ fn nobody_has_an_endpoint_connect_to_a_third_host() {
         let mut victim = Victim::new();
         let lane = victim.engine.lane_accepted();
         let seen: std::net::IpAddr = [10, 7, 7, 7].into();
-        victim.engine.lane_is_from(lane, seen);
+        victim.engine.set_lane_origin(lane, seen);
         victim.say(lane, frame::Hello { source: claimed, ..hello(1 << 20) }, &[]).unwrap();
         let read = frame::Read { connection: 0, seq: 1, key: KEY, addr: 0, len: 1000, token: 5 };
         victim.say(lane, read, &[]).unwrap();

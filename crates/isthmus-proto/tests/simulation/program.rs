@@ -5,8 +5,9 @@ mod oracle;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use isthmus_proto::{
-    AtomicKind, AtomicOp, AtomicRequest, AtomicType, Channel, Fence, Level, OpError, Options, PeekAction,
-    PeekRequest, PeerId, Place, RecvRequest, RemoteRange, RmaRequest, SendRequest, ServiceLevel, Transfer,
+    AtomicKind, AtomicOp, AtomicRequest, AtomicType, BufferRef, Channel, Fence, Level, OpError, Options,
+    PeekAction, PeekRequest, PeerId, RecvRequest, RemoteRange, RmaRequest, SendRequest, ServiceLevel,
+    Transfer,
 };
 use isthmus_wire::frame::Status;
 
@@ -59,7 +60,7 @@ struct Getter {
     channel: Channel,
     class: Option<u64>,
     room: u64,
-    place: Place,
+    place: BufferRef,
     multi: bool,
     /// A look, claim or discard takes what it takes at once.
     peek: Option<PeekAction>,
@@ -95,7 +96,7 @@ struct Op {
     /// Number among all operations of this node to this peer.
     number: u64,
     kind: Kind,
-    place: Option<Place>,
+    place: Option<BufferRef>,
     fence: Fence,
 }
 
@@ -176,7 +177,7 @@ impl Program {
         self.world.nodes.len()
     }
 
-    fn enter(&mut self, node: usize, peer: usize, kind: Kind, place: Option<Place>, fence: Fence) -> u64 {
+    fn enter(&mut self, node: usize, peer: usize, kind: Kind, place: Option<BufferRef>, fence: Fence) -> u64 {
         let number = self.next;
         self.next += 1;
         self.ops.insert(number, Op { node, peer, number, kind, place, fence });
@@ -289,7 +290,7 @@ impl Program {
         channel: Channel,
         class: Option<u64>,
         room: u64,
-        place: Place,
+        place: BufferRef,
         peek: Option<PeekAction>,
     ) -> usize {
         let getter = Getter {
@@ -335,7 +336,7 @@ impl Program {
             return false;
         }
         let id = found.tag >> 8;
-        let getter = self.getter(node, source, Channel::Tagged, class, 0, Place::default(), Some(action));
+        let getter = self.getter(node, source, Channel::Tagged, class, 0, BufferRef::default(), Some(action));
         self.getters[getter].over = true;
         let msg = &self.msgs[id as usize];
         assert!(self.getters[getter].fits(msg), "peeked at a message that was not asked for");
@@ -518,7 +519,8 @@ impl Program {
         let peer = self.world.peer(node, to);
         let fetches = kind != AtomicKind::Update;
         let Node { mem, .. } = &mut self.world.nodes[node];
-        let place = if fetches { mem.lend(vec![0xEE; len as usize], true, false) } else { Place::default() };
+        let place =
+            if fetches { mem.lend(vec![0xEE; len as usize], true, false) } else { BufferRef::default() };
         let context = self.enter(node, to, Kind::Atomic { expected }, fetches.then_some(place), fence);
         let request = AtomicRequest {
             peer,

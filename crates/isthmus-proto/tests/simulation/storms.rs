@@ -7,7 +7,7 @@ use isthmus_wire::frame::Status;
 
 use crate::program::{CELLS, How, Program, SLOT, SLOTS};
 use crate::rng::Rng;
-use crate::world::{Net, WAYS, World, locator};
+use crate::world::{Net, RAILS, World, locator};
 
 /// What a storm is made of.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ struct Storm {
     /// Routers between all processes, which die, hang and come back. 0: none.
     routers: u64,
     /// Ways between all processes, which are cut and mended. 0: one that is not.
-    ways: u64,
+    rails: u64,
 }
 
 impl Default for Storm {
@@ -35,7 +35,7 @@ impl Default for Storm {
             rma: 0,
             mortal: false,
             routers: 0,
-            ways: 0,
+            rails: 0,
         }
     }
 }
@@ -88,14 +88,14 @@ fn run(seed: u64, storm: &Storm) {
     let credit = 1 << rng.within((16, 22));
     let streams = rng.within((1, 4)) as u32;
     let routers = rng.below(storm.routers + 1).max(storm.routers.min(1)) as usize;
-    let ways: Vec<usize> = (0..nodes).map(|_| rng.below(storm.ways + 1).max(1) as usize).collect();
+    let rails: Vec<usize> = (0..nodes).map(|_| rng.below(storm.rails + 1).max(1) as usize).collect();
     let world = World::routed(seed + 1, nodes, routers, net, |config| Config {
         credit,
         credit_grows: seed.is_multiple_of(2),
         credit_total: 1 << (20 + seed % 11),
         streams,
         transfers: Transfer::ALL[seed as usize % Transfer::ALL.len()].0.into(),
-        also: also(&config, &ways),
+        also: also(&config, &rails),
         refusals_max: if storm.mortal { 6 } else { 1000 },
         peer_timeout_us: if storm.mortal { 3_000_000 } else { u64::MAX },
         ..config
@@ -118,7 +118,7 @@ fn run(seed: u64, storm: &Storm) {
         if routers > 0 && rng.chance(30) {
             trouble(&mut program.world, &mut rng);
         }
-        if storm.ways > 0 && rng.chance(60) {
+        if storm.rails > 0 && rng.chance(60) {
             cut_or_mend(&mut program.world, &mut rng);
         }
         if rng.chance(300) {
@@ -130,22 +130,22 @@ fn run(seed: u64, storm: &Storm) {
         let pause = rng.below(100 * program.world.net.delay.1);
         program.run_until(program.world.now + pause);
     }
-    (0..WAYS).for_each(|way| program.world.mend_way(way));
+    (0..RAILS).for_each(|rail| program.world.mend_rail(rail));
     program.finish();
 }
 
 /// Where else a process listens.
-fn also(config: &Config, ways: &[usize]) -> Vec<SocketAddr> {
+fn also(config: &Config, rails: &[usize]) -> Vec<SocketAddr> {
     let node = config.address.incarnation as usize - 1;
-    (1..ways[node]).map(|way| locator(node, way)).collect()
+    (1..rails[node]).map(|rail| locator(node, rail)).collect()
 }
 
 fn cut_or_mend(world: &mut World, rng: &mut Rng) {
-    let way = rng.below(WAYS as u64) as usize;
+    let rail = rng.below(RAILS as u64) as usize;
     if rng.chance(500) {
-        world.cut_way(way);
+        world.cut_rail(rail);
     } else {
-        world.mend_way(way);
+        world.mend_rail(rail);
     }
 }
 
@@ -352,7 +352,7 @@ fn messages_survive_routers_that_die_and_hang() {
 
 #[test]
 fn messages_survive_ways_that_are_cut() {
-    let storm = Storm { nodes: (2, 3), rma: 300, ways: WAYS as u64, ..Storm::default() };
+    let storm = Storm { nodes: (2, 3), rma: 300, rails: RAILS as u64, ..Storm::default() };
     over_seeds("messages_survive_ways", 8_000_000, 250, &storm);
 }
 

@@ -1,12 +1,11 @@
 //! Streams over UDP, for links: the shell of the protocol in `isthmus-udp`.
 //!
-//! A [`DatagramPort`] is one socket. A task turns it (`turning.rs`): takes in what has come,
-//! sends what is due, and wakes who waits for a stream. Readers and writers of a
-//! [`UdpStream`] touch the protocol's state only, and call the task where that makes
-//! something due earlier.
+//! A [`DatagramPort`] is one socket. A task drives it (`driver.rs`): it receives packets, sends the packets that are
+//! due, and wakes the tasks that wait for a stream. Readers and writers of a [`UdpStream`] change only the protocol's
+//! state. They notify the driver if something is due earlier than it expects.
 
+mod driver;
 mod stream;
-mod turning;
 
 use std::collections::HashMap;
 use std::io;
@@ -23,15 +22,15 @@ use tracing::info;
 
 pub(crate) use stream::{Gauge, UdpStream};
 
-/// Streams that others opened and nobody has yet taken.
+/// Limit on incoming streams that wait to be accepted.
 const BACKLOG: usize = 64;
-/// After so long without a sign of the other end a stream ends. Microseconds.
+/// A stream ends after this time without a packet from the other end. Microseconds; as long as TCP's `CUT_MS`.
 const PATIENCE_US: Micros = 10_000_000;
 
-/// The clock of all ports, and of what they share, begins here.
+/// Time 0 of the clock that all ports share.
 static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// The time of all ports.
+/// Microseconds since [`EPOCH`].
 pub(crate) fn now() -> Micros {
     at(Instant::now())
 }
@@ -40,35 +39,36 @@ fn at(time: Instant) -> Micros {
     time.saturating_duration_since(*EPOCH).as_micros() as Micros
 }
 
-/// See the module.
+/// A UDP socket and its streams; see the module.
 pub(crate) struct DatagramPort {
     inner: Mutex<Inner>,
-    /// The task is wanted earlier than it thinks.
+    /// Wakes the driver: something is due before its timer.
     call: Notify,
 }
 
 struct Inner {
     port: Port,
     waiting: HashMap<StreamId, Waiting>,
-    /// Takes the streams that others open; they are turned away where there is none.
+    /// Takes the streams that others open. If it is None, they are refused.
     accepted: Option<mpsc::Sender<UdpStream>>,
-    /// The task sleeps until then; 0 while it does not.
+    /// When the driver wakes by itself; 0 while it is awake.
     sleeps_until: Micros,
 }
 
-/// Who waits for a stream.
+/// The tasks that wait for one stream.
 #[derive(Default)]
 struct Waiting {
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
 
-/// The ports in use, by the address at which they were wanted.
+/// The open ports, by the address that was asked for.
 #[derive(Default)]
 pub(crate) struct DatagramPorts(Mutex<HashMap<SocketAddr, Weak<DatagramPort>>>);
 
 impl DatagramPorts {
-    /// The port at `at`, which lives while somebody has it; its number 0 lets the system choose.
+    /// The port at `at`, opened if necessary. It lives while somebody holds it. With port number 0 the kernel
+    /// chooses one.
     pub(crate) fn at(&self, at: SocketAddr) -> io::Result<Arc<DatagramPort>> {
         let mut ports = self.0.lock();
         if let Some(port) = ports.get(&at).and_then(Weak::upgrade) {
@@ -84,7 +84,7 @@ impl DatagramPorts {
 impl DatagramPort {
     fn open(at: SocketAddr) -> io::Result<Arc<Self>> {
         let socket = UdpSocket::bind(at, |what| info!("{what}"))?;
-        // The runtime waits on a descriptor of its own of the same socket.
+        // The runtime polls a duplicate of the socket's descriptor.
         let waits = tokio::net::UdpSocket::from_std(socket.fd().try_clone_to_owned()?.into())?;
         let mut config = PortConfig::at(at, None);
         config.stream.patience_us = PATIENCE_US;
@@ -99,11 +99,11 @@ impl DatagramPort {
             }),
             call: Notify::new(),
         });
-        tokio::spawn(turning::turn(port.clone(), socket, waits));
+        tokio::spawn(driver::drive(port.clone(), socket, waits));
         Ok(port)
     }
 
-    /// Opens a stream. What is written to it goes with the first packet.
+    /// Opens a stream. The first packet carries the first bytes written.
     pub(crate) fn dial(self: &Arc<Self>, to: SocketAddr) -> UdpStream {
         let mut inner = self.inner.lock();
         let id = inner.port.open(now(), to);
@@ -112,14 +112,14 @@ impl DatagramPort {
         UdpStream::new(self.clone(), id, to)
     }
 
-    /// Streams that others open from now on, until the receiver is dropped.
+    /// Yields the streams that others open from now on, until the receiver is dropped.
     pub(crate) fn accept(&self) -> mpsc::Receiver<UdpStream> {
         let (sender, receiver) = mpsc::channel(BACKLOG);
         self.inner.lock().accepted = Some(sender);
         receiver
     }
 
-    /// Calls the task if something is due before it wakes by itself.
+    /// Wakes the driver if something is due before its timer.
     fn call_if_due(&self, inner: &Inner) {
         if inner.port.poll_timeout().is_some_and(|due| due < inner.sleeps_until) {
             self.call.notify_one();

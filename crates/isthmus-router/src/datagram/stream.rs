@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::{DatagramPort, now};
 use crate::wire::Sample;
 
-/// A stream; it ends when it is dropped, what was written still goes.
+/// A stream. When it is dropped it ends, after the bytes already written were sent.
 pub(crate) struct UdpStream {
     port: Arc<DatagramPort>,
     id: StreamId,
@@ -29,17 +29,17 @@ impl UdpStream {
         self.peer
     }
 
-    /// Who is at the other end has proved who it is.
+    /// The other end has proved its identity, so the protocol lifts the limits for unknown peers.
     pub(crate) fn admit(&self) {
         self.port.inner.lock().port.admit_stream(self.id);
     }
 
-    /// Sends no faster than this from now on, together with all under the same cap.
+    /// Limits the send rate. All streams under the same cap share its rate.
     pub(crate) fn hold(&self, cap: &Cap) {
         self.port.inner.lock().port.with(now(), self.id, |stream| stream.hold(cap));
     }
 
-    /// What tells of its path, also after it has ended.
+    /// A handle that reads the state of the path, also after the stream has ended.
     pub(crate) fn gauge(&self) -> Gauge {
         Gauge { port: Arc::downgrade(&self.port), id: self.id }
     }
@@ -126,17 +126,17 @@ impl Drop for UdpStream {
     }
 }
 
-/// How often a stream that ends is looked at.
+/// Interval at which an ending stream is checked.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What tells of a stream and its path.
+/// Reads the state of a stream and its path.
 pub(crate) struct Gauge {
     port: Weak<DatagramPort>,
     id: StreamId,
 }
 
 impl Gauge {
-    /// What is known of the path; none before the first round trip, or after the end.
+    /// The state of the path. None before the first round trip and after the end.
     pub(crate) fn sample(&self) -> Option<Sample> {
         let port = self.port.upgrade()?;
         let inner = port.inner.lock();

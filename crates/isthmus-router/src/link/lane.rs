@@ -8,20 +8,19 @@ use std::task::{Context, Poll};
 use isthmus_mux::{LaneId, Read, Written};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::Place;
+use super::LaneEntry;
 use super::work::Shared;
 
-/// A lane on a link. If it is dropped before it was shut down, the other end learns that it was
-/// given up.
+/// A lane on a link. If it is dropped before a shutdown, the other end sees the lane fail.
 pub(crate) struct LinkLane {
     shared: Arc<Shared>,
     id: LaneId,
-    // Its place is free no sooner than it is gone.
-    _place: Place,
+    // Dropped last: the entry becomes free only after the lane is gone.
+    _place: LaneEntry,
 }
 
 impl LinkLane {
-    pub(super) fn new(shared: Arc<Shared>, id: LaneId, place: Place) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, id: LaneId, place: LaneEntry) -> Self {
         Self { shared, id, _place: place }
     }
 }
@@ -31,7 +30,7 @@ impl AsyncRead for LinkLane {
         let mut inner = self.shared.lock();
         match inner.mux.read(self.id, buf.initialize_unfilled()) {
             Read::Bytes(read) => {
-                // What was read is given back.
+                // The bytes read become credit for the sender.
                 inner.call();
                 buf.advance(read);
                 Poll::Ready(Ok(()))
@@ -65,7 +64,7 @@ impl AsyncWrite for LinkLane {
         }
     }
 
-    /// The link's work sends what was written as soon as it can.
+    /// Does nothing: the link's worker sends written bytes as soon as it can.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

@@ -1,4 +1,4 @@
-//! Links: TLS connections, by TCP or UDP, between routers of two AS's, each shared by many lanes.
+//! Links: TLS connections over TCP or UDP between routers of two AS's. Many lanes share each link.
 
 mod lane;
 mod work;
@@ -22,42 +22,42 @@ use self::work::Shared;
 use crate::dial::ANSWER_TIME;
 use crate::wire::{Gauge, Sample, Wire};
 
-/// What every lane may have under way, however many there are. Bytes.
+/// Window of every lane, however many lanes there are. Bytes; enough that a lane is never starved.
 const BASE: u32 = 256 << 10;
 
-/// A link, as those see it who want to use it.
+/// The handle of a link.
 pub(crate) struct Link {
     /// The AS that the other end's certificate names.
     pub(crate) neighbour: AsId,
     /// That certificate.
     pub(crate) certificate: Option<Fingerprint>,
-    /// Which one it is among those that stand to the same gateway by the same transport.
+    /// Its number among the links to the same gateway by the same transport.
     pub(crate) number: AtomicUsize,
-    /// The way out on which it stands.
+    /// The WAN subnet that it crosses.
     pub(crate) subnet: SubnetId,
-    /// The endpoint that was dialled; none where the other end dialled.
+    /// The endpoint that was dialled. None if the other end dialled.
     pub(crate) gateway: Option<Locator>,
     pub(crate) peer: SocketAddr,
-    /// Lanes on it, and those among them that this end opened.
+    /// Lanes on it, and how many of them this end opened.
     pub(crate) lanes: AtomicUsize,
     opened: AtomicUsize,
     opened_max: usize,
     shared: Arc<Shared>,
-    /// Told when the link is to end at once.
+    /// Notified when the link must end at once.
     pub(crate) cut: Notify,
-    /// What was seen of what carries it when it was last looked at.
+    /// The state of its wire at the latest sample.
     pub(crate) looked: Mutex<Option<Sample>>,
-    /// Tells of what carries it.
+    /// Reads the state of its wire.
     pub(crate) gauge: Gauge,
 }
 
-/// The bounds of one among `links` links that hold so many bytes together.
+/// The limits of one of `links` links that share `memory` bytes.
 pub(crate) fn limits(memory: u64, links: usize) -> Limits {
     Limits::within(memory / links.max(1) as u64, BASE)
 }
 
 impl Link {
-    /// A link over a connection on which the handshake is done.
+    /// Makes a link of a connection whose handshake is done.
     pub(crate) fn new(
         stream: TlsStream<Wire>,
         neighbour: AsId,
@@ -78,7 +78,7 @@ impl Link {
             peer,
             lanes: AtomicUsize::new(0),
             opened: AtomicUsize::new(0),
-            // The ends do not see the same lanes ended at the same time.
+            // Half is safe: the ends do not see a lane's end at the same time.
             opened_max: limits.lanes as usize / 2,
             shared: shared.clone(),
             cut: Notify::new(),
@@ -88,7 +88,7 @@ impl Link {
         Ok((Arc::new(link), LinkWork::new(stream, shared)))
     }
 
-    /// Whether one more lane may be opened from here.
+    /// Whether this end may open one more lane.
     pub(crate) fn has_room(&self) -> bool {
         self.opened.load(Relaxed) < self.opened_max && !self.shared.has_ended()
     }
@@ -98,40 +98,40 @@ impl Link {
         self.shared.heard.lives()
     }
 
-    /// What its lanes have sent, and may send.
+    /// Bytes that its lanes have sent and may send.
     pub(crate) fn counters(&self) -> Counters {
         self.shared.counters()
     }
 
-    /// Opens a lane; none where the link ended or is full.
+    /// Opens a lane. None if the link has ended or is full.
     pub(crate) async fn lane(self: &Arc<Self>) -> Option<LinkLane> {
         let more = |opened| (opened < self.opened_max).then_some(opened + 1);
         self.opened.fetch_update(Relaxed, Relaxed, more).ok()?;
-        let place = Place::new(self.clone(), true);
+        let place = LaneEntry::new(self.clone(), true);
         let opened = timeout(ANSWER_TIME, self.shared.open()).await.ok()??;
         Some(LinkLane::new(self.shared.clone(), opened, place))
     }
 
-    /// The lane that the other end opened.
+    /// A handle for a lane that the other end opened.
     pub(crate) fn accepted(self: &Arc<Self>, lane: LaneId) -> LinkLane {
-        LinkLane::new(self.shared.clone(), lane, Place::new(self.clone(), false))
+        LinkLane::new(self.shared.clone(), lane, LaneEntry::new(self.clone(), false))
     }
 }
 
-/// A lane's place among those of its link.
-struct Place {
+/// One lane's entry in its link's lane count. Dropping it frees the entry.
+struct LaneEntry {
     link: Arc<Link>,
     opened: bool,
 }
 
-impl Place {
+impl LaneEntry {
     fn new(link: Arc<Link>, opened: bool) -> Self {
         link.lanes.fetch_add(1, Relaxed);
         Self { link, opened }
     }
 }
 
-impl Drop for Place {
+impl Drop for LaneEntry {
     fn drop(&mut self) {
         self.link.lanes.fetch_sub(1, Relaxed);
         if self.opened {

@@ -1,4 +1,4 @@
-//! What moves a link's bytes: between what its lanes share, and the connection.
+//! Moves a link's bytes between the state that its lanes share and the connection.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,32 +13,32 @@ use tokio::sync::Notify;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_rustls::TlsStream;
 
-use crate::pulse::{Heard, PAUSE};
+use crate::heartbeat::{Heard, PAUSE};
 use crate::wire::Wire;
 
-/// So many times the connection is written and read before other tasks have their turn.
+/// Writes and reads of the connection before the task yields to other tasks.
 const TURNS: usize = 16;
-/// So many frames are read before others are written.
+/// Frames that are read before frames are written.
 const READS: usize = 32;
 
-/// What the work and the lanes of a link share.
+/// The state that the worker and the lanes of a link share.
 pub(super) struct Shared {
     inner: Mutex<Inner>,
     pub(super) heard: Heard,
-    /// Told when the other end's limits are known, or the link has ended.
+    /// Notified when the other end's limits are known or the link has ended.
     greeted: Notify,
 }
 
 pub(super) struct Inner {
     pub(super) mux: Mux,
-    /// Nothing moves any longer.
+    /// The link has ended.
     pub(super) ended: bool,
-    /// Wakes the work.
+    /// Wakes the worker.
     worker: Option<Waker>,
     waiting: HashMap<LaneId, Waiting>,
 }
 
-/// Who waits for a lane.
+/// The tasks that wait for one lane.
 #[derive(Default)]
 pub(super) struct Waiting {
     pub(super) reader: Option<Waker>,
@@ -52,7 +52,7 @@ impl Shared {
         Arc::new(Self { inner: Mutex::new(inner), heard: Heard::now(), greeted: Notify::new() })
     }
 
-    /// Never held across a call of the system.
+    /// Takes the lock. It is never held across a system call.
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
@@ -65,7 +65,7 @@ impl Shared {
         self.lock().mux.counters()
     }
 
-    /// Opens a lane, once the other end has told its limits; none where it takes no more.
+    /// Opens a lane once the other end's limits are known. None if it takes no more lanes.
     pub(super) async fn open(&self) -> Option<LaneId> {
         loop {
             let greeted = self.greeted.notified();
@@ -86,7 +86,7 @@ impl Shared {
 }
 
 impl Inner {
-    /// Calls the work where there is something to send.
+    /// Wakes the worker if there is something to send.
     pub(super) fn call(&mut self) {
         if !self.mux.is_quiet()
             && let Some(worker) = self.worker.take()
@@ -104,14 +104,14 @@ impl Inner {
     }
 }
 
-/// The work of a link; done when the link has ended.
+/// The worker of a link. It ends with the link.
 pub(crate) struct LinkWork {
     stream: TlsStream<Wire>,
     shared: Arc<Shared>,
-    /// What is being written, and whether the connection holds something back.
+    /// The piece being written, and whether the connection has unflushed bytes.
     outgoing: Option<Piece>,
     unflushed: bool,
-    /// What is being read.
+    /// The frame being read.
     header: [u8; HEADER],
     header_len: usize,
     expect: Expect,
@@ -136,12 +136,12 @@ impl LinkWork {
         }
     }
 
-    /// Does the link's work until it ends; lanes from the other end go to `accept`.
+    /// Runs until the link ends. Lanes from the other end go to `accept`.
     pub(crate) async fn run(&mut self, mut accept: impl FnMut(LaneId)) -> io::Result<()> {
         std::future::poll_fn(move |cx| self.poll_turns(cx, &mut accept)).await
     }
 
-    /// Sends what lanes have left behind, and closes.
+    /// Sends the bytes that lanes left in the buffer, and closes.
     pub(crate) async fn close(&mut self) -> io::Result<()> {
         std::future::poll_fn(|cx| {
             if let Poll::Ready(ended) = self.poll_turns(cx, &mut drop) {
@@ -155,7 +155,7 @@ impl LinkWork {
 
     fn poll_turns(&mut self, cx: &mut Context<'_>, accept: &mut impl FnMut(LaneId)) -> Poll<io::Result<()>> {
         for _ in 0..TURNS {
-            // Before anything is looked at: what comes later calls.
+            // Set the waker before any check, so that no later event is missed.
             self.shared.lock().worker = Some(cx.waker().clone());
             if self.beat.poll_tick(cx).is_ready() {
                 self.shared.lock().mux.beat();
@@ -213,7 +213,7 @@ impl LinkWork {
                 Poll::Pending => break,
             }
         }
-        // What has come of a payload need not wait for the rest of it.
+        // The part of a payload that has arrived is delivered at once.
         if let Some(piece) = self.incoming.take() {
             self.deliver(piece)?;
         }
@@ -260,7 +260,7 @@ impl LinkWork {
         Ok(())
     }
 
-    /// Tells those whom it concerns what has become of lanes.
+    /// Wakes the tasks whose lanes have changed.
     fn tell(&self, accept: &mut impl FnMut(LaneId)) {
         loop {
             let mut inner = self.shared.lock();
@@ -284,7 +284,7 @@ impl LinkWork {
     }
 }
 
-/// A link that has ended takes its lanes with it.
+/// When the worker ends, all lanes of the link end.
 impl Drop for LinkWork {
     fn drop(&mut self) {
         let mut inner = self.shared.lock();
@@ -297,7 +297,7 @@ impl Drop for LinkWork {
     }
 }
 
-/// How far a turn has come.
+/// The result of one pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Moved {
     Nothing,

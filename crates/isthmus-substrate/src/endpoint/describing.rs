@@ -1,4 +1,4 @@
-//! What connections and endpoints are like, and changing it.
+//! Queries and changes of the properties of connections and endpoints.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::{EndpointOptions, Error, Level};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndpointCounters {
-    /// Messages given to the program.
+    /// Messages that the program got.
     pub received: u64,
     /// Datagrams of unreliable connections that this host dropped.
     pub datagrams_dropped: u64,
@@ -28,12 +28,11 @@ pub struct EndpointCounters {
     pub fragments_resent: u64,
     /// Lanes that broke.
     pub lanes_lost: u64,
-    /// Messages that went whole without waiting for their receivers, and those of which a part, or all, was
-    /// asked for by them.
+    /// Messages that went whole without waiting for their receivers.
     pub messages_eager: u64,
-    /// See `messages_eager`.
+    /// Messages that waited, in part or as a whole, until their receivers asked for them.
     pub messages_asked: u64,
-    /// Messages that went whole, and without credit, as their receives were announced.
+    /// Messages that went whole without credit because their receives were announced.
     pub messages_announced: u64,
 }
 
@@ -51,7 +50,7 @@ impl Endpoint {
         self.describe(connection).map(|described| described.level)
     }
 
-    /// Longest message that may be sent by a connection. Bytes; 0 until it is established.
+    /// Longest message that may be sent on a connection. Bytes; 0 until it is established.
     ///
     /// # Errors
     /// [`Error::Stale`].
@@ -73,9 +72,9 @@ impl Endpoint {
         self.inner.open_state()?.talk.describe(id)
     }
 
-    /// How long messages, writes and reads of a connection may take from now on; zero: as
-    /// long as the peer lives. What takes longer has its event, and may still arrive, once; a
-    /// region is in use until the operation has ended indeed ([`Region::is_in_use`]).
+    /// Sets how long messages, writes and reads of a connection may take from now on; zero: as long as the peer lives.
+    /// An operation that takes longer gets its event, and may still arrive, once. A region stays in use until the
+    /// operation has really ended ([`Region::is_in_use`]).
     ///
     /// # Errors
     /// [`Error::Stale`].
@@ -84,7 +83,7 @@ impl Endpoint {
         self.inner.open_state()?.talk.set_send_timeout(id, micros(timeout))
     }
 
-    /// After how much silence of a connection the program is told; zero: never.
+    /// Sets the silence of a connection after which the program is told; zero: never.
     ///
     /// # Errors
     /// [`Error::Stale`].
@@ -103,14 +102,15 @@ impl Endpoint {
         Ok((Duration::from_micros(timeout_us), Duration::from_micros(keepalive_us)))
     }
 
-    /// What service levels, messages and lanes are made of, as the setting `protocols` says it, with nothing left
-    /// out. Of several devices the first one's.
+    /// The protocols of service levels, messages and lanes, as a text of the setting `protocols` with defaults filled
+    /// in. With several devices, those of the first one.
     pub fn protocols(&self) -> String {
         self.inner.ports[0].engine.protocols().to_string()
     }
 
-    /// Changes that on all devices, for messages that wait and lanes that there are too, while data flows. A text as of
-    /// the setting: "RO: eager, udp@10.2.0.0/16: cubic+once". What it does not mention is as by default.
+    /// Changes the protocols on all devices, also for messages that wait and for existing lanes, while data flows.
+    /// The text is one of the setting, such as "RO: eager, udp@10.2.0.0/16: cubic+once". What it does not mention gets
+    /// its default.
     ///
     /// # Errors
     /// [`Error::Value`].
@@ -120,7 +120,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The same for the host that a connection leads to.
+    /// The protocols for the host of a connection's peer.
     ///
     /// # Errors
     /// [`Error::Stale`].
@@ -129,8 +129,8 @@ impl Endpoint {
         Ok(self.inner.ports[port].engine.protocols().of_host(host).to_string())
     }
 
-    /// Changes it; all connections with that host by that device share it. A text without hosts, "RO: eager, udp: cubic";
-    /// what it does not mention stays.
+    /// Changes the protocols for the host of a connection's peer. All connections with that host by that device share
+    /// them. The text names no hosts, such as "RO: eager, udp: cubic". What it does not mention stays.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::Value`].
@@ -149,20 +149,20 @@ impl Endpoint {
         self.inner.ports[port].engine.change_protocols(change)
     }
 
-    /// Of [`Endpoint::protocols`] what lanes by UDP, or as frames, are made up of, as the setting `udp_protocols` has
-    /// it. Of several devices the first one's that has such lanes.
+    /// The protocols of lanes by UDP or Ethernet frames, as a text of the setting `udp_protocols`. With several
+    /// devices, those of the first one that has such lanes.
     ///
     /// # Errors
-    /// [`Error::Value`] where no device has.
+    /// [`Error::Value`] if no device has such lanes.
     pub fn udp_protocols(&self) -> Result<String, Error> {
         let found = self.inner.ports.iter().find(|port| port.engine.has_packets());
         found.map(|port| port.engine.protocols().udp.to_string()).ok_or_else(no_packets)
     }
 
-    /// Changes that. A text as of the setting: "cubic+once", "10.2.0.1=cubic, rate".
+    /// Changes them. The text is one of the setting, such as "cubic+once" or "10.2.0.1=cubic, rate".
     ///
     /// # Errors
-    /// [`Error::Value`], also where no device has such lanes.
+    /// [`Error::Value`], also if no device has such lanes.
     pub fn set_udp_protocols(&self, text: &str) -> Result<(), Error> {
         let udp: PerHost<Composition> = text.parse().map_err(Error::Value)?;
         if !self.inner.ports.iter().any(|port| port.engine.has_packets()) {
@@ -172,7 +172,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The same of the lanes by which a connection goes.
+    /// The protocols of the UDP lanes of a connection.
     ///
     /// # Errors
     /// [`Error::Stale`]; as for [`Endpoint::udp_protocols`].
@@ -186,7 +186,7 @@ impl Endpoint {
         }
     }
 
-    /// Changes them; all connections with that host by that device share its lanes.
+    /// Changes them. All connections with that host by that device share its lanes.
     ///
     /// # Errors
     /// [`Error::Stale`]; as for [`Endpoint::set_udp_protocols`].
@@ -202,13 +202,13 @@ impl Endpoint {
         self.change_protocols_of(connection, &choice)
     }
 
-    /// Of [`Endpoint::protocols`] how messages beyond 8 KiB are transferred that do not ask for a way of their own, as
-    /// the setting `transfer` has it. Of several devices the first one's.
+    /// How messages beyond 8 KiB are transferred by default, as a text of the setting `transfer`. With several devices,
+    /// that of the first one.
     pub fn transfer(&self) -> String {
         MessageTransfer(self.inner.ports[0].engine.protocols().transfers).to_string()
     }
 
-    /// Changes that. A text as of the setting: "rendezvous", "RU=eager, 10.2.0.1=mixed, adaptive".
+    /// Changes that. The text is one of the setting, such as "rendezvous" or "RU=eager, 10.2.0.1=mixed, adaptive".
     ///
     /// # Errors
     /// [`Error::Value`].
@@ -218,7 +218,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The same to the host that a connection leads to.
+    /// How messages to the host of a connection's peer are transferred.
     ///
     /// # Errors
     /// [`Error::Stale`].
@@ -227,8 +227,8 @@ impl Endpoint {
         Ok(self.inner.ports[port].engine.protocols().transfers.all.of(host).0.to_string())
     }
 
-    /// Changes it; all connections with that host by that device share it. What is said of service levels
-    /// goes before.
+    /// Changes that. All connections with that host by that device share it. Settings for service levels take
+    /// precedence.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::Value`].
@@ -237,7 +237,7 @@ impl Endpoint {
         self.change_protocols_of(connection, &Protocols { transfers: kind.into(), ..Protocols::default() })
     }
 
-    /// The device by which a connection goes, and the host to which.
+    /// The index of a connection's device, and the peer's host.
     fn lanes_of(&self, connection: Connection) -> Result<(usize, IpAddr), Error> {
         let peer = self.describe(connection)?.peer;
         Ok((port_of(peer), self.inner.peer_address(peer).locator.ip()))
@@ -248,11 +248,11 @@ impl Endpoint {
         self.inner.state.lock().options.clone()
     }
 
-    /// Changes options; those of times hold for new connections.
+    /// Changes options. Times apply to new connections.
     ///
     /// # Errors
-    /// [`Error::Value`]; `message_max` and `port` cannot change. [`Error::Memory`] where there are
-    /// fewer `recv_buffers` than asked for now.
+    /// [`Error::Value`]; `message_max` and `port` cannot change. [`Error::Memory`] if there are fewer `recv_buffers`
+    /// than asked for.
     pub fn set_options(&self, options: &EndpointOptions) -> Result<(), Error> {
         options.check()?;
         let mut state = self.inner.open_state()?;
@@ -273,13 +273,12 @@ impl Endpoint {
         self.inner.fill_buffers(&mut state)
     }
 
-    /// What each of its lanes goes by, for diagnosis: "TCP", "UDP", "Ethernet", or a provider
-    /// of libfabric.
+    /// What carries each of its lanes, for diagnosis: "TCP", "UDP", "Ethernet", or a provider of libfabric.
     pub fn carriers(&self) -> Vec<String> {
         self.inner.ports.iter().flat_map(|port| port.engine.carriers()).collect()
     }
 
-    /// What was done so far.
+    /// Counts of what was done so far.
     pub fn counters(&self) -> EndpointCounters {
         let state = self.inner.state.lock();
         let mut sum = EndpointCounters { connections: state.talk.links() as u64, ..state.counters };

@@ -1,4 +1,4 @@
-//! Taking events, and sleeping until there are some.
+//! Taking events, and sleeping until there is one.
 
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ impl Endpoint {
         Ok(self.inner.next_event(&mut state))
     }
 
-    /// The next event; sleeps until there is one, or `limit` has passed. `None`: no limit.
+    /// Waits for the next event, for at most `limit` (`None`: no limit).
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -44,14 +44,14 @@ impl Endpoint {
         }
     }
 
-    /// A descriptor that becomes readable when [`Endpoint::get_event`] may have something,
-    /// provided [`Endpoint::arm`] said yes since. It is the endpoint's: do not close it.
+    /// A descriptor that becomes readable when [`Endpoint::get_event`] may have something, provided that
+    /// [`Endpoint::arm`] returned true since. It belongs to the endpoint: do not close it.
     pub fn os_handle(&self) -> RawFd {
         self.inner.bell.raw_fd()
     }
 
-    /// Prepares to sleep on [`Endpoint::os_handle`]. False where events are waiting: take
-    /// them first. After it was readable, take events until there are none, and arm again.
+    /// Prepares to sleep on [`Endpoint::os_handle`]. False if events are waiting: take them first. After it was
+    /// readable, take events until there are none, and arm again.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -70,7 +70,7 @@ impl Endpoint {
         let now = inner.now();
         let due = state.talk.poll_timeout().map(|at| Duration::from_micros(at.saturating_sub(now)));
         inner.bell.set_timer(Some(due.unwrap_or(LOOK).min(LOOK)));
-        // What `progress` did may have disarmed the engine, or given it news.
+        // `progress` may have disarmed the engine, or brought completions.
         Ok(inner.arm_engines())
     }
 }

@@ -1,4 +1,4 @@
-//! An endpoint: the conversation, the engine below it, and their buffers.
+//! An endpoint, as programs use it.
 
 mod describing;
 mod events;
@@ -31,7 +31,7 @@ pub struct Endpoint {
     pub(crate) inner: Arc<Inner>,
 }
 
-/// How long a call that waits polls before it sleeps.
+/// How long a waiting call polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 
 static SERIALS: AtomicU32 = AtomicU32::new(0);
@@ -46,15 +46,12 @@ impl Endpoint {
         Self::create_on(&[device], options)
     }
 
-    /// Opens one endpoint on several devices, at most 8. It listens on all of them, and its
-    /// address names all; what it connects to is reached by the device of the highest priority
-    /// that leads there ([`Endpoint::connect`]). Connections, registered memory and the queue
-    /// of events are the endpoint's, whichever device they are by. `recv_buffers` is for each
-    /// device.
+    /// Opens one endpoint on several devices, at most 8. It listens on all of them, and its address names all. It
+    /// connects by the device of the highest priority that leads to the peer ([`Endpoint::connect`]). The devices share
+    /// connections, registered memory and the queue of events. `recv_buffers` is for each device.
     ///
     /// # Errors
-    /// [`Error::Device`] where one is down, or there is none, or too many; [`Error::Value`];
-    /// [`Error::System`].
+    /// [`Error::Device`] if one is down, or there are none or too many; [`Error::Value`]; [`Error::System`].
     pub fn create_on(devices: &[&Device], options: &EndpointOptions) -> Result<Self, Error> {
         options.check()?;
         if devices.is_empty() || devices.len() > PORTS_MAX {
@@ -107,7 +104,7 @@ impl Endpoint {
             looked_at: now,
             counters: EndpointCounters::default(),
         };
-        // 0 would make connections that are 0 as a number.
+        // With 0, a connection could be 0 as a number.
         let serial = SERIALS.fetch_add(1, Ordering::Relaxed) % 0xffff + 1;
         let inner = Arc::new(Inner {
             serial,
@@ -129,25 +126,25 @@ impl Endpoint {
         Ok(Self { inner })
     }
 
-    /// The address that peers need: `isthmus://AS.SUBNET/IP:PORT#INCARNATION.KEY`; of an endpoint on
-    /// several devices one for each, joined by commas. Peers may use all of it or one of them. Whoever has it may
-    /// connect: it is a secret, unless the setting `admission` is "open".
+    /// The address that peers need: `isthmus://AS.SUBNET/IP:PORT#INCARNATION.KEY`. An endpoint on several devices has
+    /// one for each, joined by commas; peers may use all or one of them. A peer that has the address may connect, so it
+    /// is a secret, unless the setting `admission` is "open".
     pub fn uri(&self) -> String {
         let all: Vec<String> = self.inner.ports.iter().map(|port| port.address.uri()).collect();
         all.join(",")
     }
 
-    /// The device that it is on; of several that of the highest priority.
+    /// Its device; with several, the one of the highest priority.
     pub fn device(&self) -> &Device {
         &self.inner.ports[0].device
     }
 
-    /// All devices that it is on, those of the highest priority first.
+    /// All its devices, those of higher priority first.
     pub fn devices(&self) -> impl Iterator<Item = &Device> {
         self.inner.ports.iter().map(|port| &port.device)
     }
 
-    /// The device by which a connection goes.
+    /// The device of a connection.
     ///
     /// # Errors
     /// [`Error::Stale`].
@@ -160,16 +157,15 @@ impl Endpoint {
     /// Asks the endpoint at `uri` for a connection. [`Event::Connected`] or
     /// [`Event::ConnectFailed`] follows; all events of the connection carry `context`.
     ///
-    /// Where this endpoint is on several devices, or the other one is, those ways are taken
-    /// that lead there: to an address of a device's AS and subnet from that device, elsewhere
-    /// by its routers. Of several the one of the device with the highest priority is tried
-    /// first (and of one device the direct one); where nobody answers the next, until all have
-    /// failed; and after 3 s in which the request did not arrive the next as well, of which the
-    /// first answer counts. A connection stays with its device.
+    /// If this endpoint or the other one is on several devices, there may be several routes: from a device directly to
+    /// an address of its AS and subnet, and by its routers to others. The route of the device with the highest priority
+    /// is tried first, and the direct one before routers. If nobody answers, the next route is tried, until all have
+    /// failed. If the request has not arrived after 3 s, the next route is tried at the same time, and the first answer
+    /// counts. A connection stays with its device.
     ///
     /// # Errors
-    /// [`Error::Uri`], [`Error::Unreachable`] where no route leads there,
-    /// [`Error::TooLong`] for a payload of more than 1,024 bytes.
+    /// [`Error::Uri`], [`Error::Unreachable`] if no route leads there, [`Error::TooLong`] for a payload of more than
+    /// 1,024 bytes.
     pub fn connect(
         &self,
         uri: &str,
@@ -179,13 +175,13 @@ impl Endpoint {
         options: &ConnectOptions,
     ) -> Result<Connection, Error> {
         let inner = &self.inner;
-        let mut ways = inner.ways(uri)?.into_iter();
+        let mut routes = inner.routes(uri)?.into_iter();
         let mut state = inner.open_state()?;
-        let Some((port, address)) = ways.next() else { return Err(Error::Unreachable(uri.to_owned())) };
+        let Some((port, address)) = routes.next() else { return Err(Error::Unreachable(uri.to_owned())) };
         let peer = inner.enter_peer(&mut state, port, &address, level)?;
         let host = inner.host(&state, context, port, &address)?;
         let mut others = Vec::new();
-        for (port, address) in ways {
+        for (port, address) in routes {
             let Ok(peer) = inner.enter_peer(&mut state, port, &address, level) else { continue };
             let (udp_port, packet_max) = inner.datagrams_with(&state, port, &address);
             others.push(Other { peer, udp_port, packet_max });
@@ -196,20 +192,18 @@ impl Endpoint {
         Ok(inner.name(id))
     }
 
-    /// Grants a request. [`Event::Accepted`] follows, and all events of the connection
-    /// carry `context`.
+    /// Accepts a request. [`Event::Accepted`] follows, and all events of the connection carry `context`.
     ///
     /// # Errors
-    /// [`Error::Stale`] where the peer is gone meanwhile, or the request is another
-    /// endpoint's.
+    /// [`Error::Stale`] if the peer is gone by now, or the request belongs to another endpoint.
     pub fn accept(&self, mut request: Request, context: u64) -> Result<Connection, Error> {
         self.check_request(&request)?;
         request.decided = true;
         self.inner.accept(request.id, request.level, context)
     }
 
-    /// Turns a request down. The other program learns the reason, a number of yours, and
-    /// the payload of at most 1,024 bytes.
+    /// Rejects a request. The other program learns the reason, which is a number that you choose, and the payload of at
+    /// most 1,024 bytes.
     ///
     /// # Errors
     /// As for [`Endpoint::accept`]; [`Error::TooLong`].
@@ -226,9 +220,8 @@ impl Endpoint {
         if Arc::ptr_eq(&request.inner, &self.inner) { Ok(()) } else { Err(Error::Stale("request")) }
     }
 
-    /// Ends a connection. Its name is void from now on; what was sent before is still
-    /// delivered, and its events come. The other program learns it after it has received
-    /// what was sent.
+    /// Ends a connection. Its name is invalid from now on. What was sent before is still delivered, and its events
+    /// come. The other program learns of the end after it has received everything.
     ///
     /// # Errors
     /// [`Error::Stale`].
@@ -240,8 +233,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Closes the endpoint: what was sent is delivered, within the device's `linger`, and
-    /// peers are told. Events that the program still holds stay valid.
+    /// Closes the endpoint: delivers what was sent, within the device's `linger`, and tells the peers. Events that the
+    /// program still holds stay valid.
     pub fn close(&self) {
         self.inner.close();
     }

@@ -1,4 +1,4 @@
-//! Messages, memory, and waiting for the end of either.
+//! Messages and remote memory, and waiting for their ends.
 
 use std::time::{Duration, Instant};
 
@@ -8,41 +8,42 @@ use isthmus_wire::conversation::MemoryHandle;
 
 use super::{Endpoint, SPIN};
 use crate::event::Connection;
-use crate::inner::Held;
+use crate::inner::HeldMemory;
 use crate::memory::Region;
 use crate::ports::port_of;
 use crate::post::Awaited;
 use crate::{Error, RemoteOptions, SendOptions};
 
-/// An operation that was begun; to be waited for where it is blocking.
+/// A posted operation. If it is blocking, pass it to [`Endpoint::wait_for`].
 #[derive(Debug)]
 #[must_use]
 pub struct Posted(Option<Awaited>);
 
 impl Endpoint {
-    /// Sends a copy of a message; [`Event::Sent`] tells its end.
+    /// Sends a copy of a message. [`Event::Sent`] reports its end.
     ///
     /// # Errors
-    /// [`Error::Full`], [`Error::TooLong`], [`Error::Stale`], [`Error::State`]; of a blocking
-    /// call also [`Error::Failed`].
+    /// [`Error::Full`], [`Error::TooLong`], [`Error::Stale`], [`Error::State`]; for a blocking call also
+    /// [`Error::Failed`].
     pub fn send(&self, to: Connection, message: &[u8], options: &SendOptions) -> Result<(), Error> {
         // SAFETY: the message is copied within the call.
-        let op = unsafe { self.inner.send(to, &[iovec(message)], options, Held::Bytes(Vec::new()), true) }?;
+        let op =
+            unsafe { self.inner.send(to, &[iovec(message)], options, HeldMemory::Bytes(Vec::new()), true) }?;
         self.await_end(op)
     }
 
-    /// As [`Endpoint::send`], of several pieces that become one message.
+    /// As [`Endpoint::send`], for several pieces that become one message.
     ///
     /// # Errors
     /// As for [`Endpoint::send`].
     pub fn send_pieces(&self, to: Connection, pieces: &[&[u8]], options: &SendOptions) -> Result<(), Error> {
         let pieces: Vec<_> = pieces.iter().map(|piece| iovec(piece)).collect();
         // SAFETY: the pieces are copied within the call.
-        let op = unsafe { self.inner.send(to, &pieces, options, Held::Bytes(Vec::new()), true) }?;
+        let op = unsafe { self.inner.send(to, &pieces, options, HeldMemory::Bytes(Vec::new()), true) }?;
         self.await_end(op)
     }
 
-    /// Sends a message without copying it: the pieces are kept until its end.
+    /// Sends a message without copying it. The pieces are kept until its end.
     ///
     /// # Errors
     /// As for [`Endpoint::send`].
@@ -50,18 +51,18 @@ impl Endpoint {
         let held = pieces.to_vec();
         let pieces: Vec<_> = held.iter().map(|piece| iovec(piece)).collect();
         // SAFETY: what the pieces refer to is held until the message's end.
-        let op = unsafe { self.inner.send(to, &pieces, options, Held::Bytes(held), false) }?;
+        let op = unsafe { self.inner.send(to, &pieces, options, HeldMemory::Bytes(held), false) }?;
         self.await_end(op)
     }
 
-    /// Sends a message without copying it, from memory that the caller looks after.
+    /// Sends a message without copying it, from the caller's memory.
     ///
     /// # Errors
     /// As for [`Endpoint::send`].
     ///
     /// # Safety
-    /// The pieces stay valid and unchanged until the message's event, or until the endpoint
-    /// is closed. So the message is not to be silent.
+    /// The pieces stay valid and unchanged until the message's event, or until the endpoint is closed. So the message
+    /// must not be silent.
     pub unsafe fn send_lent(
         &self,
         to: Connection,
@@ -69,14 +70,14 @@ impl Endpoint {
         options: &SendOptions,
     ) -> Result<(), Error> {
         // SAFETY: by this function's contract.
-        let op = unsafe { self.inner.send(to, pieces, options, Held::Bytes(Vec::new()), false) }?;
+        let op = unsafe { self.inner.send(to, pieces, options, HeldMemory::Bytes(Vec::new()), false) }?;
         self.await_end(op)
     }
 
     /// Registers zeroed memory of `len` bytes.
     ///
     /// # Errors
-    /// [`Error::Memory`] where there is not as much.
+    /// [`Error::Memory`] if there is not enough.
     pub fn register(&self, len: usize, access: Access) -> Result<Region, Error> {
         drop(self.inner.open_state()?);
         Region::allocate(u64::from(self.inner.serial), &self.inner.regions, len, access)
@@ -88,20 +89,20 @@ impl Endpoint {
     /// [`Error::Memory`].
     ///
     /// # Safety
-    /// The memory stays valid until the region is dropped while [`Region::is_in_use`] says
-    /// no; what operations and peers may touch, nobody else touches at the same time.
+    /// The memory stays valid until the region is dropped while [`Region::is_in_use`] is false. Nobody else touches it
+    /// while operations or peers may.
     pub unsafe fn register_lent(&self, at: *mut u8, len: usize, access: Access) -> Result<Region, Error> {
         drop(self.inner.open_state()?);
         // SAFETY: by this function's contract.
         unsafe { Region::lend(u64::from(self.inner.serial), &self.inner.regions, at, len, access) }
     }
 
-    /// Writes `len` bytes at `local_offset` of `local` to `remote_offset` of a peer's
-    /// memory. [`Event::Sent`] tells its end: then the data is there.
+    /// Writes `len` bytes at `local_offset` of `local` to `remote_offset` of a peer's memory. [`Event::Sent`] reports
+    /// its end: then the data is there.
     ///
     /// # Errors
-    /// [`Error::Level`] on UU; [`Error::Memory`]; as for [`Endpoint::send`]. What the peer
-    /// refuses is told by the event, and nothing of its memory is touched then.
+    /// [`Error::Level`] on UU; [`Error::Memory`]; as for [`Endpoint::send`]. If the peer refuses, the event says so,
+    /// and nothing of its memory was touched.
     #[allow(clippy::too_many_arguments, reason = "two places, and a length")]
     pub fn write(
         &self,
@@ -116,8 +117,8 @@ impl Endpoint {
         self.wait_for(self.post_write(to, local, local_offset, remote, remote_offset, len, options)?)
     }
 
-    /// As [`Endpoint::write`], but a blocking one is waited for by [`Endpoint::wait_for`]:
-    /// the region may be dropped, or a lock released, between the two.
+    /// As [`Endpoint::write`], but does not wait: a blocking write is waited for by [`Endpoint::wait_for`]. Between the
+    /// two calls the program may drop the region, or release a lock.
     ///
     /// # Errors
     /// As for [`Endpoint::write`].
@@ -153,7 +154,7 @@ impl Endpoint {
         self.inner.remote(to, local, local_offset, remote, remote_offset, len, options, false).map(Posted)
     }
 
-    /// Waits for the end of what was posted as blocking; of others returns at once.
+    /// Waits for the end of a blocking operation. For others it returns at once.
     ///
     /// # Errors
     /// [`Error::Failed`], [`Error::Closed`].
@@ -161,7 +162,7 @@ impl Endpoint {
         self.await_end(posted.0)
     }
 
-    /// Reads a peer's memory into ours; as [`Endpoint::write`], the other way.
+    /// Reads a peer's memory into ours: as [`Endpoint::write`], in the other direction.
     ///
     /// # Errors
     /// As for [`Endpoint::write`].
@@ -197,7 +198,7 @@ impl Endpoint {
             }
             drop(state);
             if start.elapsed() > SPIN {
-                // The I/O thread turns the engine meanwhile; other threads may take the end.
+                // The I/O thread drives the engine meanwhile. Another thread may take in the end.
                 let _ = engine.wait(Some(Duration::from_millis(1)));
             }
         }

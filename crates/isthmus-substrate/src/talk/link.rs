@@ -9,27 +9,27 @@ use slab::Slab;
 use super::{OpId, Other, Parcel};
 use crate::{Error, Failure, Level};
 
-/// How far a connection is.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// We asked, and wait for the answer.
     Connecting,
     /// A peer asks; the program has not decided.
     Requested,
-    /// The program accepted; the peer has not heard it yet.
+    /// The program accepted; the peer does not know it yet.
     Accepting,
     /// Messages may be sent.
     Open,
-    /// The peer has disconnected; some of so many messages are still to come.
+    /// The peer has disconnected after this many messages, of which some are still to come.
     Ending(u64),
-    /// Over, and the program knows; it still has the handle.
+    /// It has ended, and the program knows; the program still has the handle.
     Ended,
-    /// The program has disconnected; operations of it are not complete yet.
+    /// The program has disconnected; some of its operations are not complete yet.
     Leaving,
 }
 
 impl State {
-    /// For the program.
+    /// The state as text, for errors.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Connecting => "not established yet; wait for its event",
@@ -42,88 +42,88 @@ impl State {
     }
 }
 
-/// One connection. A silent one costs just this.
+/// One connection. A silent one takes no more memory than this.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct ConnectionRecord {
     pub(crate) id: ConnectionId,
     pub(crate) peer: PeerId,
     pub(crate) level: Level,
     /// Longest message that goes as a datagram; 0: none does. Bytes.
     pub(crate) packet_max: u32,
     pub(crate) state: State,
-    /// The program's word for it.
+    /// The context that the program gave; the event returns it.
     pub(crate) context: u64,
-    /// What peers must show.
+    /// The token that the peer must show.
     pub(crate) token: u64,
     /// The other end; all 0 until it is known.
     pub(crate) remote: End,
-    /// Reliable messages sent; the next one's number.
+    /// Reliable messages sent; also the next one's number.
     pub(crate) sent: u64,
-    /// Ordered messages among them: the next one's place in the order.
+    /// Ordered messages among them; also the next one's position in the order.
     pub(crate) next_place: u64,
-    /// Reliable messages that came, the void ones too.
+    /// Reliable messages that came, including void ones.
     pub(crate) received: u64,
     /// RO: the next message to be given to the program.
     pub(crate) expected: u64,
     /// Operations that are not complete.
     pub(crate) outstanding: u32,
-    /// Messages that follow reads which are not complete.
+    /// Messages that will follow reads that are not complete.
     pub(crate) followers: u32,
     /// Writes with messages that are not complete.
     pub(crate) escorted: u32,
     /// Messages that wait for their writes.
     pub(crate) held: u32,
-    /// While it is asked for: the other ways to the peer.
+    /// While we ask for it: the other routes to the peer.
     pub(crate) asking: Option<Box<Asking>>,
-    /// What only busy connections have.
+    /// State that only busy connections have.
     pub(crate) busy: Option<Box<Busy>>,
     pub(crate) send_timeout_us: Micros,
     pub(crate) keepalive_us: Micros,
     /// When anything was last heard from the other end.
     pub(crate) heard_at: Micros,
     pub(crate) pinging: bool,
-    /// Of the timer that counts, among those that are set.
+    /// The time of the valid timer; earlier ones that were set are ignored.
     pub(crate) timer_at: Micros,
 }
 
-/// What a request needs that may have to be made again, by another way.
+/// What is kept of a request that may have to be sent again by another route.
 #[derive(Debug)]
 pub(crate) struct Asking {
-    /// The ways that were not tried, the best one last.
+    /// Routes that were not tried yet, the best one last.
     pub(crate) others: Vec<Other>,
     pub(crate) payload: Vec<u8>,
     /// When the program's patience ends.
     pub(crate) until: Option<Micros>,
-    /// The other end has the request: it decides.
+    /// The other end has the request and decides.
     pub(crate) arrived: bool,
 }
 
 /// Messages that wait for earlier ones.
 #[derive(Debug, Default)]
 pub(crate) struct Busy {
-    /// RO: came before their turn, by number.
+    /// RO: messages that came before earlier ones, by position.
     pub(crate) early: BTreeMap<u64, Parcel>,
-    /// RO: sent, in order, and not told yet.
+    /// RO: sent messages whose ends were not reported yet, in order.
     pub(crate) unsaid: VecDeque<Unsaid>,
 }
 
-/// An ordered message whose end was not told yet.
+/// An ordered message whose end was not reported yet.
 #[derive(Debug)]
 pub(crate) struct Unsaid {
     pub(crate) op: OpId,
-    /// The program's word for it.
+    /// The context that the program gave.
     pub(crate) word: u64,
     pub(crate) silent: bool,
-    /// Where it has ended, and earlier ones have not.
+    /// Set if it has ended and earlier ones have not.
     pub(crate) end: Option<Result<(), Failure>>,
 }
 
-impl Link {
+impl ConnectionRecord {
     pub(crate) fn busy(&mut self) -> &mut Busy {
         self.busy.get_or_insert_default()
     }
 
-    /// Longest message that may be sent, where datagrams have at most so many bytes. Bytes.
+    /// Longest message that may be sent. `datagram_max` is the longest datagram. Bytes.
     pub(crate) fn message_max(&self, datagram_max: u32) -> u32 {
         if self.level.is_reliable() {
             self.remote.message_max
@@ -132,7 +132,7 @@ impl Link {
         }
     }
 
-    /// Lets go of what a silent connection does not need.
+    /// Frees what a silent connection does not need.
     pub(crate) fn shrink(&mut self) {
         if self.busy.as_ref().is_some_and(|busy| busy.early.is_empty() && busy.unsaid.is_empty()) {
             self.busy = None;
@@ -142,15 +142,18 @@ impl Link {
 
 /// All connections of an endpoint.
 #[derive(Debug, Default)]
-pub(crate) struct Links {
-    links: Slab<Link>,
-    /// How often each index has been used.
+pub(crate) struct ConnectionTable {
+    links: Slab<ConnectionRecord>,
+    /// How often each index was used.
     ages: Vec<u32>,
 }
 
-impl Links {
-    /// Makes room for a connection.
-    pub(crate) fn insert(&mut self, make: impl FnOnce(ConnectionId) -> Link) -> Option<ConnectionId> {
+impl ConnectionTable {
+    /// Adds a connection.
+    pub(crate) fn insert(
+        &mut self,
+        make: impl FnOnce(ConnectionId) -> ConnectionRecord,
+    ) -> Option<ConnectionId> {
         let entry = self.links.vacant_entry();
         let index = entry.key();
         if index >= ConnectionId::LIMIT as usize {
@@ -165,25 +168,25 @@ impl Links {
         Some(id)
     }
 
-    pub(crate) fn get(&self, id: ConnectionId) -> Option<&Link> {
+    pub(crate) fn get(&self, id: ConnectionId) -> Option<&ConnectionRecord> {
         self.links.get(id.index() as usize).filter(|link| link.id == id)
     }
 
-    pub(crate) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Link> {
+    pub(crate) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut ConnectionRecord> {
         self.links.get_mut(id.index() as usize).filter(|link| link.id == id)
     }
 
-    /// As the program names it: one that it has disconnected is no more.
-    pub(crate) fn named(&mut self, id: ConnectionId) -> Result<&mut Link, Error> {
+    /// The connection of this name. An error if the program has disconnected it.
+    pub(crate) fn named(&mut self, id: ConnectionId) -> Result<&mut ConnectionRecord, Error> {
         self.get_mut(id).filter(|link| link.state != State::Leaving).ok_or(Error::Stale("connection"))
     }
 
-    pub(crate) fn remove(&mut self, id: ConnectionId) -> Option<Link> {
+    pub(crate) fn remove(&mut self, id: ConnectionId) -> Option<ConnectionRecord> {
         self.get(id)?;
         self.links.try_remove(id.index() as usize)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Link> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &ConnectionRecord> {
         self.links.iter().map(|(_, link)| link)
     }
 

@@ -1,10 +1,9 @@
-//! The conversation of an endpoint's connections: all their behaviour, without I/O.
+//! The conversation: the behaviour of an endpoint's connections, without I/O.
 //!
-//! What the program asks, what the engine reports and the time come in as arguments. Out
-//! come [`Post`]s for the engine and [`News`] for the program. The engine brings each
-//! message of a reliable connection exactly once, and ends each operation exactly once; the
-//! rest is here: who is connected to whom, the order of RO, what a completion implies,
-//! time-outs, keepalive, and what becomes of all that when a peer is lost.
+//! The program's requests, the engine's reports and the time come in as arguments. [`Post`]s for the engine and
+//! [`News`] for the program come out. The engine delivers each message of a reliable connection exactly once, and ends
+//! each operation exactly once. The rest is here: who is connected to whom, the order of RO, what a completion implies,
+//! time-outs, keepalive, and what happens when a peer is lost.
 
 mod link;
 mod opening;
@@ -21,21 +20,21 @@ use isthmus_wire::conversation::{ConnectionId, Letter, Subject};
 use slab::Slab;
 
 use crate::{Failure, Level};
-use link::{Links, State};
+use link::{ConnectionTable, State};
 
 pub(crate) use opening::{Caller, Host, Other};
 #[cfg(test)]
 pub(crate) use sending::Plan;
-pub(crate) use sending::{Lane, Outgoing, Way};
+pub(crate) use sending::{Lane, Outgoing, SendPath};
 
-/// What a conversation is made with.
+/// The limits of a conversation.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
-    /// Operations of the program under way at once.
+    /// Most operations of the program under way. Count.
     pub(crate) send_buffers: u32,
-    /// Requests that wait for the program's decision.
+    /// Most requests that wait for the program's decision. Count.
     pub(crate) requests: u32,
-    /// Longest message that is taken. Bytes.
+    /// Longest message that may come. Bytes.
     pub(crate) message_max: u32,
     /// Longest message over UU. Bytes.
     pub(crate) datagram_max: u32,
@@ -68,20 +67,20 @@ pub(crate) struct Parcel {
     pub(crate) len: u32,
 }
 
-/// What the shell is to do.
+/// A request to the shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Post {
     /// Send a message through the engine, complete when delivered.
     Message { op: OpId, peer: PeerId, tag: u64, data: u64, bytes: Vec<u8> },
-    /// Send something that the other endpoint answers whatever its program does.
+    /// Ping the other endpoint, which answers whatever its program does.
     Ping { op: OpId, peer: PeerId },
-    /// Have the engine copy what the program lent it, then say [`Talk::disowned`].
+    /// Make the engine copy what the program lent it, then call [`Talk::disowned`].
     Disown { op: OpId, peer: PeerId },
-    /// Nobody wants this message.
+    /// Drop this message, which nobody takes.
     Drop(Parcel),
 }
 
-/// A connection, as the program may ask about it.
+/// The properties of a connection that a program can query.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Described {
     pub(crate) level: Level,
@@ -90,7 +89,7 @@ pub(crate) struct Described {
     pub(crate) peer: PeerId,
 }
 
-/// What the program hears.
+/// An event for the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum News {
     Requested {
@@ -134,28 +133,28 @@ pub(crate) enum News {
         context: u64,
     },
     DeviceFailed {
-        /// Which of the endpoint's, and what it lacks.
+        /// Which device, and its trouble.
         why: String,
     },
 }
 
-/// What an operation is.
+/// The kinds of operations.
 #[derive(Clone, Debug)]
 enum What {
-    /// A letter to this peer; `opens` where a connection depends on it.
+    /// A letter (control message) to this peer. `opens` says that a connection depends on it.
     Letter {
         peer: PeerId,
         opens: bool,
     },
-    /// A message; its end is told in order on RO.
+    /// A message; on RO its end is reported in order.
     Message,
-    /// A datagram through the engine: its end was told at once.
+    /// A datagram through the engine; its end was reported at once.
     Datagram,
     /// A write; with the ticket of the message that goes with it.
     Write {
         ticket: Option<u64>,
     },
-    /// A read; with the message that is to follow it.
+    /// A read, with the message that will follow it.
     Read {
         follow: Option<Vec<u8>>,
     },
@@ -171,16 +170,16 @@ struct Op {
     id: OpId,
     link: ConnectionId,
     what: What,
-    /// The program's word for it.
+    /// The context that the program gave; the event returns it.
     word: u64,
     silent: bool,
     /// Its buffer is the program's until it is told.
     lent: bool,
     /// A message that is not in RO's order.
     unordered: bool,
-    /// The program has been told its end.
+    /// Its end was reported to the program.
     told: bool,
-    /// Of a write or read: what must still end.
+    /// How many parts of a write or read must still end.
     parts: u8,
     failure: Option<Failure>,
 }
@@ -191,17 +190,17 @@ enum Timer {
     Link(ConnectionId),
 }
 
-/// One half of a write and its message: whichever came first.
+/// Whichever came first of a write and its message.
 #[derive(Debug)]
 enum Half {
     Written,
     Message(ConnectionId, Parcel),
-    /// The message came, and its connection is no more.
+    /// The message came, but its connection has ended.
     Dropped,
     Void,
 }
 
-/// Writes and their messages that wait for each other, of all peers: more is a fault of theirs.
+/// Limit on writes and messages that wait for their other half, over all peers. Only a faulty peer exceeds it.
 const HALVES_MAX: usize = 1 << 16;
 
 /// Writes with messages under way by one connection; the next is refused as full.
@@ -214,10 +213,10 @@ const HELD_MAX: u32 = 2 * ESCORTED_MAX;
 #[derive(Debug)]
 pub(crate) struct Talk {
     limits: Limits,
-    links: Links,
+    links: ConnectionTable,
     ops: Slab<Op>,
     op_age: u32,
-    /// Of the program, not complete.
+    /// Operations of the program that are not complete.
     under_way: u32,
     requests: u32,
     halves: HashMap<(PeerId, u64), Half>,
@@ -230,12 +229,12 @@ pub(crate) struct Talk {
 }
 
 impl Talk {
-    /// A conversation without connections. `seed` makes the tickets of writes differ from
-    /// those of other endpoints' of the same process.
+    /// A conversation without connections. `seed` makes the tickets of writes differ from those of other endpoints of
+    /// the same process.
     pub(crate) fn new(limits: Limits, seed: u64) -> Self {
         Self {
             limits,
-            links: Links::default(),
+            links: ConnectionTable::default(),
             ops: Slab::new(),
             op_age: 0,
             under_way: 0,
@@ -266,8 +265,8 @@ impl Talk {
         self.links.len()
     }
 
-    /// Buffers with messages that wait for writes of peers: they are to be replaced, so that
-    /// nobody else waits for them.
+    /// How many buffers hold messages that wait for writes of peers. The caller replaces them, so that nobody else
+    /// waits.
     pub(crate) fn held(&self) -> u32 {
         self.held
     }
@@ -276,23 +275,23 @@ impl Talk {
         &mut self.limits
     }
 
-    /// What is kept for work that has ended: for tests of what leaks.
+    /// The number of records still kept, for tests of leaks.
     #[cfg(test)]
     pub(crate) fn leftovers(&self) -> (usize, usize, usize, u32) {
         (self.ops.len(), self.halves.len(), self.links.len(), self.under_way)
     }
 
-    /// One of the devices carries nothing any more.
+    /// Reports that a device carries nothing any more.
     pub(crate) fn device_failed(&mut self, why: String) {
         self.news.push_back(News::DeviceFailed { why });
     }
 
-    /// Nobody wants this message.
+    /// Drops a message that nobody takes.
     pub(crate) fn drop_parcel(&mut self, parcel: Parcel) {
         self.posts.push_back(Post::Drop(parcel));
     }
 
-    /// Takes out the ends of operations for which `taken` says yes.
+    /// Takes out the ends of operations for which `taken` returns true.
     pub(crate) fn take_ends(&mut self, mut taken: impl FnMut(OpId, &Result<(), Failure>) -> bool) {
         self.news.retain(|news| !matches!(news, News::Sent { op, end, .. } if taken(*op, end)));
     }
@@ -325,7 +324,7 @@ impl Talk {
         self.ops.try_remove(id.index())
     }
 
-    /// Sends a letter; `opens` where the connection depends on it.
+    /// Sends a letter. `opens` says that the connection depends on it.
     fn write_letter(&mut self, link: ConnectionId, peer: PeerId, letter: &Letter, opens: bool) {
         let op = self.enter_op(link, What::Letter { peer, opens }, 0, true);
         let mut bytes = Vec::new();

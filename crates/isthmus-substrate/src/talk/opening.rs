@@ -3,12 +3,12 @@
 use isthmus_proto::{Micros, OpError, PeerId};
 use isthmus_wire::conversation::{CONVERSATION_VERSION, ConnectionId, End, Letter, Objection, PAYLOAD_MAX};
 
-use super::link::{Asking, Link, State};
+use super::link::{Asking, ConnectionRecord, State};
 use super::{Half, News, Post, Talk, Timer};
 use crate::ports::port_of;
 use crate::{Error, Failure, Level};
 
-/// Who asks for a connection, and how.
+/// The parameters of a request for a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) peer: PeerId,
@@ -16,16 +16,15 @@ pub(crate) struct Caller {
     /// How long the peer may take to answer; `None`: as long as it lives. Microseconds.
     pub(crate) timeout_us: Option<Micros>,
     pub(crate) host: Host,
-    /// Other ways to the same peer, the best one first: each is tried when those before it
-    /// led nowhere, or take long.
+    /// Other routes to the same peer, the best one first. Each is tried when those before it have failed or take long.
     pub(crate) others: Vec<Other>,
 }
 
-/// How long a request may be on its way before the next way is tried as well: a router that is
-/// down, say, is waited for much longer where there is no other. Microseconds.
+/// How long a request may be under way before the next route is tried as well. Microseconds. Without another route, we
+/// would wait for a router that is down for much longer.
 const WAY_US: Micros = 3_000_000;
 
-/// Another way to a peer, and what is different by it.
+/// Another route to a peer, and what differs on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Other {
     pub(crate) peer: PeerId,
@@ -38,7 +37,7 @@ pub(crate) struct Other {
 pub(crate) struct Host {
     /// The program's word for the connection.
     pub(crate) context: u64,
-    /// What the peer must show; hard to guess.
+    /// The token that the peer must show; hard to guess.
     pub(crate) token: u64,
     /// UDP port at which this end takes datagrams; 0: none.
     pub(crate) udp_port: u16,
@@ -49,7 +48,7 @@ pub(crate) struct Host {
 }
 
 impl Talk {
-    /// Asks a peer for a connection; the answer is [`News::Connected`].
+    /// Asks a peer for a connection. [`News::Connected`] reports the answer.
     pub(crate) fn connect(
         &mut self,
         now: Micros,
@@ -74,8 +73,7 @@ impl Talk {
         Ok(id)
     }
 
-    /// Sets the time by which the next way is tried, if there is one, or the program's patience
-    /// ends.
+    /// Sets the timer for the next route, if there is one, or for the program's time-out.
     fn watch_way(&mut self, now: Micros, id: ConnectionId) {
         let Some(asking) = self.links.get(id).and_then(|link| link.asking.as_ref()) else { return };
         let next = (!asking.arrived && !asking.others.is_empty()).then(|| now.saturating_add(WAY_US));
@@ -86,19 +84,19 @@ impl Talk {
         }
     }
 
-    /// The time has come: there is another way, or the program's patience has ended.
+    /// That timer has expired: tries the next route, or ends the request.
     pub(super) fn hurry(&mut self, now: Micros, id: ConnectionId) {
         let asking = self.links.get(id).and_then(|link| link.asking.as_ref());
         let patient = asking.is_some_and(|asking| asking.until.is_none_or(|until| now < until));
         if !patient {
             return self.fail_connect(id, Failure::TimedOut, Vec::new());
         }
-        // The earlier request may still come there: whichever is answered first counts.
-        self.ask_otherwise(id);
+        // The earlier request may still arrive; the first answer counts.
+        self.ask_next_route(id);
         self.watch_way(now, id);
     }
 
-    /// Writes the request for a connection.
+    /// Sends the request for a connection.
     fn ask(&mut self, id: ConnectionId, udp_port: u16, payload: &[u8]) {
         let Some(link) = self.links.get(id) else { return };
         let (peer, token, level) = (link.peer, link.token, link.level as u8);
@@ -108,8 +106,8 @@ impl Talk {
         self.write_letter(id, peer, &letter, true);
     }
 
-    /// No way led to the peer: takes the next one. False where there is none.
-    fn ask_otherwise(&mut self, id: ConnectionId) -> bool {
+    /// Asks by the next route, since the present one has failed. False if there is none.
+    fn ask_next_route(&mut self, id: ConnectionId) -> bool {
         let Some(link) = self.links.get_mut(id).filter(|link| link.state == State::Connecting) else {
             return false;
         };
@@ -129,7 +127,7 @@ impl Talk {
         state: State,
         remote: End,
     ) -> Result<ConnectionId, Error> {
-        let make = |id| Link {
+        let make = |id| ConnectionRecord {
             id,
             peer: caller.peer,
             level: caller.level,
@@ -157,12 +155,12 @@ impl Talk {
         self.links.insert(make).ok_or(Error::Full(ConnectionId::LIMIT))
     }
 
-    /// What the other end is to know of ours.
+    /// The description of our end for the peer.
     fn own_end(&self, id: ConnectionId, token: u64, udp_port: u16) -> End {
         End { id, token, udp_port, message_max: self.limits.message_max }
     }
 
-    /// Grants a request; [`News::Accepted`] follows when the peer has heard it.
+    /// Accepts a request. [`News::Accepted`] follows when the peer knows it.
     pub(crate) fn accept(&mut self, now: Micros, id: ConnectionId, host: &Host) -> Result<(), Error> {
         let from = self.own_end(id, host.token, host.udp_port);
         let link = self.requested(id)?;
@@ -179,7 +177,7 @@ impl Talk {
         Ok(())
     }
 
-    /// Turns a request down.
+    /// Rejects a request.
     pub(crate) fn reject(&mut self, id: ConnectionId, reason: u32, payload: &[u8]) -> Result<(), Error> {
         check_payload(payload)?;
         let link = self.requested(id)?;
@@ -189,7 +187,7 @@ impl Talk {
         Ok(())
     }
 
-    fn requested(&mut self, id: ConnectionId) -> Result<&mut Link, Error> {
+    fn requested(&mut self, id: ConnectionId) -> Result<&mut ConnectionRecord, Error> {
         let link = self.links.named(id).map_err(|_| Error::Stale("request"))?;
         if link.state != State::Requested {
             return Err(Error::Stale("request"));
@@ -203,8 +201,8 @@ impl Talk {
         self.write_letter(ConnectionId::default(), peer, &letter, false);
     }
 
-    /// Ends a connection: the program's handle is void from now on. What was sent before is
-    /// still delivered, and its ends are told.
+    /// Ends a connection. The program's handle is invalid from now on. What was sent before is still delivered, and its
+    /// ends are reported.
     pub(crate) fn disconnect(&mut self, id: ConnectionId) -> Result<(), Error> {
         let link = self.links.named(id)?;
         if link.state == State::Requested {
@@ -220,14 +218,14 @@ impl Talk {
         Ok(())
     }
 
-    /// Tells the peer, which waits for as many messages as we sent.
+    /// Tells the peer that we disconnect, and how many messages we sent.
     pub(super) fn say_disconnect(&mut self, id: ConnectionId) {
         let Some(link) = self.links.get(id) else { return };
         let (peer, to, sent) = (link.peer, link.remote.id, link.sent);
         self.write_letter(id, peer, &Letter::Disconnect { to, sent }, false);
     }
 
-    /// A connection that the program has left goes once its operations are complete.
+    /// Forgets a connection that the program has left, once its operations are complete.
     pub(super) fn leave(&mut self, id: ConnectionId) {
         if self.links.get(id).is_some_and(|link| link.state == State::Leaving && link.outstanding == 0) {
             self.forget(id);
@@ -236,7 +234,7 @@ impl Talk {
 
     /// A letter came.
     pub(crate) fn on_letter(&mut self, now: Micros, peer: PeerId, bytes: &[u8]) {
-        // One that cannot be read says nothing about any connection.
+        // A letter that cannot be decoded says nothing about any connection.
         let Some(letter) = Letter::decode(bytes) else { return };
         match letter {
             Letter::Connect { version, level, from, payload } => {
@@ -282,8 +280,7 @@ impl Talk {
             let letter = Letter::Disconnect { to: from.id, sent: 0 };
             return self.write_letter(ConnectionId::default(), peer, &letter, false);
         };
-        // The address that was dialled may have stood for whoever answers there; or it is the
-        // answer to an earlier attempt, by another way than the present one.
+        // The dialled address may have been a wildcard, or this is the answer to an earlier attempt by another route.
         if port_of(link.peer) != port_of(peer) {
             link.packet_max = 0;
         }
@@ -293,7 +290,7 @@ impl Talk {
         link.remote = from;
         let context = link.context;
         self.clear_link_timer(to);
-        self.hear(now, to);
+        self.on_heard(now, to);
         self.watch(to);
         self.news.push_back(News::Connected { link: to, context, end: Ok(()), payload: Vec::new() });
     }
@@ -330,11 +327,11 @@ impl Talk {
         end: Result<(), Failure>,
     ) {
         if self.links.get(id).is_none_or(|link| link.peer != peer) {
-            return; // of a way that was given up
+            return; // It belongs to a route that was given up.
         }
         match end {
             Ok(()) => {
-                self.hear(now, id);
+                self.on_heard(now, id);
                 self.settle(id);
                 if let Some(asking) = self.links.get_mut(id).and_then(|link| link.asking.as_mut()) {
                     asking.arrived = true;
@@ -342,7 +339,7 @@ impl Talk {
                 }
             }
             Err(failure) => {
-                if !self.ask_otherwise(id) {
+                if !self.ask_next_route(id) {
                     self.fail_connect(id, failure.clone(), Vec::new());
                 }
                 self.fail_accept(id, failure);
@@ -355,14 +352,14 @@ impl Talk {
             return;
         }
         self.settle(to);
-        self.hear(now, to);
+        self.on_heard(now, to);
         if let Some(link) = self.links.get_mut(to).filter(|link| link.state == State::Open) {
             link.state = State::Ending(sent);
             self.end_when_all_came(to);
         }
     }
 
-    /// The connection is over once all that the peer had sent is here.
+    /// Ends the connection once everything that the peer sent is here.
     pub(super) fn end_when_all_came(&mut self, id: ConnectionId) {
         if self
             .links
@@ -377,13 +374,13 @@ impl Talk {
     pub(crate) fn on_lost(&mut self, peer: PeerId, error: &OpError) {
         let failure = Failure::from(error);
         for id in self.links.of_peer(peer) {
-            if self.ask_otherwise(id) {
+            if self.ask_next_route(id) {
                 continue;
             }
             self.fail_connect(id, failure.clone(), Vec::new());
             self.fail_accept(id, failure.clone());
             if self.links.get(id).is_some_and(|link| link.state == State::Requested) {
-                self.forget(id); // accepting it tells the program
+                self.forget(id); // The program learns it when it accepts.
             }
             self.end(id, failure.clone());
         }

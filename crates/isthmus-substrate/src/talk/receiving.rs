@@ -1,15 +1,14 @@
-//! What comes in.
+//! Incoming messages and datagrams.
 
 use isthmus_proto::{Micros, PeerId};
 use isthmus_wire::conversation::{ConnectionId, DatagramHeader, Subject, UNORDERED};
 
-use super::link::{Link, State};
+use super::link::{ConnectionRecord, State};
 use super::{HALVES_MAX, HELD_MAX, Half, News, Parcel, Post, Talk};
 use crate::Failure;
 
 impl Talk {
-    /// A message came through the engine. Letters are the shell's to hand to
-    /// [`Talk::on_letter`].
+    /// A message came through the engine. The shell passes letters to [`Talk::on_letter`] instead.
     pub(crate) fn on_message(
         &mut self,
         now: Micros,
@@ -21,7 +20,7 @@ impl Talk {
         let (Subject::Message(id) | Subject::Datagram(id) | Subject::Remote(id)) = subject else {
             return self.posts.push_back(Post::Drop(parcel));
         };
-        if !self.takes(now, peer, id) {
+        if !self.admit_message(now, peer, id) {
             self.posts.push_back(Post::Drop(parcel));
             if matches!(subject, Subject::Remote(_)) {
                 self.pass_half(peer, data, Half::Dropped);
@@ -44,14 +43,14 @@ impl Talk {
         self.end_when_all_came(id);
     }
 
-    /// Whether a connection takes messages of this peer.
-    fn takes(&mut self, now: Micros, peer: PeerId, id: ConnectionId) -> bool {
+    /// Settles a connection whose peer sends a message. Returns whether it takes messages of this peer.
+    fn admit_message(&mut self, now: Micros, peer: PeerId, id: ConnectionId) -> bool {
         if self.links.get(id).is_none_or(|link| link.peer != peer) {
             return false;
         }
-        // It speaks, so it has heard that we accepted.
+        // It sends, so it knows that we accepted.
         self.settle(id);
-        self.hear(now, id);
+        self.on_heard(now, id);
         self.links.get(id).is_some_and(|link| matches!(link.state, State::Open | State::Ending(_)))
     }
 
@@ -66,11 +65,11 @@ impl Talk {
         self.news.push_back(News::Received { link: id, context, parcel });
     }
 
-    /// RO: messages complete in whatever order their data comes.
+    /// RO: passes messages on in order, as their data may complete in any order.
     fn in_order(&mut self, id: ConnectionId, place: u64, parcel: Parcel) {
         let Some(link) = self.links.get_mut(id) else { return };
         if place != link.expected {
-            // A place that is taken, or over, is a fault of the peer.
+            // A position that was used before is a fault of the peer.
             let fault =
                 place < link.expected || link.busy.as_ref().is_some_and(|b| b.early.contains_key(&place));
             match fault {
@@ -93,16 +92,16 @@ impl Talk {
         }
     }
 
-    /// RO: connections with messages before their turn, and the place that each waits for,
-    /// where `idle` says of the peer that nothing of it is on its way.
+    /// RO: connections that wait for a missing message, and its position. Only those of peers for which `idle` says
+    /// that nothing is under way.
     pub(crate) fn gaps(&self, mut idle: impl FnMut(PeerId) -> bool) -> Vec<(ConnectionId, u64)> {
-        let waits = |link: &&Link| link.busy.as_ref().is_some_and(|busy| !busy.early.is_empty());
+        let waits = |link: &&ConnectionRecord| link.busy.as_ref().is_some_and(|busy| !busy.early.is_empty());
         let gaps = self.links.iter().filter(waits).filter(|link| idle(link.peer));
         gaps.map(|link| (link.id, link.expected)).collect()
     }
 
-    /// RO: the message at this place was never sent. If the connection still waits for it, it is
-    /// cut off, or those after it would keep their buffers for good.
+    /// RO: the message at this position was never sent. If the connection still waits for it, it is ended; else the
+    /// messages behind it would keep their buffers for ever.
     pub(crate) fn cut_gap(&mut self, id: ConnectionId, place: u64) {
         let Some(link) = self.links.get(id) else { return };
         if link.expected != place || link.busy.as_ref().is_none_or(|busy| busy.early.is_empty()) {
@@ -139,8 +138,7 @@ impl Talk {
         }
     }
 
-    /// One half came for which nothing is to be done but to take note of it, or to forget
-    /// the other that waited.
+    /// Records one half of a write and its message, or, if the other half waited, forgets that.
     fn pass_half(&mut self, peer: PeerId, ticket: u64, half: Half) {
         match self.halves.remove(&(peer, ticket)) {
             None if self.halves.len() < HALVES_MAX => {
@@ -155,7 +153,7 @@ impl Talk {
         }
     }
 
-    /// A message keeps a buffer. One end that keeps more than ours would send is cut off.
+    /// Counts a message that keeps a buffer. A peer with more than a correct one can have is disconnected.
     fn hold(&mut self, id: ConnectionId) {
         self.held += 1;
         let Some(link) = self.links.get_mut(id) else { return };
@@ -167,7 +165,7 @@ impl Talk {
         }
     }
 
-    /// Nobody takes messages of this connection any more.
+    /// Drops the waiting messages of this connection, since nobody takes them any more.
     pub(super) fn drop_held(&mut self, id: ConnectionId) {
         if self.links.get_mut(id).is_none_or(|link| std::mem::take(&mut link.held) == 0) {
             return;
@@ -190,7 +188,7 @@ impl Talk {
         }
     }
 
-    /// A peer's write that carried a ticket is in our memory.
+    /// A peer's write with a ticket has arrived in our memory.
     pub(crate) fn on_written(&mut self, peer: PeerId, ticket: u64) {
         match self.halves.get(&(peer, ticket)) {
             Some(&Half::Message(id, parcel)) => {
@@ -202,7 +200,7 @@ impl Talk {
         }
     }
 
-    /// The message with this ticket is not to be delivered.
+    /// The message with this ticket must not be delivered.
     pub(super) fn on_void(&mut self, peer: PeerId, ticket: u64) {
         match self.halves.get(&(peer, ticket)) {
             Some(&Half::Message(id, parcel)) => {
@@ -215,7 +213,7 @@ impl Talk {
         }
     }
 
-    /// A message and its write have met, or the message is void.
+    /// A message and its write are both here, or the message is void.
     fn join(&mut self, id: ConnectionId, parcel: Option<Parcel>) {
         let alive =
             self.links.get(id).is_some_and(|link| matches!(link.state, State::Open | State::Ending(_)));
@@ -230,12 +228,12 @@ impl Talk {
         self.end_when_all_came(id);
     }
 
-    /// A datagram came; false where nobody takes it.
+    /// A datagram came. False if nobody takes it.
     pub(crate) fn on_datagram(&mut self, now: Micros, header: DatagramHeader, parcel: Parcel) -> bool {
         let Some(link) = self.links.get(header.to) else { return false };
         let known = !link.level.is_reliable() && link.token == header.token;
-        let taken =
-            known && self.takes(now, self.links.get(header.to).map_or(PeerId(0), |l| l.peer), header.to);
+        let taken = known
+            && self.admit_message(now, self.links.get(header.to).map_or(PeerId(0), |l| l.peer), header.to);
         if taken {
             self.deliver(header.to, parcel);
         }

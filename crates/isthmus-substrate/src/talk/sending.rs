@@ -1,4 +1,4 @@
-//! What the program sends, and how it ends.
+//! Outgoing operations of the program, and their ends.
 
 use isthmus_proto::{Micros, OpError, PeerId};
 use isthmus_wire::conversation::{ConnectionId, DatagramHeader, Letter, Subject, UNORDERED};
@@ -12,7 +12,7 @@ use crate::{Error, Failure, Level};
 pub(crate) struct Lane {
     pub(crate) op: OpId,
     pub(crate) peer: PeerId,
-    /// Of its connection.
+    /// The level of its connection.
     pub(crate) level: Level,
     pub(crate) tag: u64,
     pub(crate) data: u64,
@@ -23,27 +23,27 @@ pub(crate) struct Lane {
 pub(crate) struct Outgoing {
     /// Length. Bytes.
     pub(crate) len: u64,
-    /// Comes back with its end.
+    /// The program's context, which is returned with its end.
     pub(crate) word: u64,
     pub(crate) silent: bool,
     /// The program waits for its end.
     pub(crate) blocking: bool,
-    /// Its buffer is the program's until its end is told.
+    /// It uses the program's buffer until its end is reported.
     pub(crate) lent: bool,
-    /// Not in RO's order.
+    /// It is outside RO's order.
     pub(crate) unordered: bool,
 }
 
-/// How a message goes.
+/// How a message is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum SendPath {
     /// Through the engine, complete when delivered.
     Reliable(Lane),
-    /// Through the engine, complete already.
+    /// Through the engine; it is complete already.
     Lossy(Lane),
     /// As a datagram to this port of the peer.
     Udp { peer: PeerId, port: u16, header: DatagramHeader },
-    /// Not at all: too much is under way already.
+    /// Not at all, since too much is under way.
     Lost,
 }
 
@@ -52,13 +52,18 @@ pub(crate) enum Way {
 pub(crate) struct Plan {
     pub(crate) op: OpId,
     pub(crate) peer: PeerId,
-    /// Told to the peer with the last of a write.
+    /// Data that the peer gets with the last part of a write.
     pub(crate) data: Option<u64>,
 }
 
 impl Talk {
     /// Sends a message.
-    pub(crate) fn send(&mut self, now: Micros, id: ConnectionId, message: &Outgoing) -> Result<Way, Error> {
+    pub(crate) fn send(
+        &mut self,
+        now: Micros,
+        id: ConnectionId,
+        message: &Outgoing,
+    ) -> Result<SendPath, Error> {
         let Outgoing { len, word, silent, blocking, lent, unordered } = *message;
         let limits = self.limits.clone();
         let link = self.links.named(id)?;
@@ -93,24 +98,24 @@ impl Talk {
             link.busy().unsaid.push_back(Unsaid { op, word, silent, end: None });
         }
         self.limit(now, id, op);
-        Ok(Way::Reliable(Lane { op, peer, level, tag, data }))
+        Ok(SendPath::Reliable(Lane { op, peer, level, tag, data }))
     }
 
-    fn send_unreliably(&mut self, id: ConnectionId, len: u64, word: u64, silent: bool) -> Way {
+    fn send_unreliably(&mut self, id: ConnectionId, len: u64, word: u64, silent: bool) -> SendPath {
         let full = self.under_way >= self.limits.send_buffers;
-        let Some(link) = self.links.get_mut(id) else { return Way::Lost };
+        let Some(link) = self.links.get_mut(id) else { return SendPath::Lost };
         let (peer, level, remote, context) = (link.peer, link.level, link.remote, link.context);
         let fits = link.packet_max > 0 && len <= u64::from(link.packet_max);
         let way = if remote.udp_port != 0 && fits {
             let header = DatagramHeader { to: remote.id, token: remote.token };
-            Way::Udp { peer, port: remote.udp_port, header }
+            SendPath::Udp { peer, port: remote.udp_port, header }
         } else if full {
-            Way::Lost
+            SendPath::Lost
         } else {
             link.outstanding += 1;
             self.under_way += 1;
             let op = self.enter_op(id, What::Datagram, 0, true);
-            Way::Lossy(Lane { op, peer, level, tag: Subject::Datagram(remote.id).to_tag(), data: 0 })
+            SendPath::Lossy(Lane { op, peer, level, tag: Subject::Datagram(remote.id).to_tag(), data: 0 })
         };
         if !silent {
             self.news.push_back(News::Sent {
@@ -124,7 +129,7 @@ impl Talk {
         way
     }
 
-    /// A write to the peer's memory; `message` follows it there.
+    /// Plans a write to the peer's memory, which `message` follows.
     pub(crate) fn write(
         &mut self,
         now: Micros,
@@ -148,7 +153,7 @@ impl Talk {
         Ok(Plan { op, peer, data: Some(ticket) })
     }
 
-    /// A read of the peer's memory; `message` follows it there.
+    /// Plans a read of the peer's memory, which `message` follows.
     pub(crate) fn read(
         &mut self,
         now: Micros,
@@ -168,7 +173,7 @@ impl Talk {
         Ok(Plan { op, peer, data: None })
     }
 
-    /// Counts a write with a message, if there may be another.
+    /// Counts a write with a message. An error if there are too many.
     fn escort(&mut self, id: ConnectionId) -> Result<(), Error> {
         match self.links.get_mut(id) {
             Some(link) if link.escorted < ESCORTED_MAX => link.escorted += 1,
@@ -180,7 +185,7 @@ impl Talk {
         Ok(())
     }
 
-    /// Whether remote memory may be reached now; counts the operation.
+    /// Checks that remote memory may be accessed now, and counts the operation.
     fn check_remote(&mut self, id: ConnectionId, message: Option<&[u8]>) -> Result<PeerId, Error> {
         let (under_way, most) = (self.under_way, self.limits.send_buffers);
         let link = self.links.named(id)?;
@@ -215,7 +220,7 @@ impl Talk {
         self.posts.push_back(Post::Message { op, peer, tag, data: ticket, bytes });
     }
 
-    /// The engine could not take what [`Talk::send`] and the like had planned.
+    /// The engine did not take an operation that was planned here.
     pub(crate) fn withdraw(&mut self, now: Micros, id: OpId, error: &OpError) {
         self.on_end(now, id, Err(error));
     }
@@ -230,7 +235,7 @@ impl Talk {
             _ => (op.link, None),
         };
         if end.is_ok() {
-            self.hear(now, link);
+            self.on_heard(now, link);
         }
         match of {
             Some(of) => self.on_part_end(id, of, end),
@@ -291,7 +296,7 @@ impl Talk {
         }
     }
 
-    /// A read that a message was to follow has ended; the message goes where that was well.
+    /// A read with a message has ended: sends the message if it succeeded.
     fn end_read(&mut self, of: OpId, id: ConnectionId, message: Option<Vec<u8>>) {
         if let Some(bytes) = message {
             self.post_follower(of, id, bytes);
@@ -318,7 +323,7 @@ impl Talk {
         self.posts.push_back(Post::Message { op, peer, tag, data, bytes });
     }
 
-    /// The message of a write that failed is not to be delivered.
+    /// Tells the peer not to deliver the message of a failed write.
     fn void(&mut self, id: ConnectionId, ticket: u64) {
         let Some(link) = self.links.get(id) else { return };
         let (peer, to) = (link.peer, link.remote.id);
@@ -333,7 +338,7 @@ impl Talk {
         }
     }
 
-    /// Tells the program of an end: for messages on RO once all earlier ones were told.
+    /// Reports an end to the program; for messages on RO, once all earlier ones were reported.
     fn tell(&mut self, op: Op, end: Result<(), Failure>) {
         if op.told {
             return;
@@ -348,7 +353,7 @@ impl Talk {
         self.links.get(id).is_some_and(|link| link.level.is_ordered())
     }
 
-    /// Notes the end of an ordered message, and tells of all whose turn has come.
+    /// Records the end of an ordered message, and reports all ends that are next in order.
     fn note_end(&mut self, op: OpId, at: ConnectionId, end: Result<(), Failure>) {
         let Some(link) = self.links.get_mut(at) else { return };
         if let Some(entry) = link.busy().unsaid.iter_mut().find(|entry| entry.op == op) {
@@ -376,7 +381,7 @@ impl Talk {
         self.news.push_back(News::Sent { op, link, context, word, end });
     }
 
-    /// An operation is to be told of within the connection's send time-out.
+    /// Starts the connection's send time-out for an operation.
     fn limit(&mut self, now: Micros, id: ConnectionId, op: OpId) {
         let timeout_us = self.links.get(id).map_or(0, |link| link.send_timeout_us);
         if timeout_us > 0 {
@@ -384,7 +389,7 @@ impl Talk {
         }
     }
 
-    /// An operation's time is over. What a write or read uses stays in use until its end.
+    /// An operation's time-out has expired. What a write or read uses stays in use until its end.
     pub(super) fn time_out(&mut self, id: OpId) {
         let Some(op) = self.op(id) else { return };
         let (link, lent) = (op.link, op.lent);
@@ -396,7 +401,7 @@ impl Talk {
         }
     }
 
-    /// The engine has copied what the program lent: the operation's time-out can be told.
+    /// The engine has copied what the program lent, so the operation's time-out can be reported.
     pub(crate) fn disowned(&mut self, id: OpId) {
         let Some(op) = self.op(id) else { return };
         op.lent = false;
@@ -412,7 +417,7 @@ impl Talk {
         }
     }
 
-    /// A lane is still writing from what the program lent: asked again a little later.
+    /// A lane is still writing from what the program lent: asks again a little later.
     pub(crate) fn not_disowned(&mut self, now: Micros, id: OpId) {
         self.timers.insert((now + 1_000, Timer::Op(id)));
     }

@@ -13,7 +13,7 @@ impl Talk {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Does what has come due.
+    /// Does what is due at `now`.
     pub(crate) fn handle_timeout(&mut self, now: Micros) {
         while let Some(&(at, timer)) = self.timers.first() {
             if at > now {
@@ -37,7 +37,7 @@ impl Talk {
         }
     }
 
-    /// Nothing was heard for half the keepalive time: asks the peer; for all of it: tells.
+    /// After half the keepalive time of silence, pings the peer; after all of it, tells the program.
     fn keep_alive(&mut self, now: Micros, id: ConnectionId) {
         let Some(link) = self.links.get_mut(id) else { return };
         if link.keepalive_us == 0 {
@@ -47,7 +47,7 @@ impl Talk {
         let (peer, context, keepalive_us) = (link.peer, link.context, link.keepalive_us);
         if silent_for >= keepalive_us {
             self.news.push_back(News::KeepaliveExpired { link: id, context });
-            // Told again after as much further silence.
+            // Tell the program again after as much further silence.
             link.heard_at = now;
         } else if silent_for >= keepalive_us / 2 && !link.pinging {
             link.pinging = true;
@@ -57,7 +57,7 @@ impl Talk {
         self.watch(id);
     }
 
-    /// Sets the timer by which a silent connection is looked after.
+    /// Sets the keepalive timer of a connection.
     pub(super) fn watch(&mut self, id: ConnectionId) {
         let Some(link) = self.links.get(id) else { return };
         if link.keepalive_us == 0 || link.state != State::Open {
@@ -67,8 +67,8 @@ impl Talk {
         self.set_link_timer(id, link.heard_at.saturating_add(patience));
     }
 
-    /// The other end lives.
-    pub(super) fn hear(&mut self, now: Micros, id: ConnectionId) {
+    /// The other end has shown that it lives.
+    pub(super) fn on_heard(&mut self, now: Micros, id: ConnectionId) {
         if let Some(link) = self.links.get_mut(id) {
             link.heard_at = now;
         }
@@ -77,20 +77,20 @@ impl Talk {
     pub(super) fn on_pong(&mut self, now: Micros, id: ConnectionId, end: Result<(), Failure>) {
         let Some(link) = self.links.get_mut(id) else { return };
         link.pinging = false;
-        // The peer refuses, so it lives.
+        // A peer that refuses lives.
         if matches!(end, Ok(()) | Err(Failure::RemoteAccess(_))) {
             link.heard_at = now;
             self.watch(id);
         }
     }
 
-    /// How long operations may take from now on; 0: as long as the peer lives. Microseconds.
+    /// Sets how long operations may take; 0: as long as the peer lives. Microseconds.
     pub(crate) fn set_send_timeout(&mut self, id: ConnectionId, timeout_us: Micros) -> Result<(), Error> {
         self.links.named(id)?.send_timeout_us = timeout_us;
         Ok(())
     }
 
-    /// After how much silence the program is told; 0: never. Microseconds.
+    /// Sets the silence after which the program is told; 0: never. Microseconds.
     pub(crate) fn set_keepalive(
         &mut self,
         now: Micros,
@@ -107,13 +107,13 @@ impl Talk {
         Ok(())
     }
 
-    /// What the options of a connection are: send time-out and keepalive. Microseconds.
+    /// Send time-out and keepalive of a connection. Microseconds.
     pub(crate) fn times(&mut self, id: ConnectionId) -> Result<(Micros, Micros), Error> {
         let link = self.links.named(id)?;
         Ok((link.send_timeout_us, link.keepalive_us))
     }
 
-    /// Level, longest message, peer and whether it may send, of a connection.
+    /// The properties of a connection.
     pub(crate) fn describe(&mut self, id: ConnectionId) -> Result<super::Described, Error> {
         let datagram_max = self.limits.datagram_max;
         let link = self.links.named(id)?;
@@ -121,7 +121,7 @@ impl Talk {
         Ok(super::Described { level: link.level, message_max, peer: link.peer })
     }
 
-    /// Tells every connected peer that this endpoint goes.
+    /// Tells every connected peer that this endpoint ends.
     pub(crate) fn say_goodbye(&mut self) {
         for id in self.links.ids() {
             let Some(link) = self.links.get(id) else { continue };

@@ -1,12 +1,12 @@
-//! A ring whose other end is no friend: for the fuzz target, which knows nothing of this crate's inside.
+//! For the fuzz target: reads a ring whose other end is hostile.
 
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
-use super::ring::{Place, Reader, Record};
+use super::ring::{Reader, Record, RingMemory};
 
-/// Reads whatever `bytes` make of a ring, as the end of a lane does, until nothing more comes or the other end is found to be
-/// broken. Returns how many bytes came of records in the ring. What is lent is not read: it is another process's.
+/// Reads a ring with the content `bytes` as the end of a lane does, until nothing more comes or the other end is found
+/// to be broken. Returns how many bytes came from records in the ring. Loans are not read: they are in another process.
 pub fn read_any_ring(bytes: &[u8]) -> u64 {
     let capacity = bytes.len().next_power_of_two().clamp(256, 1 << 16);
     let mut words: Vec<AtomicU64> = (0..=capacity / 8).map(|_| AtomicU64::new(0)).collect();
@@ -15,7 +15,7 @@ pub fn read_any_ring(bytes: &[u8]) -> u64 {
         raw[..bytes.len()].copy_from_slice(bytes);
         *word.get_mut() = u64::from_le_bytes(raw);
     }
-    let place = Place {
+    let place = RingMemory {
         data: NonNull::from(&words[1..]).cast(),
         capacity: capacity as u64,
         head: NonNull::from(&words[0]),
@@ -23,7 +23,7 @@ pub fn read_any_ring(bytes: &[u8]) -> u64 {
     // SAFETY: the words outlive the reader, and are as many as the place says.
     let mut reader = unsafe { Reader::new(place) };
     let (mut total, mut to) = (0, vec![0; 16 << 10]);
-    // Whoever writes may be ahead by what the ring holds; this one wrote once, and the reader may come round.
+    // A writer is ahead by at most what the ring holds. This content is written once, and the reader may wrap around.
     for _ in 0..capacity {
         let Ok(Some(record)) = reader.record() else { break };
         match record {

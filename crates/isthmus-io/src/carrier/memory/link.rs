@@ -1,12 +1,13 @@
-//! A lane's bytes through shared memory: two rings, and memory that is lent where the other end may
-//! read it.
+//! One end of a lane by shared memory: two rings, and memory that is lent to the other end.
 //!
-//! What goes through a ring both ends copy, at the same time; and no system call is made. What is lent only the reader
-//! copies, by a call that takes longer for each page than both of them need, but for which the writer need not be there.
-//! So bytes go by the ring, and what it has no room for is lent as long as the writer is away: it takes it back when it
-//! comes again and finds room, if the reader has not begun with it. But where processors are far from each other, as on
-//! different sockets, what one has written comes to the other so slowly that the call is the quicker one by far. So the
-//! reader tries both on long pieces, and says how it wants them (`copies.rs`).
+//! What goes through a ring both ends copy, at the same time and without a system call. What is *lent* only the reader
+//! copies, by a system call on the writer's memory. That takes longer per page than both copies, but the writer need
+//! not be there. So bytes go through the ring. What the ring has no room for is lent while the writer is away. When the
+//! writer comes back and finds room, it takes the loan back, unless the reader has begun with it.
+//!
+//! If the two processors are far from each other, as on different sockets, data written by one gets to the other so
+//! slowly that the system call is much quicker. So the reader tries both on long pieces and says how it wants them
+//! (`copy_mode.rs`). It then gets long pieces lent *for good*: the writer does not take them back.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -15,37 +16,38 @@ use isthmus_proto::{Access as Wanted, RemoteRange};
 use isthmus_wakeup::sleeper;
 use isthmus_wire::frame::Message;
 
-use super::copies::{Copies, Trial};
+use super::copy_mode::{CopyMode, CopyTrial};
 use super::loans::Loans;
-use super::reach::Process;
+use super::process_vm::Process;
 use super::ring::{Broken, RECORD_MAX, Reader, Record, Spot, WORDS, Writer};
 use super::segment::{Segment, Sleeper};
 use crate::carrier::Transfer;
 use crate::log::debug_log;
 use crate::regions::RegionTable;
 
-/// Pieces from this length on are lent where there is no room for them. Bytes.
+/// Pieces from this length on are lent if the ring has no room. Bytes.
 const LEND_MIN: usize = 12 << 10;
-/// Pieces from this length on are lent for good where the reader wants that. Bytes.
+/// Pieces from this length on are lent for good if the reader wants that. Bytes.
 const LONG_MIN: usize = 32 << 10;
-/// Most pieces of one record of bytes.
+/// Most pieces of one record of bytes. Count.
 const GATHER: usize = 16;
-/// With less room than this nothing is written that is longer. Bytes.
+/// With less room than this, no part of a longer piece is written. Bytes.
 const FAIR: usize = 4 << 10;
-/// What is lent is left to its writer for so long, which does the quicker thing with it where it is there.
+/// How long the reader leaves a loan to its writer, which may take it back and write it to the ring, which is quicker.
 const PATIENCE: Duration = Duration::from_micros(20);
-/// What the neighbour shows is accessed by so much at a time: it waits for the end of that where it hides it. Bytes.
+/// How much of the neighbour's memory is accessed at a time. Bytes. A neighbour that hides a region waits for one.
 const PORTION: u64 = 1 << 20;
-/// For so long a process that was there is taken to be still there: another cannot have its number so soon.
+/// How long a process that was there counts as still there: another cannot have its number so soon.
 const LIFETIME: Duration = Duration::from_millis(1);
 
-/// A piece that is lent.
+/// A loan that the writer may take back.
 #[derive(Clone, Copy, Debug)]
 struct Lent {
-    /// Position of its record, and behind it.
+    /// Position of its record.
     at: u64,
+    /// Position behind its record.
     behind: u64,
-    /// Bytes of those to be written that are before it.
+    /// How many of the bytes to be written are before it.
     before: usize,
     /// The reader has it.
     taken: bool,
@@ -53,34 +55,39 @@ struct Lent {
 
 /// One end of a lane.
 #[derive(Debug)]
-pub(crate) struct Link {
-    // Before the segment: they refer to it.
+pub(crate) struct MemoryLink {
+    // Declared before the segment, which they refer to, so that they are dropped first.
     writer: Writer,
     reader: Reader,
     segment: Segment,
     neighbour: Process,
     /// Whether we read the neighbour's memory.
     reaches: bool,
-    /// Whether we access what it shows, and when it was last seen to be there.
+    /// Whether we access the regions that it shows.
     accesses: bool,
+    /// When it was last seen to be there.
     seen: Instant,
-    /// Bytes of those to be written that are in the ring and were not reported yet.
+    /// How many of the bytes to be written are in the ring or lent, and not reported as written yet.
     pushed: usize,
-    /// What is lent and was not read yet.
+    /// The loan that was not read yet.
     lent: Option<Lent>,
-    /// What is lent for good, once anything was, and how long pieces are copied quickest, once any came: most lanes
-    /// carry none.
+    /// Loans for good, once there were any. Most lanes have none.
     loans: Option<Box<Loans>>,
-    trial: Option<Box<Trial>>,
-    /// Since when the neighbour offers what it lends, and how long it is waited for to come itself.
+    /// How long pieces are copied quickest, once any came. Most lanes carry none.
+    copy_trial: Option<Box<CopyTrial>>,
+    /// Since when the neighbour offers a loan.
     offered: Option<Instant>,
+    /// How long we then wait for the neighbour to take it back.
     patience: Duration,
-    /// The last write could not take all; some of it is neither in the ring nor lent.
+    /// The last write could not take everything.
     waits: bool,
+    /// Some of it is neither in the ring nor lent.
     unpushed: bool,
-    /// The neighbour writes no more; we do not; the connection has ended.
+    /// The neighbour writes no more.
     ended: bool,
+    /// We write no more.
     finished: bool,
+    /// The connection has ended.
     parted: bool,
     /// The neighbour is to be woken.
     rings: bool,
@@ -90,8 +97,8 @@ pub(crate) struct Link {
     unreachable: Option<u64>,
 }
 
-impl Link {
-    /// `reaches` where the neighbour's memory can be read.
+impl MemoryLink {
+    /// `reaches` says that the neighbour's memory can be read.
     pub(super) fn new(segment: Segment, neighbour: Process, reaches: bool) -> Self {
         // SAFETY: both are dropped before the segment, which comes here once.
         let (writer, reader) = unsafe { segment.rings() };
@@ -109,7 +116,7 @@ impl Link {
             pushed: 0,
             lent: None,
             loans: None,
-            trial: None,
+            copy_trial: None,
             offered: None,
             patience: PATIENCE,
             waits: false,
@@ -123,7 +130,7 @@ impl Link {
         }
     }
 
-    /// The process whose memory could not be read after all, if that is why the lane broke.
+    /// If the lane broke because the neighbour's memory could no longer be read: the neighbour's process id.
     pub(super) fn unreachable(&self) -> Option<u64> {
         self.unreachable
     }
@@ -133,13 +140,13 @@ impl Link {
         self.reader.has_news() || self.parted
     }
 
-    /// Has `spot` show what comes next; false where more than that is to be looked at.
+    /// Makes `spot` show the next record. False if there is more to look at.
     pub(super) fn show(&self, spot: &Spot) -> bool {
         spot.set(&self.reader);
         !self.waits && !self.parted && !self.reader.is_within()
     }
 
-    /// Whether a write that could not take all would get on.
+    /// Whether a write that could not take everything would now take more.
     pub(super) fn is_writable(&mut self) -> bool {
         if !self.waits {
             return false;
@@ -156,8 +163,7 @@ impl Link {
         self.writer.room(FAIR as u64).is_ok_and(|room| room >= FAIR as u64)
     }
 
-    /// Reads into `pieces`, as much as is there: of memory that is lent as much as one call
-    /// brings.
+    /// Reads into `pieces` as much as is there; of a loan, as much as one system call brings.
     ///
     /// # Safety
     /// Every piece is valid for writing and nobody else touches it during the call.
@@ -168,8 +174,8 @@ impl Link {
         came
     }
 
-    /// Reads what has come up to memory that is lent or a short message, as much as `to` holds; 0 where there is no
-    /// such. The neighbour is told by [`Link::tell`].
+    /// Reads bytes from the ring, up to a loan or a short message, as many as `to` holds; 0 if none are next. The
+    /// caller then tells the neighbour by [`MemoryLink::tell`].
     pub(super) fn read_short(&mut self, to: &mut [u8]) -> io::Result<usize> {
         if !matches!(self.reader.record(), Ok(Some(Record::Bytes(_)))) {
             return Ok(0);
@@ -183,8 +189,8 @@ impl Link {
         }
     }
 
-    /// Takes the short message that comes next, if it is one: its bytes are put to the beginning of `to`, which has room
-    /// for any.
+    /// Takes the next record if it is a short message. Its bytes are then at the start of `to`, which must hold the
+    /// longest.
     #[inline]
     pub(super) fn take_short(&mut self, to: &mut [u8]) -> Option<Message> {
         self.reader.take_short(to).map(|(said, len)| message_of(said, len))
@@ -197,7 +203,7 @@ impl Link {
         }
     }
 
-    /// Whether so many bytes can be written at once.
+    /// Whether a record of `len` bytes can be written now.
     #[inline]
     pub(super) fn has_room(&mut self, len: usize) -> bool {
         !self.finished
@@ -205,8 +211,8 @@ impl Link {
             && self.writer.room(len as u64).is_ok_and(|room| room >= len as u64)
     }
 
-    /// Writes a message whole, for which there is room. Whoever does looks whether the neighbour sleeps, after a fence,
-    /// and has it woken then ([`Link::ring_if_asleep`]).
+    /// Writes a whole message, for which there must be room. After a fence, the caller checks whether the neighbour
+    /// sleeps, and wakes it ([`MemoryLink::ring_if_asleep`]).
     #[inline]
     pub(super) fn write_short(&mut self, message: &Message, payload: &[u8]) -> Sleeper {
         let words = [message.seq, message.order, message.tag, message.data];
@@ -216,7 +222,7 @@ impl Link {
     }
 
     /// # Safety
-    /// As for [`Link::read`].
+    /// As for [`MemoryLink::read`].
     unsafe fn take(&mut self, pieces: &mut [libc::iovec]) -> Transfer {
         let (mut total, mut at, mut filled) = (0, 0, 0);
         while let Some(piece) = pieces.get(at) {
@@ -238,14 +244,14 @@ impl Link {
                     (filled, total) = (filled + n, total + n);
                     self.offered = None;
                     if self.reader.is_long() {
-                        self.note(Copies::Both, n);
+                        self.note(CopyMode::Both, n);
                     }
                     if n >= FAIR {
-                        // The other end goes on meanwhile.
+                        // Tell the other end now, so that it can write more meanwhile.
                         self.tell();
                     }
                 }
-                // It becomes what it is by any other way.
+                // Turn it back into the bytes of a frame.
                 Record::Short(len) => {
                     let to = piece.iov_base.cast::<u8>().wrapping_add(filled);
                     let n = Message::LEN + len as usize;
@@ -264,7 +270,7 @@ impl Link {
                     self.ended = true;
                     break;
                 }
-                // It goes to its place by itself.
+                // Return first what we have: a loan is read by a call of its own.
                 Record::Offered { .. } | Record::Lent { .. } if total > 0 => break,
                 Record::Offered { for_good } => match self.take_lent(for_good) {
                     Ok(true) => continue,
@@ -275,7 +281,7 @@ impl Link {
                     // SAFETY: the caller's promise.
                     let came = unsafe { self.reach(&mut pieces[at..]) };
                     if let (Transfer::Bytes(n), LONG_MIN..) = (&came, len as usize) {
-                        self.note(Copies::Reader, *n);
+                        self.note(CopyMode::Reader, *n);
                     }
                     return came;
                 }
@@ -290,8 +296,7 @@ impl Link {
         }
     }
 
-    /// Takes what is offered, at once if that is for good, else once its writer was away for a while; false where it is not
-    /// ours.
+    /// Takes an offered loan: at once if it is for good, else after [`PATIENCE`]. False if we do not have it.
     fn take_lent(&mut self, for_good: bool) -> Result<bool, Broken> {
         if for_good {
             return self.reader.take_lent(true);
@@ -303,26 +308,26 @@ impl Link {
         self.reader.take_lent(false)
     }
 
-    /// So much of long pieces came by this way.
-    fn note(&mut self, way: Copies, bytes: usize) {
+    /// Measures that `bytes` of long pieces came in this mode.
+    fn note(&mut self, mode: CopyMode, bytes: usize) {
         if self.reaches {
-            let trial = self.trial.get_or_insert_default();
-            if trial.note(way, bytes) {
-                debug_log!("long pieces of process {}: {trial:?}", self.neighbour.pid);
-                self.segment.ask_to_copy_alone(trial.way() == Copies::Reader);
+            let copy_trial = self.copy_trial.get_or_insert_default();
+            if copy_trial.note(mode, bytes) {
+                debug_log!("long pieces of process {}: {copy_trial:?}", self.neighbour.pid);
+                self.segment.ask_to_copy_alone(copy_trial.mode() == CopyMode::Reader);
             }
         }
     }
 
-    /// Reads what the present record lends, as much as the pieces hold.
+    /// Reads the present loan, as much as the pieces hold.
     ///
     /// # Safety
-    /// As for [`Link::read`].
+    /// As for [`MemoryLink::read`].
     unsafe fn reach(&mut self, pieces: &mut [libc::iovec]) -> Transfer {
         let room = pieces.iter().map(|piece| piece.iov_len as u64).sum::<u64>();
         while let (true, Ok(Some(Record::Lent { address, len }))) = (self.reaches, self.reader.record()) {
             let n = room.min(len) as usize;
-            // Whoever was there just now is not asked who it is.
+            // If the process was there a moment ago, do not check its token again.
             let read = if self.seen.elapsed() < LIFETIME {
                 // SAFETY: the caller's promise.
                 unsafe { self.neighbour.access(Wanted::Read, (address, n), pieces, 0) }.map(|()| n)
@@ -347,8 +352,8 @@ impl Link {
         broken()
     }
 
-    /// Writes from `pieces`, as much as there is room for, and lends what comes next; what is lent counts as written once
-    /// the neighbour has read it. Whoever is told of less than all comes again with the rest.
+    /// Writes from `pieces` as much as there is room for, and lends the next piece. A loan counts as written once the
+    /// neighbour has read it. If the call returns less than everything, the caller comes again with the rest.
     ///
     /// # Safety
     /// As for `Carrier::write`.
@@ -373,10 +378,10 @@ impl Link {
         if done == 0 && total > 0 { Transfer::Blocked } else { Transfer::Bytes(done) }
     }
 
-    /// One attempt; how many of the pieces' bytes count as written now.
+    /// Makes one attempt; returns how many of the pieces' bytes count as written.
     ///
     /// # Safety
-    /// As for [`Link::write`].
+    /// As for [`MemoryLink::write`].
     unsafe fn put(&mut self, pieces: &[libc::iovec], lent: &[bool], total: usize) -> Result<usize, Broken> {
         self.look_after_lent()?;
         let before = self.writer.tail();
@@ -395,7 +400,7 @@ impl Link {
         Ok(self.lent.map_or(self.pushed, |lent| lent.before))
     }
 
-    /// Whether what is lent was read; takes it back where there is room for it.
+    /// Checks whether the loan was read; takes it back if there is room for it in the ring.
     fn look_after_lent(&mut self) -> Result<(), Broken> {
         let Some(mut lent) = self.lent else { return Ok(()) };
         if self.writer.read_to()? >= lent.behind {
@@ -411,7 +416,7 @@ impl Link {
         Ok(())
     }
 
-    /// Which of the pieces comes next, and how much of it is in the ring.
+    /// Index of the next piece, and how much of it is in the ring already.
     fn next_piece(&self, pieces: &[libc::iovec]) -> Option<(usize, usize)> {
         let mut skip = self.pushed;
         let next = pieces.iter().position(|piece| {
@@ -422,12 +427,12 @@ impl Link {
         next.map(|next| (next, skip))
     }
 
-    /// Whether a piece, `lent` by the program, may be lent for good.
+    /// Whether a piece may be lent for good.
     fn is_long(&self, piece: &libc::iovec, lent: Option<&bool>) -> bool {
         lent == Some(&true) && piece.iov_len >= LONG_MIN && self.segment.is_reached()
     }
 
-    /// Lends the piece that comes next for good, if the neighbour wants that and there is room to say so.
+    /// Lends the next piece for good, if the neighbour wants that and there is room for the record.
     fn give(&mut self, pieces: &[libc::iovec], lent: &[bool]) -> Result<bool, Broken> {
         if !self.segment.other_copies_alone() {
             return Ok(false);
@@ -446,21 +451,21 @@ impl Link {
         Ok(has_room)
     }
 
-    /// A batch was written whole: whether what of it was lent for good is in use. Then it is until
-    /// [`Link::take_returned`] has counted it.
-    pub(super) fn borrows(&mut self) -> bool {
+    /// Closes a batch that was written whole. True if loans for good of it are in use; they are until
+    /// [`MemoryLink::take_returned`] has counted the batch.
+    pub(super) fn close_batch(&mut self) -> bool {
         let Some(loans) = &mut self.loans else { return false };
         self.writer.read_to().is_ok_and(|read| loans.close_batch(read))
     }
 
-    /// How many batches, the oldest first, are of no more use since this was last asked, and whether there are others.
+    /// How many batches, the oldest first, are no longer used since the last call, and whether there are others.
     pub(super) fn take_returned(&mut self) -> (usize, bool) {
         let Some(loans) = &mut self.loans else { return (0, false) };
-        // From a neighbour that makes no sense nothing comes back: the lane ends.
+        // A broken neighbour returns nothing; the lane will end.
         loans.take_returned(self.writer.read_to().unwrap_or(0))
     }
 
-    /// Of all batches that ever were in use the first so many are wanted back: what was not read of them is copied.
+    /// Copies what was not read of the first `batches` batches that were ever in use, and returns them.
     pub(super) fn recall(&mut self, batches: u64) {
         let (Some(mut loans), Ok(read)) = (self.loans.take(), self.writer.read_to()) else { return };
         for loan in loans.recall(batches, read) {
@@ -471,8 +476,8 @@ impl Link {
         self.loans = Some(loans);
     }
 
-    /// The lane is over: what is lent goes another way from now on, or its program's buffer changes. What the neighbour
-    /// reads of it counts for nothing once this returns.
+    /// Withdraws all loans, since the lane has ended: other lanes carry their data, or the program changes its buffers.
+    /// What the neighbour reads of them after this returns is discarded.
     pub(super) fn withdraw(&mut self) {
         let Ok(read) = self.writer.read_to() else { return };
         if let Some(lent) = self.lent.take()
@@ -486,7 +491,7 @@ impl Link {
         }
     }
 
-    /// Lends what is left of the piece that comes next, if that is long enough and there is room to say so.
+    /// Lends what is left of the next piece, if that is long enough and there is room for the record.
     fn lend(&mut self, pieces: &[libc::iovec]) -> Result<(), Broken> {
         let Some((next, skip)) = self.next_piece(pieces) else { return Ok(()) };
         let (from, len) = (pieces[next].iov_base.wrapping_byte_add(skip), pieces[next].iov_len - skip);
@@ -498,10 +503,10 @@ impl Link {
         Ok(())
     }
 
-    /// Writes one record of what is not pushed yet; false where there is no room for a fair part of it.
+    /// Writes one record of what is not pushed yet. False if there is no room for a fair part of it.
     ///
     /// # Safety
-    /// As for [`Link::write`].
+    /// As for [`MemoryLink::write`].
     unsafe fn push(&mut self, pieces: &[libc::iovec], lent: &[bool]) -> Result<bool, Broken> {
         let Some((next, mut skip)) = self.next_piece(pieces) else { return Ok(false) };
         let (mut wanted, mut count, mut long) = (0, 0, false);
@@ -509,7 +514,7 @@ impl Link {
         for (index, piece) in pieces.iter().enumerate().skip(next).filter(|(_, piece)| piece.iov_len > 0) {
             let from = piece.iov_base.cast::<u8>().cast_const().wrapping_add(skip);
             let len = piece.iov_len - std::mem::take(&mut skip);
-            // All of a record are, or none.
+            // A record has either only pieces that might have been lent for good, or none.
             if self.is_long(piece, lent.get(index)) != long {
                 if count > 0 {
                     break;
@@ -540,15 +545,15 @@ impl Link {
         Ok(true)
     }
 
-    /// Lets the neighbour access the region with this key by itself, if each end reaches the other.
+    /// Shows the neighbour the region with this key for direct access, if each end can access the other's memory.
     pub(super) fn show_region(&mut self, key: u64, regions: &RegionTable) {
         if self.reaches && self.segment.is_reached() && !self.segment.shows(key) {
             regions.show(key, |region| self.segment.show(key, region, self.neighbour));
         }
     }
 
-    /// Reads or writes memory that the neighbour shows, to or from these pieces; false where it cannot be done, or not all of
-    /// it: then whatever was done may be done again.
+    /// Reads or writes memory that the neighbour shows, to or from these pieces. False if it could not be done, or only
+    /// in part; it may then be done again.
     ///
     /// # Safety
     /// The pieces are as long as the range, and valid for writing where this reads.
@@ -563,7 +568,7 @@ impl Link {
         }
         let Some(there) = self.segment.find(range, wanted) else { return false };
         if self.seen.elapsed() > LIFETIME {
-            self.accesses = self.neighbour.is_within_reach();
+            self.accesses = self.neighbour.is_accessible();
             self.seen = Instant::now();
         }
         let mut done = 0;
@@ -585,7 +590,7 @@ impl Link {
         self.accesses
     }
 
-    /// Ends our bytes, after those that were written.
+    /// Ends our side of the stream, after what was written.
     pub(super) fn finish(&mut self) {
         if !std::mem::replace(&mut self.finished, true) {
             self.writer.push_end();
@@ -593,12 +598,12 @@ impl Link {
         }
     }
 
-    /// The connection has ended: nothing more will come.
+    /// Tells that the connection has ended: nothing more will come.
     pub(super) fn part(&mut self) {
         self.parted = true;
     }
 
-    /// This end is about to sleep until the neighbour wakes it; false where there is something to do first.
+    /// Prepares for a sleep until the neighbour wakes this end. False if there is something to do first.
     pub(super) fn doze(&mut self) -> bool {
         if self.waits || self.loans.as_ref().is_some_and(|loans| loans.any()) {
             sleeper::will_sleep(self.segment.own_wait());
@@ -607,18 +612,18 @@ impl Link {
         !self.is_readable() && !self.is_writable() && !self.has_returned()
     }
 
-    /// Whether something that was lent for good is of no more use, and was not told of.
+    /// Whether a loan for good was read and is not reported as returned yet.
     fn has_returned(&mut self) -> bool {
         let Some(loans) = &self.loans else { return false };
         self.writer.read_to().is_ok_and(|read| loans.any_read(read))
     }
 
-    /// This end looks by itself whether something has come.
+    /// Tells the neighbour that this end looks by itself and need not be woken.
     pub(super) fn rouse(&mut self) {
         sleeper::will_look(self.segment.own_sleep());
     }
 
-    /// Nothing has come or gone for a while: gives back memory that holds nothing.
+    /// Gives back memory that holds nothing, since the lane has been idle for a while.
     pub(super) fn rest(&mut self) {
         if self.used && !self.waits && self.writer.is_empty() == Ok(true) {
             self.used = false;
@@ -626,7 +631,7 @@ impl Link {
         }
     }
 
-    /// Whether the neighbour has to be woken, which whoever asks does then.
+    /// Whether the neighbour has to be woken. The caller then does so.
     pub(super) fn take_ring(&mut self) -> bool {
         std::mem::take(&mut self.rings)
     }
@@ -637,13 +642,13 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for MemoryLink {
     fn drop(&mut self) {
         self.withdraw();
     }
 }
 
-/// The message that a record says in a few words: whole, and sent without waiting for its receive.
+/// The message of a short record: whole, and sent without waiting for its receive.
 #[inline]
 fn message_of((flags, [seq, order, tag, data]): (u8, [u64; WORDS]), len: u64) -> Message {
     Message { flags, connection: 0, seq, order, tag, data, total: len, eager: len, payload: len as u32 }

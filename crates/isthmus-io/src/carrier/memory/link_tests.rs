@@ -5,14 +5,14 @@ use std::time::Duration;
 use super::super::segment::RING;
 use super::*;
 
-fn pair(reach: bool) -> (Link, Link) {
+fn pair(reach: bool) -> (MemoryLink, MemoryLink) {
     let (own, _file, name) = Segment::create().expect("memory");
     let other = Segment::open(name).expect("found");
     assert!(own.is_taken());
     let of = |segment: Segment| {
         let neighbour = segment.neighbour();
-        let reaches = reach && neighbour.is_within_reach();
-        Link::new(segment, neighbour, reaches)
+        let reaches = reach && neighbour.is_accessible();
+        MemoryLink::new(segment, neighbour, reaches)
     };
     (of(own), of(other))
 }
@@ -26,7 +26,7 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 /// Reads into two pieces; what came.
-fn read(link: &mut Link, to: &mut [u8], cut: usize) -> Transfer {
+fn read(link: &mut MemoryLink, to: &mut [u8], cut: usize) -> Transfer {
     let (a, b) = to.split_at_mut(cut);
     // SAFETY: the pieces are parts of `to`.
     unsafe { link.read(&mut [iovec(a), iovec(b)]) }
@@ -89,7 +89,7 @@ fn what_is_written_is_read_whether_its_writer_is_there_or_not() {
 }
 
 /// Writes what the ring has no room for: how much of it went there.
-fn fill(link: &mut Link, bytes: &[u8]) -> usize {
+fn fill(link: &mut MemoryLink, bytes: &[u8]) -> usize {
     // SAFETY: the caller keeps the bytes.
     let Transfer::Bytes(in_ring) = (unsafe { link.write(&[iovec(bytes)], &[]) }) else { panic!("no room") };
     assert!(in_ring < bytes.len() - LEND_MIN);
@@ -149,7 +149,7 @@ fn who_sleeps_is_woken() {
     let (a, b) = pair(false);
     let (wake_a, a_wakes) = mpsc::channel();
     let (wake_b, b_wakes) = mpsc::channel();
-    let wait = |link: &mut Link, bell: &mpsc::Receiver<()>| {
+    let wait = |link: &mut MemoryLink, bell: &mpsc::Receiver<()>| {
         if link.doze() {
             bell.recv_timeout(Duration::from_secs(60)).expect("woken");
         }
@@ -238,7 +238,7 @@ fn what_is_lent_by_somebody_out_of_reach_breaks_the_lane() {
 
 /// Two ends of which one lends pieces for good, as the other wants to copy them alone; `None` where the system does not
 /// permit it.
-fn lending() -> Option<(Link, Link)> {
+fn lending() -> Option<(MemoryLink, MemoryLink)> {
     let (a, b) = pair(true);
     b.segment.ask_to_copy_alone(true);
     if a.segment.is_reached() {
@@ -249,11 +249,11 @@ fn lending() -> Option<(Link, Link)> {
 }
 
 /// Writes a batch whole, of which all is lent; whether it is in use.
-fn lend(link: &mut Link, bytes: &[u8]) -> bool {
+fn lend(link: &mut MemoryLink, bytes: &[u8]) -> bool {
     // SAFETY: the tests keep the bytes until they are returned.
     let written = unsafe { link.write(&[iovec(bytes)], &[true]) };
     assert!(matches!(written, Transfer::Bytes(n) if n == bytes.len()), "{written:?}");
-    link.borrows()
+    link.close_batch()
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn short(seq: u64, payload: &[u8]) -> Message {
 }
 
 /// Writes a short message, and what it is by other ways to the end of `out`.
-fn write_short(link: &mut Link, seq: u64, payload: &[u8], out: &mut Vec<u8>) {
+fn write_short(link: &mut MemoryLink, seq: u64, payload: &[u8], out: &mut Vec<u8>) {
     let message = short(seq, payload);
     link.write_short(&message, payload);
     link.ring_if_asleep();
@@ -390,7 +390,7 @@ fn short_messages_are_read_in_order_with_the_rest_one_way_or_the_other() {
         let (mut a, mut b) = pair(false);
         let mut to = vec![0; 2 * FAIR];
         let (mut sent, mut got) = (Vec::new(), Vec::new());
-        let mut take = |b: &mut Link, got: &mut Vec<u8>| {
+        let mut take = |b: &mut MemoryLink, got: &mut Vec<u8>| {
             if let Some(message) = (!plainly).then(|| b.take_short(&mut to)).flatten() {
                 got.extend_from_slice(&message.to_bytes());
                 got.extend_from_slice(&to[..message.payload as usize]);

@@ -1,22 +1,23 @@
-//! What a lane's writer has lent for good: pieces that the reader copies by itself when it comes to them, while the writer
-//! goes on.
+//! Loans for good: pieces that the reader copies from the writer's memory when it gets to them, while the writer goes
+//! on.
 
 use std::collections::VecDeque;
 
 /// A piece that is lent.
 #[derive(Debug)]
 pub(super) struct Loan {
-    /// Position of its record, and behind it.
+    /// Position of its record.
     pub(super) at: u64,
+    /// Position behind its record.
     behind: u64,
     address: u64,
     len: usize,
-    /// Where it lies since it was wanted back.
+    /// The copy, if it was recalled.
     copy: Option<Box<[u8]>>,
 }
 
 impl Loan {
-    /// Keeps a copy; where that lies.
+    /// Copies the piece; returns the copy's address.
     ///
     /// # Safety
     /// The piece is still valid for reading.
@@ -27,20 +28,21 @@ impl Loan {
     }
 }
 
-/// See the module.
+/// The loans of a lane.
 #[derive(Debug, Default)]
 pub(super) struct Loans {
-    /// What was not read yet, as far as that was looked at.
+    /// Loans that were not read when last looked at.
     pieces: VecDeque<Loan>,
-    /// Of each batch that was written and is in use the position behind what it lends, and how many there were before.
+    /// For each batch in use, the position behind its last loan.
     batches: VecDeque<u64>,
+    /// How many batches were returned before those.
     returned: u64,
-    /// What is lent before this position lies elsewhere by now.
+    /// Loans before this position were copied.
     recalled: u64,
 }
 
 impl Loans {
-    /// A piece was lent, by a record that begins and ends at these positions.
+    /// Adds a loan, whose record begins and ends at these positions.
     pub(super) fn add(&mut self, at: u64, behind: u64, piece: &libc::iovec) {
         let (address, len) = (piece.iov_base as u64, piece.iov_len);
         self.pieces.push_back(Loan { at, behind, address, len, copy: None });
@@ -50,17 +52,18 @@ impl Loans {
         !self.pieces.is_empty()
     }
 
-    /// What is lent: behind where the reader is, whose records before that may have given way to others.
+    /// Loans that are not read yet: those behind the reader's position `read`. Earlier records may be overwritten
+    /// by now.
     pub(super) fn unread(&mut self, read: u64) -> impl Iterator<Item = &mut Loan> {
         self.pieces.iter_mut().filter(move |loan| loan.behind > read)
     }
 
-    /// Whether any was read, as the reader is at this position, that still counts as lent.
+    /// Whether a loan was read, as the reader is at this position, and still counts as lent.
     pub(super) fn any_read(&self, read: u64) -> bool {
         self.pieces.front().is_some_and(|loan| loan.behind <= read)
     }
 
-    /// A batch was written whole; whether any of it is in use, and counts until it is returned.
+    /// Closes a batch that was written whole. True if a loan of it is in use.
     pub(super) fn close_batch(&mut self, read: u64) -> bool {
         let last = self.pieces.back().map_or(0, |loan| loan.behind);
         let before = self.batches.back().copied().unwrap_or(0);
@@ -71,7 +74,7 @@ impl Loans {
         in_use
     }
 
-    /// How many batches, the oldest first, are of no more use since this was last asked, and whether there are others.
+    /// How many batches, the oldest first, are no longer used since the last call, and whether there are others.
     pub(super) fn take_returned(&mut self, read: u64) -> (usize, bool) {
         while self.any_read(read) {
             self.pieces.pop_front();
@@ -83,8 +86,8 @@ impl Loans {
         (count, !self.batches.is_empty())
     }
 
-    /// The first so many batches of all there ever were are wanted back: what of them lies where it was lent, as the reader
-    /// is at this position. They count as returned.
+    /// Recalls the first `batches` batches that there ever were; they count as returned. Returns the loans of them that
+    /// must be copied, as the reader is at this position.
     pub(super) fn recall(&mut self, batches: u64, read: u64) -> impl Iterator<Item = &mut Loan> {
         let last = batches.checked_sub(self.returned + 1).and_then(|last| self.batches.get(last as usize));
         let upto = last.copied().unwrap_or(0);

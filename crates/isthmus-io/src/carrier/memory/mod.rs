@@ -1,24 +1,29 @@
-//! Lanes between endpoints of one host: their bytes go through shared memory.
+//! Lanes by shared memory, between endpoints of one host.
 //!
-//! A lane begins as a TCP connection, on which the ends meet (`isthmus_fabric::Meeting`): who connected
-//! makes the memory and says where it is found, the other finds it there, and says so in it. What either
-//! cannot do leaves the lane TCP. Afterwards the connection is the lane's sign of life and its
-//! bell: who is about to sleep says so in the memory, and who writes to somebody asleep
-//! sends one byte on the connection.
+//! A lane begins as a TCP connection, on which the ends negotiate (`isthmus_fabric::Meeting`). The end that connected
+//! makes the memory and says where it is. The other end maps it, and says so in it. If either fails, the lane stays
+//! TCP.
 //!
-//! Registered memory either end accesses by itself where the other shows it (`shown.rs`).
+//! Afterwards the connection shows that the other end lives, and serves as its bell. An end sets a flag in the memory
+//! before it sleeps; the other end, when it writes and finds the flag set, sends one byte on the connection.
 //!
-//! `unsafe` lives in `ring.rs` (records), `streaming.rs` (copies of what they hold), `segment.rs` (mapping), `reach.rs`
-//! (another process's memory), `link.rs` (a lane's pieces) and `loans.rs` (those that are lent).
+//! Each end can access registered memory directly that the other shows it (`regions.rs`).
+//!
+//! - `segment.rs`: the mapping, and the flags in it.
+//! - `ring.rs`, `streaming.rs`: a ring of records for each direction, and copies into it past the caches.
+//! - `link.rs`: one end of a lane: it reads and writes the rings.
+//! - `loans.rs`, `copy_mode.rs`: pieces that the reader copies straight from the writer's memory, and when that is
+//!   quicker.
+//! - `process_vm.rs`: access to another process's memory. `foreign.rs`: for the fuzz target.
 
-mod copies;
+mod copy_mode;
 pub(super) mod foreign;
 mod link;
 mod loans;
-mod reach;
+mod process_vm;
+mod regions;
 mod ring;
 mod segment;
-mod shown;
 mod streaming;
 
 use std::fmt::Arguments;
@@ -34,44 +39,44 @@ use super::Transfer;
 use super::tcp::TcpLane;
 use crate::log::{debug_log, info_log};
 use crate::regions::RegionTable;
-use link::Link;
+use link::MemoryLink;
+pub(crate) use regions::ShownRegion;
 pub(crate) use ring::Spot;
 pub(crate) use segment::Sleeper;
 use segment::{Name, Segment};
-pub(crate) use shown::Shown;
 
-/// Longest record of a ring, and so longest short message. Bytes.
+/// Longest record of a ring. Bytes; so also the longest short message.
 pub(crate) const RECORD_MAX: usize = ring::RECORD_MAX as usize;
 
-/// What the way is called in offers and in the setting `fabric`.
+/// The name of shared memory in offers and in the setting `fabric`.
 pub(crate) const NAME: &str = "memory";
 
-/// Tries out what lanes within this host need of the system: memory that is found by way of its
-/// process. Whether one process may read another's memory, as far as this process can tell by itself: long
-/// messages need not wait for a sender that computes then.
+/// Tries what lanes within this host need from the system: memory that another process can find by way of `/proc`.
+/// Returns whether a process may read another's memory, as far as this process can tell by itself. If so, long messages
+/// need not wait for a sender that computes.
 ///
 /// # Errors
-/// The system's, where lanes within this host stay TCP.
+/// The system's, if lanes within this host stay TCP.
 pub fn try_shared_memory() -> io::Result<bool> {
     let (_made, _file, name) = Segment::create()?;
     let found = Segment::open(name)?;
-    Ok(found.neighbour().is_within_reach())
+    Ok(found.neighbour().is_accessible())
 }
 
-/// Lanes that are being agreed upon, and what all of them share.
+/// Lanes that are being negotiated, and what all lanes by shared memory share.
 #[derive(Debug)]
 pub(crate) struct Memory {
     wanted: bool,
     offered: Vec<(Name, Segment, OwnedFd)>,
-    /// Agreed upon, and not yet taken by their lanes.
-    links: Slab<Link>,
-    /// Processes whose memory turned out not to be readable.
+    /// Links that both ends have agreed on and that no lane has taken yet.
+    links: Slab<MemoryLink>,
+    /// Processes whose memory turned out to be unreadable.
     unreachable: Vec<u64>,
     said: bool,
 }
 
 impl Memory {
-    /// `wanted` where lanes may go by memory at all.
+    /// `wanted` says whether lanes may go by shared memory at all.
     pub(super) fn new(wanted: bool) -> Self {
         Self { wanted, offered: Vec::new(), links: Slab::new(), unreachable: Vec::new(), said: false }
     }
@@ -80,7 +85,7 @@ impl Memory {
         !self.wanted
     }
 
-    /// What is offered to a neighbour on this host.
+    /// Makes an offer to a neighbour on this host.
     pub(super) fn offer(&mut self) -> Option<Way> {
         if !self.wanted {
             return None;
@@ -97,7 +102,7 @@ impl Memory {
         }
     }
 
-    /// Takes what a neighbour offers; the link's number.
+    /// Takes a neighbour's offer; returns the link's index.
     pub(super) fn take(&mut self, way: &Way) -> Option<usize> {
         if !self.wanted {
             return None;
@@ -112,7 +117,7 @@ impl Memory {
         }
     }
 
-    /// The neighbour has taken what we offered; the link's number.
+    /// Joins a link that we offered and the neighbour has taken; returns its index.
     pub(super) fn join(&mut self, way: &Way) -> Option<usize> {
         let name = Name::from_bytes(&way.name)?;
         let index = self.offered.iter().position(|(offered, ..)| *offered == name)?;
@@ -120,7 +125,7 @@ impl Memory {
         segment.is_taken().then(|| self.link(segment))
     }
 
-    /// Forgets an offer, if it was not taken.
+    /// Withdraws an offer, if it was not taken.
     pub(super) fn withdraw(&mut self, way: &Way) {
         let name = Name::from_bytes(&way.name);
         self.offered.retain(|(offered, ..)| Some(*offered) != name);
@@ -128,14 +133,14 @@ impl Memory {
 
     fn link(&mut self, segment: Segment) -> usize {
         let neighbour = segment.neighbour();
-        let reaches = !self.unreachable.contains(&neighbour.pid) && neighbour.is_within_reach();
+        let reaches = !self.unreachable.contains(&neighbour.pid) && neighbour.is_accessible();
         if !reaches {
             debug_log!(
                 "memory of process {} cannot be read: what the ring has no room for waits for it",
                 neighbour.pid
             );
         }
-        self.links.insert(Link::new(segment, neighbour, reaches))
+        self.links.insert(MemoryLink::new(segment, neighbour, reaches))
     }
 
     /// Drops a link that no lane has taken.
@@ -153,12 +158,12 @@ impl Memory {
 /// A lane through shared memory.
 #[derive(Debug)]
 pub(crate) struct MemoryLane {
-    link: Link,
+    link: MemoryLink,
     tcp: TcpLane,
 }
 
 impl MemoryLane {
-    /// The lane of a link that was agreed upon on this connection.
+    /// The lane of a link that was negotiated on this connection.
     pub(super) fn new(tcp: TcpLane, link: usize, memory: &mut Memory) -> Option<Self> {
         memory.links.try_remove(link).map(|link| Self { link, tcp })
     }
@@ -176,12 +181,12 @@ impl MemoryLane {
         self.link.is_readable()
     }
 
-    /// See [`Link::show`].
+    /// See [`MemoryLink::show`].
     pub(crate) fn show(&self, spot: &Spot) -> bool {
         self.link.show(spot)
     }
 
-    /// Whether a write that could not take all would get on.
+    /// Whether a write that could not take everything would now take more.
     pub(crate) fn is_writable(&mut self) -> bool {
         self.link.is_writable()
     }
@@ -212,45 +217,45 @@ impl MemoryLane {
         done
     }
 
-    /// See [`Link::borrows`].
-    pub(super) fn borrows(&mut self) -> bool {
-        self.link.borrows()
+    /// See [`MemoryLink::close_batch`].
+    pub(super) fn close_batch(&mut self) -> bool {
+        self.link.close_batch()
     }
 
-    /// See [`Link::take_returned`].
+    /// See [`MemoryLink::take_returned`].
     pub(super) fn take_returned(&mut self) -> (usize, bool) {
         self.link.take_returned()
     }
 
-    /// See [`Link::recall`].
+    /// See [`MemoryLink::recall`].
     pub(super) fn recall(&mut self, batches: u64) {
         self.link.recall(batches);
         self.ring();
     }
 
-    /// See [`Link::withdraw`].
+    /// See [`MemoryLink::withdraw`].
     pub(super) fn withdraw(&mut self) {
         self.link.withdraw();
     }
 
-    /// See [`Link::has_room`].
+    /// See [`MemoryLink::has_room`].
     #[inline]
     pub(crate) fn has_room(&mut self, len: usize) -> bool {
         self.link.has_room(len)
     }
 
-    /// See [`Link::write_short`]; whom it wakes then [`MemoryLane::ring_if_asleep`].
+    /// See [`MemoryLink::write_short`]. If the returned sleeper is asleep, call [`MemoryLane::ring_if_asleep`].
     #[inline]
     pub(crate) fn write_short(&mut self, message: &Message, payload: &[u8]) -> Sleeper {
         self.link.write_short(message, payload)
     }
 
-    /// See [`Link::show_region`].
+    /// See [`MemoryLink::show_region`].
     pub(crate) fn show_region(&mut self, key: u64, regions: &RegionTable) {
         self.link.show_region(key, regions);
     }
 
-    /// See [`Link::access`].
+    /// See [`MemoryLink::access`].
     ///
     /// # Safety
     /// As there.
@@ -270,18 +275,18 @@ impl MemoryLane {
         self.ring();
     }
 
-    /// See [`Link::read_short`].
+    /// See [`MemoryLink::read_short`].
     pub(crate) fn read_short(&mut self, to: &mut [u8]) -> io::Result<usize> {
         self.link.read_short(to)
     }
 
-    /// See [`Link::take_short`].
+    /// See [`MemoryLink::take_short`].
     #[inline]
     pub(crate) fn take_short(&mut self, to: &mut [u8]) -> Option<Message> {
         self.link.take_short(to)
     }
 
-    /// See [`Link::tell`]. Whoever is to be woken for that is.
+    /// See [`MemoryLink::tell`]. Wakes the other end if it waits for that.
     pub(crate) fn tell(&mut self) {
         self.link.tell();
         self.ring();
@@ -292,7 +297,7 @@ impl MemoryLane {
         self.ring();
     }
 
-    /// The connection is readable.
+    /// Tells that the connection is readable: a byte is a bell, an end means that the other end is gone.
     pub(super) fn stir(&mut self) {
         let mut bells = [0; 64];
         loop {
@@ -304,25 +309,25 @@ impl MemoryLane {
         }
     }
 
-    /// See [`Link::doze`].
+    /// See [`MemoryLink::doze`].
     pub(crate) fn doze(&mut self) -> bool {
         self.link.doze()
     }
 
-    /// See [`Link::rouse`].
+    /// See [`MemoryLink::rouse`].
     pub(crate) fn rouse(&mut self) {
         self.link.rouse();
     }
 
-    /// See [`Link::rest`].
+    /// See [`MemoryLink::rest`].
     pub(crate) fn rest(&mut self) {
         self.link.rest();
     }
 
-    /// Wakes the other end if it sleeps and has to know of what was read or written.
+    /// Wakes the other end if it sleeps and has to know what was read or written.
     pub(crate) fn ring(&mut self) {
         if self.link.take_ring() {
-            // Full means that it already rings; where it has ended that shows by itself.
+            // If the connection is full, the other end is woken already. If it has ended, that shows by itself.
             let _ = self.tcp.send(&[IoSlice::new(&[0])]);
         }
     }

@@ -1,19 +1,19 @@
 //! A ring of records in shared memory: one process writes, one reads.
 //!
-//! A record is a head of eight bytes (kind and length) and its payload, and begins a cache line of its
-//! own: a message in a few words is one line that goes from one processor to the other. A head of zero means that
-//! nothing has come yet: whoever writes puts that behind a record before it puts the record's own head. `Head`
-//! positions count bytes from the beginning and never wrap; the reader tells the writer how far it has read.
+//! A record is a head of eight bytes (kind and length) and a payload. It begins a cache line of its own, so a short
+//! message is one line that goes from one processor to the other. A head of zero means that nothing has come yet: the
+//! writer puts a zero behind a record before it puts the record's own head. Positions count bytes from the beginning
+//! and never wrap; the reader tells the writer how far it has read.
 //!
-//! What is lent is the reader's from the moment it takes its record; until then, and while nothing was written behind it,
-//! the writer may take it back. What is lent for good is there to be taken whatever is written behind it; until it was read
-//! the writer may say that it lies elsewhere, or nowhere: who reads looks for that afterwards.
+//! A loan belongs to the reader from the moment it takes the record. Before that, and while nothing is written behind
+//! it, the writer may take it back. A loan for good may be taken whatever is written behind it. Until it is read, the
+//! writer may say that it is at another address, or revoked; the reader checks that after it has read.
 //!
-//! Lines are asked for before they are needed: by the writer some records ahead, so that it does not wait until the
-//! reader's processor has let go of them, by the reader the next one but one, as it takes one.
+//! Both ends prefetch lines: the writer some records ahead, so that it need not wait for the reader's processor to
+//! release them; the reader some lines ahead of the record that it takes.
 //!
-//! Neither end trusts the other: lengths and positions are checked where they are read, and
-//! a copy stays within the ring whatever they say.
+//! Neither end trusts the other. Lengths and positions are checked where they are read, and a copy stays within the
+//! ring whatever they say.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -22,68 +22,75 @@ use isthmus_wakeup::sleeper;
 
 use super::streaming;
 
-/// Bytes before a record's payload.
+/// Length of a record's head. Bytes.
 const HEAD: u64 = 8;
-/// Records begin at multiples of this: what processors hand each other at a time.
+/// Length of a cache line, at multiples of which records begin. Bytes.
 pub(super) const LINE: u64 = 64;
-/// So far ahead lines are asked for by who writes short messages, and by who reads them. A transfer from one processor's
-/// cache to another's takes as long as a few short messages: who reads one line ahead waits for each.
+/// How far ahead the writer of short messages prefetches. Bytes. A line takes as long from one processor's cache to
+/// another's as a few short messages; prefetching one line ahead would wait for each.
 const WRITER_AHEAD: u64 = 5 * LINE;
+/// How far ahead the reader of short messages prefetches. Bytes.
 const READER_AHEAD: u64 = 4 * LINE;
-/// Room that only the last record may take: itself and the zero behind it.
+/// Room that is kept for the last record: itself and the zero behind it. Bytes.
 const LAST: u64 = 2 * LINE;
-/// The same, and room for what lends: other bytes leave that free.
+/// The same with room for a loan; records of bytes leave this free. Bytes.
 const RESERVE: u64 = LAST + LINE;
-/// Longest payload of a record: the reader may begin before all is written. Bytes.
+/// Longest payload of a record. Bytes. With short records, the reader begins before everything is written.
 pub(super) const RECORD_MAX: u64 = 16 << 10;
 
-/// The other end wrote what makes no sense.
+/// The other end broke the format of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken;
 
-/// What a record holds.
+/// The kinds of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Record {
-    /// So many bytes follow.
+    /// This many bytes.
     Bytes(u64),
-    /// A message in a few words ([`Words`]), and so many bytes of it.
+    /// A short message: [`WORDS`] words, and this many bytes.
     Short(u64),
-    /// Something is lent, perhaps for good, and may be taken ([`Reader::take_lent`]).
+    /// A loan, perhaps for good, that may be taken ([`Reader::take_lent`]).
     Offered { for_good: bool },
-    /// So many bytes lie at this address of the process that writes: they are ours to read.
+    /// A loan that we have taken: `len` bytes at this address of the writer's process.
     Lent { address: u64, len: u64 },
-    /// Nothing will follow.
+    /// The end of the stream.
     End,
 }
 
+/// Kind of a record: bytes.
 const BYTES: u64 = 1;
+/// Kind: a loan that the writer may take back.
 const LENT: u64 = 2;
+/// Kind: the end of the stream.
 const END: u64 = 3;
+/// Kind: a short message.
 const SHORT: u64 = 4;
 /// What [`LENT`] and [`GIVEN`] become when the reader takes them.
 const TAKEN: u64 = 5;
-/// As [`LENT`], for good.
+/// Kind: a loan for good.
 const GIVEN: u64 = 6;
-/// As [`BYTES`], of what might have been lent for good.
+/// Kind: bytes that might have been lent for good.
 const LONG: u64 = 7;
-/// What [`TAKEN`] becomes when it lies elsewhere, and when it is not lent any more.
+/// What [`TAKEN`] becomes when the writer has moved the loan to another address.
 const MOVED: u64 = 8;
+/// What [`TAKEN`] becomes when the writer has revoked the loan.
 const REVOKED: u64 = 9;
-/// What a record of [`SHORT`] says before its bytes: eight bits in the head, and so many words.
+/// Words of a short message before its bytes. Count; eight more bits are in the head.
 pub(super) const WORDS: usize = 4;
+/// Length of these words. Bytes.
 const WORDS_LEN: u64 = 8 * WORDS as u64;
-/// Payload of a record of [`LENT`].
+/// Payload of a loan's record: address and length. Bytes.
 const LENT_LEN: u64 = 16;
 
-/// Where a ring lies: `capacity` bytes (a power of two) of records, and the reader's position.
+/// The memory of a ring: `capacity` bytes (a power of two) of records, and the reader's position.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct RingMemory {
     pub(super) data: NonNull<u8>,
     pub(super) capacity: u64,
     pub(super) head: NonNull<AtomicU64>,
 }
 
-impl Place {
+impl RingMemory {
     fn word(&self, position: u64) -> &AtomicU64 {
         let offset = (position & (self.capacity - 1) & !7) as usize;
         // SAFETY: aligned, and within the ring, which outlives this by the promise of `new`.
@@ -95,12 +102,12 @@ impl Place {
         unsafe { self.head.as_ref() }
     }
 
-    /// The line at `position` is about to be written, or else read.
+    /// Prefetches the line at `position`, to write it or else to read it.
     #[inline]
     fn expect<const WRITTEN: bool>(&self, position: u64) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         if WRITTEN {
-            // SAFETY: a hint, which touches nothing; processors without it take it for nothing.
+            // SAFETY: a hint that changes nothing; processors without it ignore it.
             unsafe {
                 std::arch::asm!("prefetchw [{}]", in(reg) self.word(position), options(nostack, preserves_flags));
             }
@@ -123,27 +130,27 @@ impl Place {
     }
 }
 
-/// The bits that the head of a record of [`SHORT`] says; `None` of any other.
+/// The eight bits in the head of a [`SHORT`] record; `None` for other heads.
 #[inline]
 fn short_bits(head: u64) -> Option<u8> {
     let (kind, len) = (head >> 32, head & u64::from(u32::MAX));
     (kind & 0xff == SHORT && kind >> 16 == 0 && len <= RECORD_MAX - WORDS_LEN).then_some((kind >> 8) as u8)
 }
 
-/// Head of a record that lends.
+/// Head of a loan's record.
 fn lending(kind: u64) -> u64 {
     kind << 32 | LENT_LEN
 }
 
-/// Bytes from a record with so much payload to the next.
+/// Bytes from a record with a payload of `len` bytes to the next record.
 fn span(len: u64) -> u64 {
     (HEAD + len).next_multiple_of(LINE)
 }
 
-/// The end that writes.
+/// The writing end.
 #[derive(Debug)]
 pub(super) struct Writer {
-    place: Place,
+    place: RingMemory,
     tail: u64,
     /// The reader's position when last looked at.
     head: u64,
@@ -156,11 +163,11 @@ impl Writer {
     /// # Safety
     /// The place is valid while this exists, and no other writer has it. Its memory was zero
     /// when its first end was made.
-    pub(super) unsafe fn new(place: Place) -> Self {
+    pub(super) unsafe fn new(place: RingMemory) -> Self {
         Self { place, tail: 0, head: 0 }
     }
 
-    /// Position behind what was written.
+    /// Position behind the last record.
     pub(super) fn tail(&self) -> u64 {
         self.tail
     }
@@ -175,7 +182,8 @@ impl Writer {
         Ok(head)
     }
 
-    /// Most payload that a record may have now; it is asked for again once there is less than `enough`.
+    /// The longest payload that a record may have now. Reads the reader's position only if less than `enough` is known
+    /// to be free.
     #[inline]
     pub(super) fn room(&mut self, enough: u64) -> Result<u64, Broken> {
         let known = self.known_room();
@@ -194,7 +202,7 @@ impl Writer {
         (self.place.capacity - (self.tail - self.head)) & !(LINE - 1)
     }
 
-    /// Writes a record of bytes, `long` where they might have been lent for good; there is room for them.
+    /// Writes a record of bytes, for which there must be room. `long` says that they might have been lent for good.
     ///
     /// # Safety
     /// The pieces are valid for reading.
@@ -208,8 +216,8 @@ impl Writer {
         self.publish(if long { LONG } else { BYTES }, position - self.tail - HEAD);
     }
 
-    /// Writes a message in a few words, and its bytes; there is room for all of it. Whoever looks afterwards whether the
-    /// reader sleeps has a fence between.
+    /// Writes a short message, for which there must be room. A fence must come before a check whether the reader
+    /// sleeps.
     #[inline]
     pub(super) fn push_short(&mut self, bits: u8, words: [u64; WORDS], payload: &[u8]) {
         for (index, word) in (1..).zip(words) {
@@ -239,7 +247,7 @@ impl Writer {
         }
     }
 
-    /// Writes a record that lends memory, perhaps for good; false where there is no room.
+    /// Writes a loan's record. False if there is no room.
     pub(super) fn push_lent(&mut self, address: u64, len: u64, for_good: bool) -> Result<bool, Broken> {
         const { assert!(HEAD + LENT_LEN <= LINE) };
         if self.known_free() < LINE + LAST {
@@ -254,27 +262,28 @@ impl Writer {
         Ok(true)
     }
 
-    /// What the record that begins `at` this position lends for good, and was not read, lies at another address from now
-    /// on: what the reader is reading at the moment it reads again.
+    /// Moves the loan of the record `at` this position to another address. If the reader is reading it at the moment,
+    /// it will read again.
     pub(super) fn move_lent(&mut self, at: u64, address: u64) {
         self.place.word(at + HEAD).store(address, Ordering::SeqCst);
         self.change(at, TAKEN, MOVED);
     }
 
-    /// The same is not lent any more: what the reader is reading at the moment counts for nothing.
+    /// Revokes the loan of the record `at` this position. If the reader is reading it at the moment, it will
+    /// discard that.
     pub(super) fn revoke(&mut self, at: u64) {
         if !self.change(at, GIVEN, 0) {
             self.change(at, TAKEN, REVOKED);
         }
     }
 
-    /// Makes a record that lends one of another kind, if it is of this one.
+    /// Changes the kind of a loan's record, if it is `from`.
     fn change(&self, at: u64, from: u64, to: u64) -> bool {
         let [from, to] = [from, to].map(|kind| if kind == 0 { 0 } else { lending(kind) });
         self.place.word(at).compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Takes back what was lent by the last record, which begins `at` this position; false where the reader has taken it.
+    /// Takes back the loan of the last record, `at` this position. False if the reader has taken it.
     pub(super) fn take_back(&mut self, at: u64) -> bool {
         let back = self.change(at, LENT, 0);
         if back {
@@ -295,13 +304,13 @@ impl Writer {
         self.tail = next;
     }
 
-    /// Whether all was read.
+    /// Whether everything was read.
     pub(super) fn is_empty(&mut self) -> Result<bool, Broken> {
         Ok(self.read_to()? == self.tail)
     }
 }
 
-/// Where the next record of a ring will show: to look at without being who reads there. At first of no ring.
+/// The address where the next record of a ring will show, to look at without having the reader. At first none.
 #[derive(Debug, Default)]
 pub(crate) struct Spot(AtomicPtr<AtomicU64>);
 
@@ -310,15 +319,15 @@ impl Spot {
         self.0.store(std::ptr::from_ref(reader.place.word(reader.at)).cast_mut(), Ordering::Relaxed);
     }
 
-    /// Whether a record is there. Of a place that was read meanwhile, or a ring that is given up, any answer may come.
+    /// Whether a record is there. The answer is arbitrary if the record was read meanwhile or the ring was given up.
     pub(crate) fn has_news(&self) -> bool {
         let word = self.0.load(Ordering::Relaxed);
-        // SAFETY: it is a word of a ring: its memory stays mapped whatever became of the ring (`segment.rs`).
+        // SAFETY: it is a word of a ring, whose memory stays mapped even if the ring was given up (`segment.rs`).
         !word.is_null() && unsafe { glance(word) } != 0
     }
 }
 
-/// What a word holds that may be a part of some record's bytes by now, which are not written by atomic operations.
+/// Reads a word that may by now be part of a record's bytes, which are not written by atomic operations.
 ///
 /// # Safety
 /// It is mapped.
@@ -326,7 +335,7 @@ unsafe fn glance(word: *const AtomicU64) -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         let value;
-        // SAFETY: this function's promise; what the processor finds there is whole, whoever writes it.
+        // SAFETY: this function's promise; an aligned load is never torn, whoever writes.
         unsafe {
             std::arch::asm!("mov {}, [{}]", out(reg) value, in(reg) word, options(nostack, preserves_flags, readonly));
         }
@@ -337,20 +346,20 @@ unsafe fn glance(word: *const AtomicU64) -> u64 {
     unsafe { &*word }.load(Ordering::Acquire)
 }
 
-/// The end that reads.
+/// The reading end.
 #[derive(Debug)]
 pub(super) struct Reader {
-    place: Place,
+    place: RingMemory,
     at: u64,
-    /// What the writer was told of that.
+    /// The position that the writer was told.
     told: u64,
-    /// What is left of the present record, and the position behind it.
+    /// The rest of the present record, and the position behind it.
     current: Option<(Record, u64)>,
-    /// Position of the bytes that are next of it.
+    /// Position of its next bytes.
     from: u64,
-    /// They might have been lent for good.
+    /// These bytes might have been lent for good.
     long: bool,
-    /// What it says, if it is a short message.
+    /// The bits and words of a short message.
     bits: u8,
     words: [u64; WORDS],
 }
@@ -361,7 +370,7 @@ unsafe impl Send for Reader {}
 impl Reader {
     /// # Safety
     /// As for [`Writer::new`], of readers.
-    pub(super) unsafe fn new(place: Place) -> Self {
+    pub(super) unsafe fn new(place: RingMemory) -> Self {
         Self { place, at: 0, told: 0, current: None, from: 0, long: false, bits: 0, words: [0; WORDS] }
     }
 
@@ -370,12 +379,12 @@ impl Reader {
         self.current.is_some() || self.place.word(self.at).load(Ordering::SeqCst) != 0
     }
 
-    /// Whether a part of a record was read.
+    /// Whether a record was read in part.
     pub(super) fn is_within(&self) -> bool {
         self.current.is_some()
     }
 
-    /// The present record as far as it is not read; `None` while none has come.
+    /// The rest of the present record; `None` while none has come.
     pub(super) fn record(&mut self) -> Result<Option<Record>, Broken> {
         if let Some((record, _)) = self.current {
             return Ok(Some(record));
@@ -406,13 +415,13 @@ impl Reader {
         Ok(Some(record))
     }
 
-    /// Whether the present record, of bytes, might have been lent for good.
+    /// Whether the bytes of the present record might have been lent for good.
     pub(super) fn is_long(&self) -> bool {
         self.long
     }
 
-    /// Takes what is offered, which the writer cannot take back then: the record is one of [`Record::Lent`] until it is
-    /// read. False where the writer was first.
+    /// Takes an offered loan, which the writer then cannot take back. The record becomes [`Record::Lent`]. False if the
+    /// writer took it back first.
     pub(super) fn take_lent(&mut self, for_good: bool) -> Result<bool, Broken> {
         let (word, lent) = (self.place.word(self.at), lending(if for_good { GIVEN } else { LENT }));
         if word.compare_exchange(lent, lending(TAKEN), Ordering::SeqCst, Ordering::SeqCst).is_err() {
@@ -427,8 +436,8 @@ impl Reader {
         Ok(true)
     }
 
-    /// Whether what is lent by the present record still lies where it was read. False where it lies elsewhere by now, and
-    /// what was just read of it has to be read again; [`Broken`] where it is not lent any more.
+    /// Whether the present loan was still at its address after it was read. False if the writer has moved it: read
+    /// again. [`Broken`] if it was revoked.
     pub(super) fn is_in_place(&mut self) -> Result<bool, Broken> {
         let Some((Record::Lent { address, len: left }, _)) = &mut self.current else { return Err(Broken) };
         let word = |i: u64| self.place.word(self.at + i * HEAD);
@@ -444,15 +453,15 @@ impl Reader {
         }
     }
 
-    /// The words of the record of [`SHORT`] that begins where we are.
+    /// The words of the [`SHORT`] record at our position.
     #[inline]
     fn words_here(&self) -> [u64; WORDS] {
         let word = |i| self.place.word(self.at + (1 + i as u64) * HEAD).load(Ordering::Relaxed);
         std::array::from_fn(word)
     }
 
-    /// Takes the next record if it is a short message for which there is room: what it says, and the length of its
-    /// bytes, which are at the beginning of `to` then.
+    /// Takes the next record if it is a short message that fits into `to`: returns its bits and words, and the length
+    /// of its bytes, which are then at the start of `to`.
     #[inline]
     pub(super) fn take_short(&mut self, to: &mut [u8]) -> Option<((u8, [u64; WORDS]), u64)> {
         let (said, len) = match self.current {
@@ -473,12 +482,12 @@ impl Reader {
         Some((said, len))
     }
 
-    /// What the present record of [`Record::Short`] says.
+    /// The bits and words of the present [`Record::Short`].
     pub(super) fn words(&self) -> (u8, [u64; WORDS]) {
         (self.bits, self.words)
     }
 
-    /// Copies the next `n` bytes of a record of bytes, or all of a short one's; it has as many.
+    /// Copies the next `n` bytes of a record of bytes, or all bytes of a short message. It must have that many.
     ///
     /// # Safety
     /// `to` is valid for writing `n` bytes.
@@ -501,7 +510,7 @@ impl Reader {
         }
     }
 
-    /// So many bytes of the present record were taken.
+    /// Counts `n` bytes of the present record as taken.
     pub(super) fn took(&mut self, n: u64) {
         let Some((record, next)) = &mut self.current else { return };
         let left = match record {
@@ -522,7 +531,7 @@ impl Reader {
         }
     }
 
-    /// Tells the writer how far we are; true where that is further than it knew.
+    /// Tells the writer our position. True if that is new to it.
     pub(super) fn tell(&mut self) -> bool {
         if self.told == self.at {
             return false;

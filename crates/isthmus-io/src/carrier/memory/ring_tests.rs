@@ -16,7 +16,7 @@ impl Area {
     fn ends(&self) -> (Writer, Reader) {
         let capacity = (self.words.len() as u64 - 1) * 8;
         let data = NonNull::from(&self.words[1..]).cast();
-        let place = Place { data, capacity, head: NonNull::from(&self.words[0]) };
+        let place = RingMemory { data, capacity, head: NonNull::from(&self.words[0]) };
         // SAFETY: every test keeps the area while it has the ends, and takes them once.
         unsafe { (Writer::new(place), Reader::new(place)) }
     }
@@ -49,7 +49,7 @@ fn push(writer: &mut Writer, from: u64, len: usize, cut: usize) {
     unsafe { writer.push_bytes(&[(a.as_ptr(), a.len()), (b.as_ptr(), b.len())], cut.is_multiple_of(2)) };
 }
 
-/// What a short record of so many bytes at this position says.
+/// The contents of a short record of this length at this position.
 fn words_at(from: u64, len: usize) -> (u8, [u64; WORDS]) {
     (byte_at(from), [from, len as u64, 0, u64::MAX - from])
 }

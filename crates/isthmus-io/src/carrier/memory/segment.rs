@@ -1,12 +1,13 @@
-//! The memory that two ends of a lane share: a file without a name, found by way of the
-//! process that made it.
+//! The memory that the two ends of a lane share: an anonymous file (`memfd_create(2)`), which the other end finds by
+//! way of `/proc`.
 //!
-//! First page: what the ends tell each other; each writes only its own half, so that nothing in
-//! it goes to and fro without need. Then a page for each end of what memory it shows (`shown.rs`), and a ring for each
-//! direction. All of it is memory only
-//! once it is written to. Its addresses stay mapped once it is given up, to nothing, and are those of the next: who
-//! looks at a ring without a lock (`watch.rs`) finds memory there whatever became of the lane. Where both ends are of one process it is mapped once, so that what looks for
-//! races between threads sees how the ends follow each other.
+//! The first page has what the ends tell each other. Each end writes only its own half, so that no line goes to and fro
+//! without need. Then there is a page for each end with the regions that it shows (`regions.rs`), and a ring for each
+//! direction. Pages take memory only once they are written to.
+//!
+//! When a segment is given up, its addresses stay mapped, to nothing, and the next segment uses them. So a thread that
+//! looks at a ring without a lock (`watch.rs`) finds mapped memory even if the lane has ended. If both ends are in one
+//! process, the file is mapped once, so that race detectors see the order between the ends.
 
 use std::fs::File;
 use std::io;
@@ -20,26 +21,29 @@ use isthmus_wakeup::sleeper;
 use parking_lot::Mutex;
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
 
-use super::reach::Process;
-use super::ring::{Place, Reader, Writer};
+use super::process_vm::Process;
+use super::ring::{Reader, RingMemory, Writer};
 
-/// Bytes of each ring: a power of two. Both ends copy at once where it holds more than either takes in one go, and
-/// what they copy stays in the processors' caches where it holds no more than a part of those.
+/// Length of each ring, a power of two. Bytes. It is long enough that both ends copy at the same time, and short enough
+/// to stay in the processors' caches.
 pub(super) const RING: usize = 128 << 10;
+/// Length of a page. Bytes.
 pub(super) const PAGE: usize = 4096;
-/// Where the ends show memory, a page each, and where the rings are.
+/// Offset of the pages with shown regions, one for each end.
 pub(super) const AT_SHOWN: usize = PAGE;
+/// Offset of the rings.
 const AT_RINGS: usize = 3 * PAGE;
+/// Length of the file. Bytes.
 const LEN: usize = AT_RINGS + 2 * RING;
-/// What the file is called by those who list a process's files.
+/// Name of the file in lists of a process's files.
 const NAME: &str = "isthmus-lane";
-/// Changes with what the memory looks like.
+/// Version of this layout; it changes with the layout.
 const VERSION: u64 = 0x6973_7468_6d75_0006;
 
-/// Where in the first page: for both ends.
+// Offsets in the first page, for both ends.
 const AT_VERSION: usize = 0;
 const AT_NONCE: usize = 8;
-/// For each end, from [`half`] on; lines of their own for what changes often.
+// Offsets from `half` on, for each end. What changes often has cache lines of its own.
 const AT_TAKEN: usize = 0;
 const AT_PID: usize = 8;
 const AT_TOKEN: usize = 16;
@@ -48,17 +52,17 @@ const AT_REACHES: usize = 32;
 const AT_HEAD: usize = 128;
 const AT_ASLEEP: usize = 256;
 const AT_WAITS: usize = 384;
-/// How this end wants long pieces to come.
+/// Whether this end wants to copy long pieces alone.
 const AT_COPIES: usize = 640;
-/// Which slot of what the other end shows is used, counted from 1.
+/// Which slot of the other end's shown regions this end is accessing, counted from 1; 0: none.
 pub(super) const AT_USES: usize = 512;
 
-/// Which end: 0 has made it.
+/// Offset of an end's half of the first page. End 0 made the segment.
 pub(super) fn half(end: usize) -> usize {
     1024 + end * 1024
 }
 
-/// How the other process is to find the memory.
+/// How the other process finds the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Name {
     pub(super) pid: u32,
@@ -79,12 +83,12 @@ impl Name {
     }
 }
 
-/// Whether an end sleeps, to look at without having the lane.
+/// An end's flag that it sleeps, to look at without having the lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sleeper(NonNull<AtomicU64>);
 
 impl Sleeper {
-    /// Of a lane that is given up, any answer may come.
+    /// Whether the end sleeps. The answer is arbitrary if the lane has ended.
     #[inline]
     pub(crate) fn is_asleep(self) -> bool {
         // SAFETY: addresses of mappings stay mapped ([`Mapping`]).
@@ -92,7 +96,7 @@ impl Sleeper {
     }
 }
 
-/// One end's view of it.
+/// One end's view of the memory.
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) memory: Arc<Mapping>,
@@ -102,11 +106,11 @@ pub(super) struct Segment {
     pub(super) shown: u64,
 }
 
-/// What this process has made and nobody has opened yet, by nonce.
+/// Segments that this process has made and nobody has opened yet, by nonce.
 static OWN: Mutex<Vec<(u64, Weak<Mapping>)>> = Mutex::new(Vec::new());
 
 impl Segment {
-    /// Makes one, and the file by which it is found while that is open.
+    /// Makes a segment, and the file by which it is found as long as that is open.
     pub(super) fn create() -> io::Result<(Self, OwnedFd, Name)> {
         let nonce = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
         let file = rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -123,14 +127,14 @@ impl Segment {
         Ok((segment, file, name))
     }
 
-    /// Takes part in what another process has made.
+    /// Opens a segment that another process has made.
     ///
     /// # Errors
-    /// The system's, such as `PermissionDenied` for another user's; `InvalidData` where it is not what
-    /// `create` makes, or not that.
+    /// The system's, such as `PermissionDenied` for another user's; `InvalidData` if it is not a segment, or
+    /// another one.
     pub(super) fn open(name: Name) -> io::Result<Self> {
         let path = format!("/proc/{}/fd/{}", name.pid, name.fd);
-        // What a stranger names is not touched before it is known to be such a file.
+        // Do not open what a stranger names before it is known to be such a file.
         let link = std::fs::read_link(&path)?;
         if link.as_os_str() != format!("/memfd:{NAME} (deleted)").as_str() {
             return Err(io::ErrorKind::InvalidData.into());
@@ -139,7 +143,7 @@ impl Segment {
         let file = File::from(rustix::fs::open(&path, flags, Mode::empty())?);
         let stat = rustix::fs::fstat(&file)?;
         let sealed = rustix::fs::fcntl_get_seals(&file)?;
-        // Nobody may take the memory away under us.
+        // The file must be sealed against shrinking, so that nobody can take the memory away under us.
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
             || stat.st_size != LEN as i64
             || !sealed.contains(SealFlags::SHRINK)
@@ -186,7 +190,7 @@ impl Segment {
         self.other(AT_TAKEN).load(Acquire) == nonce
     }
 
-    /// Who the other end says that it is.
+    /// The other end's process, as it says itself.
     pub(super) fn neighbour(&self) -> Process {
         Process {
             pid: self.other(AT_PID).load(Acquire),
@@ -195,7 +199,7 @@ impl Segment {
         }
     }
 
-    /// Lets the other end lend memory: we can read it.
+    /// Tells the other end that we can read its memory, so that it may lend.
     pub(super) fn say_reaches(&self) {
         self.own(AT_REACHES).store(1, Release);
     }
@@ -205,50 +209,52 @@ impl Segment {
         self.other(AT_REACHES).load(Acquire) == 1
     }
 
-    /// Whether this end sleeps, or the other: who writes then has to wake it.
+    /// Whether this end sleeps, so that the other has to wake it when it writes.
     pub(super) fn own_sleep(&self) -> &AtomicU64 {
         self.own(AT_ASLEEP)
     }
 
+    /// Whether the other end sleeps, so that we have to wake it when we write.
     pub(super) fn other_sleep(&self) -> &AtomicU64 {
         self.other(AT_ASLEEP)
     }
 
-    /// The same, to look at without having the lane.
+    /// The same flag, to look at without having the lane.
     pub(super) fn other_sleeper(&self) -> Sleeper {
         Sleeper(NonNull::from(self.other_sleep()))
     }
 
-    /// Whether this end waits for the other to read, or the other for us.
+    /// Whether this end waits for the other to read.
     pub(super) fn own_wait(&self) -> &AtomicU64 {
         self.own(AT_WAITS)
     }
 
+    /// Whether the other end waits for us to read.
     pub(super) fn other_wait(&self) -> &AtomicU64 {
         self.other(AT_WAITS)
     }
 
-    /// This end wants to copy long pieces alone, or not.
+    /// Says whether this end wants to copy long pieces alone.
     pub(super) fn ask_to_copy_alone(&self, alone: bool) {
         self.own(AT_COPIES).store(u64::from(alone), Release);
     }
 
-    /// Whether the other end wants that.
+    /// Whether the other end wants to copy long pieces alone.
     pub(super) fn other_copies_alone(&self) -> bool {
         self.other(AT_COPIES).load(Acquire) == 1
     }
 
-    /// The ends of the rings that are ours.
+    /// Our ends of the two rings.
     ///
     /// # Safety
-    /// They are dropped before this, and asked for once.
+    /// They are dropped before the segment, and this is called once.
     pub(super) unsafe fn rings(&self) -> (Writer, Reader) {
         // SAFETY: the promise of this function; the memory was zero when it was made.
         unsafe { (Writer::new(self.ring(self.end)), Reader::new(self.ring(1 - self.end))) }
     }
 
     /// The ring that this end writes.
-    fn ring(&self, end: usize) -> Place {
+    fn ring(&self, end: usize) -> RingMemory {
         // SAFETY: within the mapping.
         let (data, head) = unsafe {
             (
@@ -256,10 +262,10 @@ impl Segment {
                 self.memory.base.byte_add(half(1 - end) + AT_HEAD),
             )
         };
-        Place { data, capacity: RING as u64, head: head.cast() }
+        RingMemory { data, capacity: RING as u64, head: head.cast() }
     }
 
-    /// Gives back the memory of the ring that we write: it holds nothing that is unread.
+    /// Gives back the memory of the ring that we write. Everything in it must have been read.
     pub(super) fn give_back(&self) {
         // SAFETY: only this end writes there, and the pages are zero when they are next read.
         unsafe {
@@ -278,7 +284,7 @@ impl Drop for Segment {
     }
 }
 
-/// The mapping of what this process has made itself.
+/// The mapping of a segment that this process has made itself.
 fn own(name: Name) -> Option<Arc<Mapping>> {
     if name.pid != std::process::id() {
         return None;
@@ -288,15 +294,16 @@ fn own(name: Name) -> Option<Arc<Mapping>> {
     own.swap_remove(index).1.upgrade()
 }
 
+/// The mapping of a segment.
 #[derive(Debug)]
 pub(super) struct Mapping {
     base: NonNull<u8>,
 }
 
-/// Addresses of [`LEN`] bytes each that are mapped to nothing.
+/// Addresses of segments that were given up. [`LEN`] bytes at each are mapped to nothing.
 static SPARE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-// SAFETY: memory that any thread may use, by atomic operations or by who has the ring's end.
+// SAFETY: any thread may use the memory: by atomic operations, or by having the ring's end.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -311,7 +318,7 @@ impl Mapping {
         Ok(Self { base: made? })
     }
 
-    /// A word of what is before the rings.
+    /// A word before the rings.
     pub(super) fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset < AT_RINGS && offset.is_multiple_of(8));
         // SAFETY: aligned, and within the mapping, which lives as long as this.
@@ -322,14 +329,14 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let at = self.base.as_ptr() as usize;
-        // Where the system refuses, the memory stays as it is, and is not used again.
+        // If the system refuses, the memory stays as it is and is not used again.
         if map(Some(at), None).is_ok() {
             SPARE.lock().push(at);
         }
     }
 }
 
-/// Maps a file, or nothing: in place of what was mapped at `at`, or wherever there is room.
+/// Maps a file, or nothing, in place of what is mapped at `at`, or wherever there is room.
 fn map(at: Option<usize>, file: Option<RawFd>) -> io::Result<NonNull<u8>> {
     let (protection, kind) = match file {
         Some(_) => (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED),

@@ -1,14 +1,15 @@
-//! Copies past the caches, by streaming stores.
+//! Copies past the caches, by streaming (non-temporal) stores.
 //!
-//! What a ring's writer overwrites, the reader's processor has in its caches from when it read what was there before. A
-//! processor that is to store there first has each line handed over, and few at a time: on the hosts measured a writer got
-//! 2 to 8 GB/s so, while the reader waited for three quarters of the time. Streaming stores write whole lines to memory
-//! without having had them (Buntinas et al., "Cache-efficient, intranode, large-message MPI communication with
+//! The lines of a ring that a writer overwrites are in the caches of the reader's processor, from when it read what was
+//! there before. An ordinary store has to fetch each line first, and few at a time: on the hosts measured, a writer got
+//! 2 to 8 GB/s that way, and the reader waited for three quarters of the time. Streaming stores write whole lines to
+//! memory without fetching them (Buntinas et al., "Cache-efficient, intranode, large-message MPI communication with
 //! MPICH2-Nemesis", 2009): 11 to 15 GB/s.
 
-/// From this length on that is the quicker way. Bytes.
+/// From this length on, streaming stores are quicker. Bytes.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const STREAMED_MIN: usize = 2 << 10;
+/// Length of a cache line. Bytes.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const LINE: usize = super::ring::LINE as usize;
 
@@ -36,7 +37,7 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
 }
 
-/// The same of whole lines, at whose beginning `to` is.
+/// As [`copy`], for whole lines; `to` is at the start of a line.
 ///
 /// # Safety
 /// As of [`copy`].
@@ -50,7 +51,8 @@ unsafe fn copy_lines(from: *const u8, to: *mut u8, len: usize) {
             unsafe { _mm_stream_si128(to.add(at).cast(), _mm_loadu_si128(from.add(at).cast())) };
         }
     }
-    // SAFETY: every processor with these registers has it. Other stores would not wait for these.
+    // SAFETY: every processor with these registers has this instruction. Later stores would not wait for streaming
+    // ones.
     unsafe { _mm_sfence() };
 }
 

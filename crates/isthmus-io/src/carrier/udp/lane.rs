@@ -12,7 +12,7 @@ use super::super::{Settled, Transfer};
 use super::Udp;
 use super::loans::Loans;
 
-/// Shorter pieces are copied rather than lent. Bytes.
+/// Pieces from this length on are lent; shorter ones are copied, which is cheaper. Bytes.
 const LEND_MIN: usize = 4 << 10;
 
 /// A lane that is a stream of the endpoint's UDP socket.
@@ -21,12 +21,12 @@ pub(crate) struct UdpLane {
     stream: StreamId,
     peer: SocketAddr,
     dialled: bool,
-    /// The round trip that the path is to have at least, where that is not known.
-    trial: Option<Duration>,
+    /// If set, the lane ends if the round trip turns out shorter than this.
+    provisional: Option<Duration>,
     loans: Loans,
-    /// Its packets come to be sealed by keys of both ends.
+    /// Its packets are sealed with keys of both ends.
     keyed: bool,
-    /// The least round trip that was told of. Microseconds.
+    /// The shortest round trip that was reported. Microseconds.
     told_rtt_us: u64,
 }
 
@@ -44,20 +44,20 @@ impl UdpLane {
             stream,
             peer,
             dialled,
-            trial: None,
+            provisional: None,
             loans: Loans::default(),
             keyed: false,
             told_rtt_us: u64::MAX,
         }
     }
 
-    pub(super) fn on_trial(self, long: Duration) -> Self {
-        Self { trial: Some(long), ..self }
+    pub(super) fn provisionally(self, long: Duration) -> Self {
+        Self { provisional: Some(long), ..self }
     }
 
-    /// A lane carries at once: its first bytes go with the packet that asks for it.
+    /// Makes the stream a lane. It carries data at once: the first bytes go with the packet that opens the stream.
     pub(in super::super) fn settle(&mut self, index: usize, udp: &mut Udp) -> io::Result<Settled> {
-        udp.seat(self.stream, self.peer, self.dialled, self.trial, index);
+        udp.attach_lane(self.stream, self.peer, self.dialled, self.provisional, index);
         Ok(Settled::Yes)
     }
 
@@ -95,7 +95,7 @@ impl UdpLane {
         self.or_gone(came, udp)
     }
 
-    /// As [`super::super::TcpLane::write`], of pieces of which some are `lent`.
+    /// As [`super::super::TcpLane::write`], for pieces of which some are `lent`.
     ///
     /// # Safety
     /// Every piece is valid for reading during the call, and those that are lent as [`super::super::Carrier::write`] says.
@@ -134,18 +134,18 @@ impl UdpLane {
         self.or_gone(went, udp)
     }
 
-    /// A batch was written whole. Whether its stream still uses what of it was lent.
-    pub(in super::super) fn borrows(&mut self, udp: &Udp) -> bool {
+    /// Closes a batch that was written whole. True if its stream still uses lent memory of it.
+    pub(in super::super) fn close_batch(&mut self, udp: &Udp) -> bool {
         let upto = udp.port.stream(self.stream).map_or(0, Stream::written);
         self.loans.close(upto)
     }
 
-    /// How many batches that it borrowed are of no more use since this was last asked, and whether there are others.
+    /// How many borrowed batches are no longer used since the last call, and whether there are others.
     pub(in super::super) fn take_returned(&mut self) -> (usize, bool) {
         (self.loans.take_returned(), self.loans.any())
     }
 
-    /// Of all that it ever borrowed the first so many batches are wanted back: what of them has not arrived is copied.
+    /// Copies what has not arrived of the first `batches` batches that it ever borrowed, and returns them.
     pub(in super::super) fn recall(&mut self, batches: u64, udp: &mut Udp) {
         if let Some(upto) = self.loans.end_of(batches) {
             let now = udp.now();
@@ -162,8 +162,7 @@ impl UdpLane {
         udp.leave(self.stream);
     }
 
-    /// Its packets are to be sealed by keys that come from this secret, which both ends share, or will once our next words
-    /// have arrived.
+    /// Seals its packets with keys from a secret that both ends have, or will have once our next bytes have arrived.
     pub(in super::super) fn rekey(&mut self, secret: &Secret, udp: &mut Udp) {
         if !std::mem::replace(&mut self.keyed, true) {
             udp.port
@@ -181,22 +180,22 @@ impl UdpLane {
         udp.peer_as(self.stream)
     }
 
-    /// Whether it is to leave bulk to lanes by TCP.
+    /// Whether it leaves bulk data to TCP lanes.
     pub(in super::super) fn rests(&self, udp: &Udp) -> bool {
         udp.rests(self.peer.ip())
     }
 
-    /// The round trip; before an answer, what is remembered of another lane. Microseconds.
+    /// The round trip; before the first answer, that of an earlier lane. Microseconds.
     pub(in super::super) fn rtt_us(&self, udp: &Udp) -> Option<u64> {
         udp.port.stream(self.stream).and_then(|stream| stream.status().rtt_us)
     }
 
-    /// The least that was measured on this lane, which [`UdpLane::rtt_us`] need not be. Microseconds.
+    /// The shortest round trip that was measured on this lane itself. Microseconds.
     pub(in super::super) fn measured_rtt_us(&self, udp: &Udp) -> Option<u64> {
         udp.port.stream(self.stream).and_then(Stream::rtt_least_us)
     }
 
-    /// The same, where it is less than when this last said so.
+    /// The same, if it is shorter than at the last call that returned one.
     pub(in super::super) fn take_nearer_us(&mut self, udp: &Udp) -> Option<u64> {
         let rtt_us = self.measured_rtt_us(udp).filter(|rtt| *rtt < self.told_rtt_us)?;
         self.told_rtt_us = rtt_us;
@@ -204,7 +203,7 @@ impl UdpLane {
     }
 
     fn or_gone(&self, transfer: Option<Transfer>, udp: &Udp) -> Transfer {
-        // What is known from elsewhere is clearer than the silence that it showed by.
+        // The verdict is clearer than what the stream itself says.
         match (udp.verdict(self.stream), transfer) {
             (Some(error), Some(Transfer::Blocked | Transfer::Failed(_)) | None) => Transfer::Failed(error),
             (None, None) => Transfer::Failed(error_of(Failure::Silent)),

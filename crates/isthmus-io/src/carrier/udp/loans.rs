@@ -1,50 +1,50 @@
-//! Memory of the program's that a lane's stream sends from, and sends again, until it has arrived.
+//! The program's memory that a lane's stream sends and retransmits from until it is acknowledged.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-/// A piece of such memory. It is in use as long as anybody has its mark.
+/// A piece of such memory. It is in use as long as its mark is.
 #[derive(Debug)]
 struct Piece {
     bytes: *const [u8],
     _mark: Arc<()>,
 }
 
-// SAFETY: it only reads memory that is lent for any thread to use, by the promise of `Loans::lend`.
+// SAFETY: it only reads memory that is lent to all threads, by the promise of `Loans::lend`.
 unsafe impl Send for Piece {}
 
 impl AsRef<[u8]> for Piece {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the promise of `Loans::lend`: it is valid as long as the mark is there, and we have one.
+        // SAFETY: the promise of `Loans::lend`: it is valid as long as the mark exists, and we have one.
         unsafe { &*self.bytes }
     }
 }
 
-/// What a lane has borrowed, batch by batch.
+/// What a lane has borrowed, by batch.
 #[derive(Debug, Default)]
 pub(super) struct Loans {
     /// The mark of the batch that is being written, if something of it was lent.
     present: Option<Arc<()>>,
-    /// Those of earlier batches that may be in use, and where in the stream each of them ends.
+    /// Marks of earlier batches that may be in use, and where each batch ends in the stream.
     open: VecDeque<(Arc<()>, u64)>,
-    /// Batches that were returned of all there ever were.
+    /// How many batches were returned so far.
     returned: u64,
 }
 
 impl Loans {
-    /// Memory that is part of the batch that is being written, for the stream to keep.
+    /// Lends the stream a part of the batch that is being written.
     ///
     /// # Safety
-    /// It is valid for reading, and nobody changes it, until [`Loans::take_returned`] has counted that batch, or all that
-    /// came of this was dropped.
+    /// It is valid for reading, and nobody changes it, until [`Loans::take_returned`] has counted that batch, or until
+    /// the returned value and everything made from it are dropped.
     pub(super) unsafe fn lend(&mut self, bytes: *const [u8]) -> Bytes {
         let mark = self.present.get_or_insert_default().clone();
         Bytes::from_owner(Piece { bytes, _mark: mark })
     }
 
-    /// The batch was taken whole, up to so far in the stream. Whether it is among those that are borrowed now.
+    /// Closes a batch that the stream took whole, up to the position `upto`. True if the batch is borrowed now.
     pub(super) fn close(&mut self, upto: u64) -> bool {
         let mark = self.present.take().filter(is_used);
         let borrowed = mark.is_some();
@@ -57,7 +57,7 @@ impl Loans {
         !self.open.is_empty()
     }
 
-    /// How many batches, the oldest first, are of no more use since this was last asked.
+    /// How many batches, the oldest first, are no longer used since the last call.
     pub(super) fn take_returned(&mut self) -> usize {
         let mut count = 0;
         while self.open.front().is_some_and(|(mark, _)| !is_used(mark)) {
@@ -68,14 +68,14 @@ impl Loans {
         count
     }
 
-    /// Where the first so many batches of all there ever were end in the stream; `None` where they were returned.
+    /// Where the first `batches` batches that there ever were end in the stream; `None` if all of them were returned.
     pub(super) fn end_of(&self, batches: u64) -> Option<u64> {
         let last = batches.checked_sub(self.returned + 1)?;
         self.open.get(last as usize).or(self.open.back()).map(|(_, upto)| *upto)
     }
 }
 
-/// Whether somebody has the mark beside us.
+/// Whether anybody else has the mark.
 fn is_used(mark: &Arc<()>) -> bool {
     Arc::strong_count(mark) > 1
 }

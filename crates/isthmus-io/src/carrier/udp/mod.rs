@@ -1,16 +1,16 @@
-//! Lanes of packets, by UDP or as Ethernet frames: what those of one endpoint share.
+//! Lanes by UDP or Ethernet frames, and what those of one endpoint share: a socket at the same address and port as the
+//! TCP listener, and the streams on it ([`isthmus_udp`]).
 //!
-//! A socket at the same address and port as the listener, and the streams on it
-//! ([`isthmus_udp`]). Nothing comes by a lane's own descriptor: [`Udp::turn`] reads the
-//! socket and says whom it concerns, [`Udp::flush`] sends what is due. Whoever sleeps until
-//! [`Udp::fd`] is readable sleeps no longer than [`Udp::deadline`].
+//! Such a lane has no descriptor of its own. [`Udp::run_pass`] reads the socket and tells which lanes are concerned;
+//! [`Udp::flush`] sends what is due. A thread that sleeps until [`Udp::fd`] is readable must not sleep longer than
+//! [`Udp::deadline`].
 
-mod burden;
+mod blackhole;
+mod cpu_fallback;
 mod lane;
 mod loans;
-mod question;
-mod silence;
-mod trial;
+mod provisional;
+mod tcp_probe;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Arguments;
@@ -28,75 +28,75 @@ use isthmus_udp::{
 use isthmus_units::PerHost;
 use isthmus_wire::{AsId, Key};
 
-use super::plain;
+use super::unencrypted;
 use crate::ledger;
 use crate::log::{debug_log, info_log};
 use crate::poller::Ready;
 use crate::settings::{RateLimits, Settings, TlsMode, Transport};
-use burden::{Burden, Change, Work};
+use blackhole::Blackhole;
+use cpu_fallback::{Change, CpuFallback, Work};
 pub(crate) use lane::UdpLane;
-use question::Questions;
-use silence::Silence;
-pub(crate) use trial::Outdone;
-use trial::{Found, Trial};
+pub(crate) use provisional::Outdone;
+use provisional::{Outlook, Provisional};
+use tcp_probe::TcpProbes;
 
-/// Reads of the socket in one turn.
+/// Most reads of the socket in one pass. Count.
 const READS: usize = 8;
-/// Messages sent in one turn.
+/// Most batches of packets sent in one pass. Count.
 const SENDS: usize = 64;
-/// Pause of a socket that had no room. Microseconds.
+/// Pause after the socket had no room. Microseconds.
 const BLOCKED_US: Micros = 500;
-/// How often questions are looked at, and lanes for signs of life. Microseconds.
+/// Time between two looks at open TCP probes. Microseconds.
 const LOOK_US: Micros = 5_000;
+/// Time between two looks at lanes for signs of life. Microseconds.
 const WATCH_US: Micros = 250_000;
-/// Silence after which a lane asks whether the peer is still there: one whose process has
-/// ended shows by that alone. Microseconds.
+/// Silence after which a lane sends a keepalive: only that shows that the peer's process has ended. Microseconds.
 const KEEPALIVE_US: Micros = 5_000_000;
-/// A lane is not given up sooner than this. Microseconds.
-const PATIENCE_LEAST_US: Micros = 1_000_000;
-/// A lane that was not answered for so long shows that packets do not get through. Microseconds.
+/// Shortest silence after which a lane is given up, whatever `peer_timeout` says. Microseconds.
+const MIN_PATIENCE_US: Micros = 1_000_000;
+/// UDP is blocked if a new lane gets no answer for this long. Microseconds.
 const NO_ANSWER_US: Micros = 3_000_000;
-/// How long what was found out of a host is held to be so: TCP is used to one that UDP does not
-/// get through to for so long. Microseconds (1 min).
+/// How long the choice of UDP or TCP for a host stays valid. Microseconds (1 min).
 const KNOWN_US: Micros = 60_000_000;
 /// How long an address where nobody listened is not tried again by UDP. Microseconds.
 const REFUSED_US: Micros = 10_000_000;
-/// Hosts, and addresses, of which something is remembered.
+/// Most hosts and addresses that are remembered. Count, of each.
 const KNOWN_MAX: usize = 1_024;
 
 /// A stream that is, or was, a lane.
 #[derive(Debug)]
-struct Seat {
-    /// The lane's.
+struct LaneRecord {
+    /// The lane's index.
     index: usize,
     peer: SocketAddr,
     dialled: bool,
     since: Micros,
-    /// How long nothing comes.
-    silence: Silence,
-    /// The host said that nobody listens at some port of it.
+    /// How long nothing has been acknowledged.
+    blackhole: Blackhole,
+    /// The host has reported that nobody listens at one of its ports (ICMP).
     denied: bool,
-    /// It carries before it is known whether it should.
-    trial: Option<Trial>,
-    /// Why it is over, where that is known better than by the stream itself.
+    /// Set while it carries data before it is known whether UDP suits the path.
+    provisional: Option<Provisional>,
+    /// Why it has ended, if that is known better than from the stream itself.
     verdict: Option<Verdict>,
-    /// What it has done that was accounted for.
+    /// The stream's counters at the last look.
     accounted: Counters,
 }
 
-/// By what lanes to a host go.
+/// What carries lanes to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// By TCP, which does well.
+    /// TCP, which does well.
     Tcp,
-    /// By UDP, which gets through.
+    /// UDP, which gets through.
     Udp,
-    /// By UDP if it gets through.
+    /// UDP, if it gets through.
     Wanted,
-    /// By TCP, since UDP does not get through.
+    /// TCP, since UDP does not get through.
     Blocked,
 }
 
+/// Why a lane has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     /// Nobody listens there.
@@ -107,48 +107,51 @@ enum Verdict {
     Near,
 }
 
-/// See the module.
+/// What the UDP lanes of one endpoint share.
 #[derive(Debug)]
 pub(crate) struct Udp {
     socket: PacketSocket,
     port: Port,
     epoch: Instant,
-    seats: HashMap<StreamId, Seat>,
-    /// Streams that others opened and that are no lanes yet.
+    lanes: HashMap<StreamId, LaneRecord>,
+    /// Incoming streams that are no lanes yet.
     accepted: Vec<(StreamId, SocketAddr)>,
-    /// Streams that were lanes and have something to deliver yet.
+    /// Streams that were lanes and still have something to deliver.
     leaving: Vec<StreamId>,
-    /// Lanes that something has happened to.
+    /// Events of lanes.
     news: VecDeque<Ready>,
-    /// Packets that there was no room for, to whom and until when they wait.
+    /// The packets in `packets` that the socket had no room for: to whom, and until when they wait.
     waiting: Option<(Transmit, Micros)>,
     packets: Vec<u8>,
-    questions: Questions,
+    tcp_probes: TcpProbes,
+    /// When lanes are next looked at.
     watch_at: Micros,
     /// Where nobody listened, and when.
     refused: HashMap<SocketAddr, Micros>,
-    /// What was found out of hosts, and when.
+    /// What was found out about hosts, and when.
     known: HashMap<IpAddr, (Known, Micros)>,
-    /// The socket has shown to be readable.
+    /// The socket is readable.
     stirred: bool,
-    /// What streams are to be made up of, and what was chosen for how many.
+    /// The compositions that are set.
     protocols: PerHost<Composition>,
+    /// The compositions that streams had, and how many streams each.
     chosen: Vec<(Composition, u64)>,
-    /// What streams may send, and what keeps those under one entry to it.
+    /// The setting `rate_limit`.
     limits: RateLimits,
+    /// For each entry of it, what enforces it on the streams.
     caps: HashMap<usize, Cap>,
-    /// That they are plain is not worth saying.
-    plain_is_fine: bool,
-    /// Time spent with packets, since it was last accounted for. Microseconds.
+    /// Plain lanes need no warning.
+    plain_allowed: bool,
+    /// Time spent with packets since the last look. Microseconds.
     busy_us: Micros,
-    /// What is known of hosts to which there is bulk; `None` where nobody is to choose.
-    burdens: Option<HashMap<IpAddr, Burden>>,
-    /// Lanes that are to rest from now on, or to carry again, by index.
+    /// For each host with bulk data, whether the processor is the limit; `None` if the settings leave no choice.
+    cpu_fallbacks: Option<HashMap<IpAddr, CpuFallback>>,
+    /// Lanes, by index, that rest from now on or carry bulk data again.
     rested: Vec<(usize, bool)>,
 }
 
 impl Udp {
-    /// Streams by this socket, given up when nothing is heard for as long as peers have.
+    /// Streams on this socket. They are given up after `peer_timeout` of silence.
     pub(crate) fn open(
         socket: PacketSocket,
         mut config: PortConfig,
@@ -158,20 +161,20 @@ impl Udp {
         config.sessions_only = settings.tls == TlsMode::Required;
         config.stream.keepalive_us = KEEPALIVE_US;
         config.stream.patience_us =
-            (patience.as_micros() as Micros).clamp(PATIENCE_LEAST_US, config.stream.patience_us);
+            (patience.as_micros() as Micros).clamp(MIN_PATIENCE_US, config.stream.patience_us);
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(|error| io::Error::other(error.to_string()))?;
         Ok(Self {
             socket,
             port: Port::new(config, key),
             epoch: Instant::now(),
-            seats: HashMap::new(),
+            lanes: HashMap::new(),
             accepted: Vec::new(),
             leaving: Vec::new(),
             news: VecDeque::new(),
             waiting: None,
             packets: Vec::new(),
-            questions: Questions::default(),
+            tcp_probes: TcpProbes::default(),
             watch_at: 0,
             refused: HashMap::new(),
             known: HashMap::new(),
@@ -180,31 +183,30 @@ impl Udp {
             chosen: Vec::new(),
             limits: settings.rate_limit.clone(),
             caps: HashMap::new(),
-            plain_is_fine: false,
+            plain_allowed: false,
             busy_us: 0,
-            burdens: (settings.transport == Transport::Auto).then(HashMap::new),
+            cpu_fallbacks: (settings.transport == Transport::Auto).then(HashMap::new),
             rested: Vec::new(),
         })
     }
 
-    /// Lanes from now on, whose packets leave by the address `from`, are planned for together with others of this
-    /// host.
+    /// Plans lanes from now on together with others of this host. Their packets leave by the address `from`.
     pub(super) fn share(&mut self, ledger: &Ledger, from: IpAddr) {
         let ahead_us = ledger::now().saturating_sub(self.now());
         self.port.share(ledger.ahead_by(ahead_us), from);
     }
 
-    /// That they are plain is not worth saying.
-    pub(super) fn let_plain(&mut self) {
-        self.plain_is_fine = true;
+    /// Allows plain lanes without a warning.
+    pub(super) fn allow_plain(&mut self) {
+        self.plain_allowed = true;
     }
 
-    /// What packets go by, for people.
+    /// What carries packets, for people.
     pub(crate) fn name(&self) -> &'static str {
         self.socket.name()
     }
 
-    /// The same of lanes that are encrypted.
+    /// The same for encrypted lanes.
     pub(crate) fn sealed_name(&self) -> &'static str {
         match self.socket {
             PacketSocket::Udp(_) => "UDP, encrypted",
@@ -212,7 +214,7 @@ impl Udp {
         }
     }
 
-    /// Readable when [`Udp::turn`] is wanted.
+    /// A descriptor that is readable when [`Udp::run_pass`] is needed.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.fd()
     }
@@ -224,7 +226,7 @@ impl Udp {
         }
     }
 
-    /// What to do where no packet comes back.
+    /// What to do if no packet comes back.
     pub(super) fn advice(&self) -> &'static str {
         match self.socket {
             PacketSocket::Udp(_) => {
@@ -241,12 +243,12 @@ impl Udp {
         self.epoch.elapsed().as_micros() as Micros
     }
 
-    /// Whether it was found out just now that nobody listens there: TCP says so again at once.
+    /// Whether it was found out a moment ago that nobody listens there. TCP will then say so again at once.
     pub(super) fn was_refused(&self, at: SocketAddr) -> bool {
         self.refused.get(&at).is_some_and(|since| self.now() < since + REFUSED_US)
     }
 
-    /// What was found out of this host lately.
+    /// What was recently found out about this host.
     pub(super) fn known(&self, host: IpAddr) -> Option<Known> {
         if self.rests(host) {
             return Some(Known::Tcp);
@@ -255,10 +257,10 @@ impl Udp {
         (self.now() < at + KNOWN_US).then_some(*known)
     }
 
-    /// Remembers something of a host, and says it where it is new.
+    /// Remembers what carries lanes to a host, and logs it if it is new.
     pub(super) fn learn(&mut self, host: IpAddr, known: Known, what: Arguments<'_>) {
         if self.rests(host) && matches!(known, Known::Udp | Known::Wanted) {
-            return; // that it would do is known
+            return; // We know already that UDP gets through.
         }
         let now = self.now();
         if self.known.len() >= KNOWN_MAX {
@@ -272,62 +274,70 @@ impl Udp {
         }
     }
 
-    /// Whether lanes to this host leave bulk to TCP, though UDP gets through.
+    /// Whether UDP lanes to this host leave bulk data to TCP, although UDP gets through.
     pub(super) fn rests(&self, host: IpAddr) -> bool {
-        self.burdens.as_ref().and_then(|burdens| burdens.get(&host)).is_some_and(Burden::is_by_tcp)
+        self.cpu_fallbacks
+            .as_ref()
+            .and_then(|cpu_fallbacks| cpu_fallbacks.get(&host))
+            .is_some_and(CpuFallback::is_by_tcp)
     }
 
-    /// So many bytes have arrived at this host by a lane by TCP since the last look at it; `idled`: meanwhile there was
-    /// not always something to send.
-    pub(super) fn hear_bulk_by_tcp(&mut self, host: IpAddr, arrived: u64, idled: bool) {
-        self.reconsider(host, |burden, now| burden.hear_tcp(now, arrived, idled));
+    /// Takes in a look at a TCP lane to this host: the bytes that have arrived since the last one. `idled` says that
+    /// the lane did not always have something to send.
+    pub(super) fn on_tcp_bulk(&mut self, host: IpAddr, arrived: u64, idled: bool) {
+        self.reconsider(host, |fallback, now| fallback.on_tcp(now, arrived, idled));
     }
 
-    /// The path to this host delivers so much by TCP. Bytes/s, and its least round trip in microseconds.
+    /// Tells the rate of the path to this host by TCP (bytes/s) and its shortest round trip, for new streams.
     pub(super) fn suppose(&mut self, host: IpAddr, rate: u64, rtt_us: Micros) {
         self.port.suppose(self.now(), host, rate, rtt_us);
     }
 
-    /// The path to this host loses packets by itself.
-    pub(super) fn hear_lossy(&mut self, host: IpAddr) {
-        self.reconsider(host, Burden::hear_lossy);
+    /// The path to this host was found to lose packets by itself.
+    pub(super) fn on_lossy_path(&mut self, host: IpAddr) {
+        self.reconsider(host, CpuFallback::on_lossy_path);
     }
 
-    fn reconsider(&mut self, host: IpAddr, hear: impl FnOnce(&mut Burden, Micros) -> Option<Change>) {
+    fn reconsider(
+        &mut self,
+        host: IpAddr,
+        on_tcp_answer: impl FnOnce(&mut CpuFallback, Micros) -> Option<Change>,
+    ) {
         let now = self.now();
-        let burden = self.burdens.as_mut().and_then(|burdens| burdens.get_mut(&host));
-        if let Some(change) = burden.and_then(|burden| hear(burden, now)) {
+        let fallback = self.cpu_fallbacks.as_mut().and_then(|cpu_fallbacks| cpu_fallbacks.get_mut(&host));
+        if let Some(change) = fallback.and_then(|fallback| on_tcp_answer(fallback, now)) {
             self.change(host, &change);
         }
     }
 
-    /// Has lanes to this host rest, or carry again.
+    /// Makes lanes to this host rest, or carry bulk data again.
     fn change(&mut self, host: IpAddr, change: &Change) {
         let rests = matches!(change, Change::Tcp { .. });
         self.learn(host, if rests { Known::Tcp } else { Known::Udp }, format_args!("{change}"));
-        let seats = self.seats.values().filter(|seat| seat.peer.ip() == host);
-        self.rested.extend(seats.map(|seat| (seat.index, rests)));
+        let lanes = self.lanes.values().filter(|lane_record| lane_record.peer.ip() == host);
+        self.rested.extend(lanes.map(|lane_record| (lane_record.index, rests)));
     }
 
-    /// Lanes that are to rest from now on, or to carry again, by index.
+    /// Lanes, by index, that rest from now on or carry bulk data again.
     pub(super) fn take_rested(&mut self) -> Vec<(usize, bool)> {
         std::mem::take(&mut self.rested)
     }
 
-    /// Looks whether the processor holds lanes up.
+    /// Checks whether the processor is the limit of lanes.
     fn account(&mut self, now: Micros) {
         let busy_us = std::mem::take(&mut self.busy_us);
-        let Some(burdens) = &mut self.burdens else { return };
+        let Some(cpu_fallbacks) = &mut self.cpu_fallbacks else { return };
         let mut hosts = HashMap::new();
-        for (stream, seat) in &mut self.seats {
+        for (stream, lane_record) in &mut self.lanes {
             let Some(known) = self.port.stream(*stream) else { continue };
             let status = known.status();
-            let before = std::mem::replace(&mut seat.accounted, status.counters);
-            // What the peer's host has dropped, the path did not lose.
+            let before = std::mem::replace(&mut lane_record.accounted, status.counters);
+            // Packets that the peer's host dropped were not lost on the path.
             let lost = |counters: &Counters| {
                 counters.packets_lost.saturating_sub(counters.packets_late + counters.packets_refused)
             };
-            let host = hosts.entry(seat.peer.ip()).or_insert((0, 0, Work { busy_us, ..Work::default() }));
+            let host =
+                hosts.entry(lane_record.peer.ip()).or_insert((0, 0, Work { busy_us, ..Work::default() }));
             host.0 = status.rtt_least_us.unwrap_or(0).max(host.0);
             host.1 = status.payload.max(host.1);
             host.2.bytes += status.counters.bytes_fresh - before.bytes_fresh;
@@ -338,21 +348,21 @@ impl Udp {
         }
         let mut changes = Vec::new();
         for (host, (rtt_us, packet, work)) in hosts {
-            if burdens.len() >= KNOWN_MAX && !burdens.contains_key(&host) {
+            if cpu_fallbacks.len() >= KNOWN_MAX && !cpu_fallbacks.contains_key(&host) {
                 continue;
             }
-            let change = burdens.entry(host).or_default().look(now, rtt_us, packet, work);
+            let change = cpu_fallbacks.entry(host).or_default().look(now, rtt_us, packet, work);
             changes.extend(change.map(|change| (host, change)));
         }
         changes.iter().for_each(|(host, change)| self.change(*host, change));
     }
 
-    /// Only those may open lanes from now on, but for sessions, who know this key.
+    /// From now on, only peers that know this key may open lanes, except within TLS sessions.
     pub(crate) fn admit(&mut self, key: &Key) {
         self.port.admit(Initial::new(&key.0));
     }
 
-    /// Opens a lane to the endpoint there, whose key this is: none where it admits everybody.
+    /// Opens a lane to the endpoint there. `key` is its key; none if it admits everybody.
     pub(super) fn dial(&mut self, to: SocketAddr, key: &Key) -> UdpLane {
         let now = self.now();
         let stream = if key.is_none() {
@@ -364,14 +374,20 @@ impl Udp {
         UdpLane::new(stream, to, true)
     }
 
-    /// Opens a lane that carries at once, though it ends if the round trip is shorter than `long`, or if
-    /// nothing gets through while TCP does. `train` bytes behind its first words measure the path.
-    pub(super) fn try_out(&mut self, to: SocketAddr, key: &Key, long: Duration, train: u32) -> UdpLane {
+    /// Opens a lane that carries data at once. It ends if the round trip turns out shorter than `long`, or if nothing
+    /// gets through while TCP does. A packet train of `train` bytes behind its first data measures the path.
+    pub(super) fn dial_provisionally(
+        &mut self,
+        to: SocketAddr,
+        key: &Key,
+        long: Duration,
+        train: u32,
+    ) -> UdpLane {
         let lane = self.dial(to, key);
         if train > 0 {
             self.port.with(self.now(), lane.stream(), |stream| stream.measure(train));
         }
-        lane.on_trial(long)
+        lane.provisionally(long)
     }
 
     /// Opens a lane within a session.
@@ -381,7 +397,7 @@ impl Udp {
         UdpLane::new(stream, to, true)
     }
 
-    /// Has a new stream do what the settings say.
+    /// Applies the settings to a new stream.
     fn set_up(&mut self, stream: StreamId, host: IpAddr) {
         self.compose(stream, host);
         let now = self.now();
@@ -392,7 +408,7 @@ impl Udp {
         }
     }
 
-    /// Makes a stream up of what the settings say.
+    /// Composes a stream of the protocols that are set.
     fn compose(&mut self, stream: StreamId, host: IpAddr) {
         let (composition, why) = self.protocols.of(host);
         self.port.compose(self.epoch.elapsed().as_micros() as Micros, stream, composition);
@@ -403,13 +419,13 @@ impl Udp {
         }
     }
 
-    /// Makes streams up of these from now on, those that there are too, while data flows.
+    /// Changes the protocols of streams, new and existing ones, while data flows.
     pub(super) fn set_protocols(&mut self, protocols: PerHost<Composition>) {
         if self.protocols == protocols {
             return;
         }
         let before = std::mem::replace(&mut self.protocols, protocols);
-        let lanes = self.seats.iter().map(|(stream, seat)| (*stream, seat.peer.ip()));
+        let lanes = self.lanes.iter().map(|(stream, lane_record)| (*stream, lane_record.peer.ip()));
         let accepted = self.accepted.iter().map(|(stream, peer)| (*stream, peer.ip()));
         let changed: Vec<_> = lanes
             .chain(accepted)
@@ -418,22 +434,24 @@ impl Udp {
         changed.into_iter().for_each(|(stream, host)| self.compose(stream, host));
     }
 
-    /// What streams were made up of, and how many.
+    /// The compositions that streams had, and how many streams each.
     pub(super) fn chosen(&self) -> &[(Composition, u64)] {
         &self.chosen
     }
 
-    /// Somebody at this host calls by TCP: whoever dialled a lane that has fallen silent asks so whether we are here.
-    pub(super) fn hear_tcp(&mut self, host: IpAddr) {
-        for (stream, seat) in
-            self.seats.iter_mut().filter(|(_, seat)| !seat.dialled && seat.peer.ip() == host)
+    /// This host connects by TCP. The end that dialled a silent lane probes us that way, so this counts as an answer.
+    pub(super) fn on_tcp_answer(&mut self, host: IpAddr) {
+        for (stream, lane_record) in self
+            .lanes
+            .iter_mut()
+            .filter(|(_, lane_record)| !lane_record.dialled && lane_record.peer.ip() == host)
         {
             let rtt_us = self.port.stream(*stream).and_then(|known| known.status().rtt_us);
-            seat.silence.hear_tcp(rtt_us.unwrap_or(0));
+            lane_record.blackhole.on_tcp_answer(rtt_us.unwrap_or(0));
         }
     }
 
-    /// A lane may be opened within this session from now on.
+    /// Allows the host to open a lane within this session.
     pub(super) fn expect(&mut self, from: IpAddr, session: Session) {
         self.port.expect(self.now(), from, session);
     }
@@ -444,57 +462,57 @@ impl Udp {
         certified.then(|| AsId(self.port.label(stream) as u32))
     }
 
-    /// Packets that were passed over.
+    /// Packets that were dropped.
     pub(super) fn dropped(&self) -> Dropped {
         self.port.dropped()
     }
 
-    /// A lane that somebody opened.
+    /// The next incoming lane.
     pub(super) fn accept(&mut self) -> Option<UdpLane> {
         let (stream, peer) = self.accepted.pop()?;
         Some(UdpLane::new(stream, peer, false))
     }
 
-    /// Who is at the other end has proved who it is: what it sends does not count as a stranger's any more.
+    /// The other end has authenticated: what it sends no longer counts towards the bound for strangers.
     pub(super) fn admit_lane(&mut self, lane: &UdpLane) {
         self.port.admit_stream(lane.stream());
     }
 
-    /// From now on news of the stream are news of the lane of this index.
-    fn seat(
+    /// Makes a stream the lane of this index: events of the stream are events of that lane.
+    fn attach_lane(
         &mut self,
         stream: StreamId,
         peer: SocketAddr,
         dialled: bool,
-        trial: Option<Duration>,
+        provisional: Option<Duration>,
         index: usize,
     ) {
         let now = self.now();
-        self.seats.entry(stream).or_insert_with(|| Seat {
+        self.lanes.entry(stream).or_insert_with(|| LaneRecord {
             index,
             peer,
             dialled,
             since: now,
-            silence: Silence::default(),
+            blackhole: Blackhole::default(),
             denied: false,
-            trial: trial.map(|long| Trial::new(now, long)),
+            provisional: provisional.map(|long| Provisional::new(now, long)),
             verdict: None,
             accounted: Counters::default(),
         });
     }
 
-    /// The stream is no lane any more; what was written to it still goes.
+    /// Ends the lane of a stream. What was written to it is still delivered.
     fn leave(&mut self, stream: StreamId) {
         let now = self.now();
-        if let Some(seat) = self.seats.remove(&stream) {
+        if let Some(lane_record) = self.lanes.remove(&stream) {
             if let Some(known) = self.port.stream(stream) {
-                debug_log!("a lane by {} with {} ends: {:?}", self.name(), seat.peer, known.status());
+                debug_log!("a lane by {} with {} ends: {:?}", self.name(), lane_record.peer, known.status());
             }
-            if seat.verdict.is_some() {
+            if lane_record.verdict.is_some() {
                 self.port.with(now, stream, Stream::abort);
             }
         }
-        // What was lent goes back with the lane.
+        // Copy lent memory, which goes back to the program with the lane.
         self.port.with(now, stream, |stream| stream.own(u64::MAX));
         self.port.release(now, stream);
         self.leaving.push(stream);
@@ -502,16 +520,16 @@ impl Udp {
     }
 
     fn verdict(&self, stream: StreamId) -> Option<io::Error> {
-        match self.seats.get(&stream)?.verdict? {
+        match self.lanes.get(&stream)?.verdict? {
             Verdict::Refused => Some(io::ErrorKind::ConnectionRefused.into()),
             Verdict::NoAnswer => Some(io::Error::other(self.advice())),
             Verdict::Near => Some(io::Error::other(Outdone)),
         }
     }
 
-    /// Whether neither packets nor the time can bring anything, but new streams.
+    /// Whether there is nothing to do until a new stream is opened.
     pub(super) fn is_idle(&self) -> bool {
-        self.port.is_empty() && self.questions.is_empty() && !self.stirred
+        self.port.is_empty() && self.tcp_probes.is_empty() && !self.stirred
     }
 
     /// The socket is readable.
@@ -519,7 +537,7 @@ impl Udp {
         self.stirred = true;
     }
 
-    /// Whether what lanes left behind has arrived.
+    /// Whether everything that ended lanes left behind has arrived. Forgets streams that are done.
     pub(super) fn is_settled(&mut self) -> bool {
         let port = &self.port;
         self.leaving.retain(|stream| {
@@ -532,16 +550,16 @@ impl Udp {
         self.leaving.is_empty()
     }
 
-    /// Whether something was written that has not been sent once.
+    /// Whether data was written that has not been sent once.
     pub(super) fn has_unsent(&self) -> bool {
         let mut streams =
-            self.seats.keys().chain(&self.leaving).filter_map(|stream| self.port.stream(*stream));
+            self.lanes.keys().chain(&self.leaving).filter_map(|stream| self.port.stream(*stream));
         self.waiting.is_some()
             || streams.any(|stream| stream.failure().is_none() && stream.status().unsent > 0)
     }
 
-    /// Takes in what has come, does what is due, and adds to `ready` whom it concerns.
-    pub(super) fn turn(&mut self, ready: &mut Vec<Ready>) {
+    /// Takes in what has come, does what is due, and adds the lanes that this concerns to `ready`.
+    pub(super) fn run_pass(&mut self, ready: &mut Vec<Ready>) {
         self.stirred = false;
         let began = self.now();
         if self.receive() {
@@ -556,12 +574,12 @@ impl Udp {
         ready.extend(self.news.drain(..));
     }
 
-    /// All the time since then went into packets.
+    /// Counts the time since then as spent with packets.
     fn note_busy(&mut self, since: Micros) {
         self.busy_us += self.now() - since;
     }
 
-    /// True where something came.
+    /// Takes in what has come. True if something came.
     fn receive(&mut self) -> bool {
         let came = self.read();
         if came {
@@ -571,7 +589,7 @@ impl Udp {
         came
     }
 
-    /// Reads what has come; true where something had.
+    /// Reads the socket. True if something came.
     fn read(&mut self) -> bool {
         for read in 0..READS {
             let (port, epoch) = (&mut self.port, self.epoch);
@@ -584,27 +602,27 @@ impl Udp {
             match came {
                 Ok(true) => {}
                 Ok(false) => return read > 0,
-                Err(_) => self.hear_refusals(),
+                Err(_) => self.on_refusals(),
             }
         }
         true
     }
 
-    /// A host said that nobody listens at a port of it: is it one of ours?
-    fn hear_refusals(&mut self) {
-        let (seats, questions) = (&mut self.seats, &mut self.questions);
+    /// A host reported that nobody listens at one of its ports (ICMP). Probes the ports of our lanes there.
+    fn on_refusals(&mut self) {
+        let (lanes, tcp_probes) = (&mut self.lanes, &mut self.tcp_probes);
         self.socket.refusals(|host| {
-            for seat in seats.values_mut().filter(|seat| seat.peer.ip() == host) {
-                seat.denied = true;
-                questions.ask(seat.peer);
+            for lane_record in lanes.values_mut().filter(|lane_record| lane_record.peer.ip() == host) {
+                lane_record.denied = true;
+                tcp_probes.ask(lane_record.peer);
             }
         });
         self.watch_at = 0;
     }
 
-    /// Sends what may go now.
+    /// Sends what is due.
     pub(super) fn flush(&mut self) {
-        // Most often there is nothing, which is not worth a look at the clock.
+        // Most often there is nothing to send; then do not even read the clock.
         if self.waiting.is_none() && self.port.poll_timeout().is_none() {
             return;
         }
@@ -614,7 +632,7 @@ impl Udp {
         }
     }
 
-    /// Sends what is due; true where something went.
+    /// Sends what is due. True if anything was sent.
     fn send_due(&mut self) -> bool {
         for sent in 0..SENDS {
             let now = self.now();
@@ -640,7 +658,7 @@ impl Udp {
                     self.packets.drain(..bytes);
                     self.waiting = Some((transmit, now + BLOCKED_US));
                 }
-                Sent::Dropped => self.hear_refusals(),
+                Sent::Dropped => self.on_refusals(),
             }
         }
         true
@@ -660,90 +678,95 @@ impl Udp {
             if matches!(event, Event::Opened(_)) {
                 self.judge(stream);
             }
-            if let Some(seat) = self.seats.get(&stream) {
-                self.news.push_back(Ready { key: seat.index as u64, readable, writable });
+            if let Some(lane_record) = self.lanes.get(&stream) {
+                self.news.push_back(Ready { key: lane_record.index as u64, readable, writable });
             }
         }
     }
 
-    /// Looks what came of a lane that is on trial.
+    /// Decides on a lane that carries data before it is known whether UDP suits the path.
     fn judge(&mut self, stream: StreamId) {
         let now = self.now();
-        let Some(seat) = self.seats.get_mut(&stream) else { return };
-        let (Some(trial), Some(known)) = (&mut seat.trial, self.port.stream(stream)) else { return };
-        // As it is now: the smoothed one may begin with what was remembered of another time.
-        let (found, long_ms) = (trial.look(now, known.status().rtt_least_us), trial.long_ms());
-        let (peer, host) = (seat.peer, seat.peer.ip());
-        let verdict = match found {
-            Found::NotYet => return,
-            Found::Doubt => return self.questions.ask(peer),
-            Found::Far => None,
-            Found::Near => Some(Verdict::Near),
-            Found::Blocked => Some(Verdict::NoAnswer),
+        let Some(lane_record) = self.lanes.get_mut(&stream) else { return };
+        let (Some(provisional), Some(known)) = (&mut lane_record.provisional, self.port.stream(stream))
+        else {
+            return;
         };
-        seat.trial = None;
+        // Use the measured round trip: the smoothed one may begin with a remembered value.
+        let (found, long_ms) = (provisional.look(now, known.status().rtt_least_us), provisional.long_ms());
+        let (peer, host) = (lane_record.peer, lane_record.peer.ip());
+        let verdict = match found {
+            Outlook::NotYet => return,
+            Outlook::Doubt => return self.tcp_probes.ask(peer),
+            Outlook::Far => None,
+            Outlook::Near => Some(Verdict::Near),
+            Outlook::Blocked => Some(Verdict::NoAnswer),
+        };
+        lane_record.provisional = None;
         if verdict.is_some() {
-            seat.verdict = seat.verdict.or(verdict);
-            self.news.push_back(Ready { key: seat.index as u64, readable: true, writable: false });
+            lane_record.verdict = lane_record.verdict.or(verdict);
+            self.news.push_back(Ready { key: lane_record.index as u64, readable: true, writable: false });
         }
         match found {
-            Found::Near => self.learn(host, Known::Tcp, format_args!("the round trip is below {long_ms} ms")),
-            Found::Far => {
+            Outlook::Near => {
+                self.learn(host, Known::Tcp, format_args!("the round trip is below {long_ms} ms"))
+            }
+            Outlook::Far => {
                 self.learn(host, Known::Udp, format_args!("the round trip is {long_ms} ms or more"))
             }
             _ => self.learn(host, Known::Blocked, format_args!("{}", self.advice())),
         }
     }
 
-    /// Looks for lanes that have fallen silent, and for answers to questions about them.
+    /// Looks for silent lanes, and for answers to TCP probes.
     fn watch(&mut self, now: Micros) {
         let (mut answers, mut silent) = (Vec::new(), Vec::new());
-        self.questions.look(|at, listens| answers.push((at, listens)));
-        for (stream, seat) in &mut self.seats {
+        self.tcp_probes.look(|at, listens| answers.push((at, listens)));
+        for (stream, lane_record) in &mut self.lanes {
             let Some(known) = self.port.stream(*stream) else { continue };
             let counters = known.status().counters;
             let rtt_us = known.status().rtt_us.unwrap_or(0);
-            seat.silence.look(now, counters.answers, counters.silences);
+            lane_record.blackhole.look(now, counters.answers, counters.silences);
             if let (Some(rtt_us), false) =
-                (known.status().rtt_least_us, known.is_sealed() || self.plain_is_fine)
+                (known.status().rtt_least_us, known.is_sealed() || self.plain_allowed)
             {
-                plain::tell(seat.peer.ip(), rtt_us);
+                unencrypted::warn(lane_record.peer.ip(), rtt_us);
             }
-            let answer = answers.iter().find(|(at, _)| *at == seat.peer).map(|(_, listens)| *listens);
+            let answer = answers.iter().find(|(at, _)| *at == lane_record.peer).map(|(_, listens)| *listens);
             if answer == Some(true) {
-                seat.trial.iter_mut().for_each(|trial| trial.hear(now));
-                seat.silence.hear_tcp(rtt_us);
+                lane_record.provisional.iter_mut().for_each(|provisional| provisional.on_tcp_answer(now));
+                lane_record.blackhole.on_tcp_answer(rtt_us);
             }
-            let overdue = answer.is_some() && seat.denied || now >= seat.since + NO_ANSWER_US;
-            // Whoever dialled us need not be reachable at the address that we see, and may refuse us there.
-            let verdict = if answer == Some(false) && (seat.dialled || seat.denied) {
+            let overdue = answer.is_some() && lane_record.denied || now >= lane_record.since + NO_ANSWER_US;
+            // A peer that dialled us may not listen at the address that we see, so a refusal there says nothing.
+            let verdict = if answer == Some(false) && (lane_record.dialled || lane_record.denied) {
                 Some(Verdict::Refused)
-            } else if seat.dialled && !known.is_open() && overdue
-                || known.is_open() && seat.silence.is_blocked(rtt_us, seat.dialled)
+            } else if lane_record.dialled && !known.is_open() && overdue
+                || known.is_open() && lane_record.blackhole.is_blocked(rtt_us, lane_record.dialled)
             {
                 Some(Verdict::NoAnswer)
             } else {
-                if seat.silence.asks(rtt_us) {
-                    self.questions.ask(seat.peer);
+                if lane_record.blackhole.asks(rtt_us) {
+                    self.tcp_probes.ask(lane_record.peer);
                 }
                 None
             };
-            if verdict.is_some() && seat.verdict.is_none() {
-                seat.verdict = verdict;
-                self.news.push_back(Ready { key: seat.index as u64, readable: true, writable: false });
+            if verdict.is_some() && lane_record.verdict.is_none() {
+                lane_record.verdict = verdict;
+                self.news.push_back(Ready { key: lane_record.index as u64, readable: true, writable: false });
             }
             if verdict == Some(Verdict::Refused) {
                 self.refused.retain(|_, since| now < *since + REFUSED_US);
                 if self.refused.len() < KNOWN_MAX {
-                    self.refused.insert(seat.peer, now);
+                    self.refused.insert(lane_record.peer, now);
                 }
             }
             if verdict == Some(Verdict::NoAnswer) {
-                let host = Some(seat.peer.ip()).filter(|host| !is_frames_only(*host));
-                silent.extend(host.map(|host| (host, known.is_open().then_some(seat.silence.ms()))));
+                let host = Some(lane_record.peer.ip()).filter(|host| !is_frames_only(*host));
+                silent.extend(host.map(|host| (host, known.is_open().then_some(lane_record.blackhole.ms()))));
             }
         }
-        let tried = self.seats.iter().filter(|(_, seat)| seat.trial.is_some());
+        let tried = self.lanes.iter().filter(|(_, lane_record)| lane_record.provisional.is_some());
         tried
             .map(|(stream, _)| *stream)
             .collect::<Vec<_>>()
@@ -763,10 +786,10 @@ impl Udp {
             }
         }
         self.account(now);
-        self.watch_at = now + if self.questions.is_empty() { WATCH_US } else { LOOK_US };
+        self.watch_at = now + if self.tcp_probes.is_empty() { WATCH_US } else { LOOK_US };
     }
 
-    /// When [`Udp::turn`] is wanted even if nothing comes.
+    /// When [`Udp::run_pass`] is needed even if nothing comes.
     pub(super) fn deadline(&mut self) -> Option<Duration> {
         self.note_events();
         if !self.news.is_empty() || !self.accepted.is_empty() {
@@ -776,8 +799,8 @@ impl Udp {
             Some((_, until)) => Some(until),
             None => self.port.poll_timeout(),
         };
-        // A lane that waits for an answer has timeouts of its own, at which it is watched too.
-        let watch = (!self.questions.is_empty()).then_some(self.watch_at);
+        // A lane that waits for an answer has timeouts of its own, at which it is looked at, too.
+        let watch = (!self.tcp_probes.is_empty()).then_some(self.watch_at);
         let at = sends.into_iter().chain(watch).min()?;
         Some(Duration::from_micros(at.saturating_sub(self.now())))
     }

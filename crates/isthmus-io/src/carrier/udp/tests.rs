@@ -65,8 +65,8 @@ fn a_path_is_judged_by_the_round_trip_of_now_and_not_by_what_is_remembered() {
     let mut until = |a: &mut Udp, hold, done: &dyn Fn(&Udp) -> bool| {
         let since = Instant::now();
         while !done(a) {
-            a.turn(&mut ready);
-            b.turn(&mut ready);
+            a.run_pass(&mut ready);
+            b.run_pass(&mut ready);
             relay.pass(hold);
             assert!(since.elapsed() < Duration::from_secs(30), "it takes too long");
         }
@@ -79,7 +79,7 @@ fn a_path_is_judged_by_the_round_trip_of_now_and_not_by_what_is_remembered() {
     a.leave(stream);
     until(&mut a, Duration::ZERO, &|a| a.port.learned(a.now(), to.ip()).is_some());
     // The path has become longer since.
-    let mut lane = a.try_out(to, &Key::NONE, LONG, 0);
+    let mut lane = a.dial_provisionally(to, &Key::NONE, LONG, 0);
     assert!(lane.rtt_us(&a).is_some() && lane.measured_rtt_us(&a).is_none());
     lane.settle(1, &mut a).expect("it may carry at once");
     until(&mut a, 2 * LONG, &|a| a.known(to.ip()).is_some());
@@ -96,7 +96,7 @@ fn account_for(udp: &mut Udp, from: Micros, host: IpAddr, busy: f64) {
         far_busy_us: 0,
     };
     for look in 1..=40 {
-        udp.reconsider(host, |burden, _| burden.look(from + look * 250_000, 24_000, 8_972, work));
+        udp.reconsider(host, |fallback, _| fallback.look(from + look * 250_000, 24_000, 8_972, work));
     }
 }
 
@@ -117,7 +117,7 @@ fn lanes_to_a_host_rest_where_the_processor_holds_them_up_unless_an_administrato
         // A race that ends now changes nothing.
         a.learn(host, Known::Udp, format_args!("the round trip is long"));
         assert_eq!(a.known(host) == Some(Known::Tcp), chooses);
-        a.hear_lossy(host);
+        a.on_lossy_path(host);
         assert_eq!(a.take_rested(), if chooses { vec![(3, false)] } else { Vec::new() });
         assert_eq!((lane.rests(&a), a.known(host)), (false, Some(Known::Udp)));
     }

@@ -1,44 +1,43 @@
-//! By what is measured of the peer, message for message.
+//! Adaptive transfer: decides for each message by what was measured of the peer.
 //!
-//! As much goes ahead as there is credit. Where that is used up, a sender can begin nevertheless and have
-//! the rest asked for, or wait for credit. To begin is better where receives are posted early: the answer
-//! comes after a round trip, for any number of messages at once. Where they are posted one after the other,
-//! each such message costs a round trip of its own, and waiting is better: credit comes back as soon as what
-//! went before is received. The measured share of messages that found a posted receive decides between the
-//! two.
+//! As much goes ahead as there is credit. When the credit is used up, a sender can begin a message anyway and have its
+//! rest asked for, or wait for credit. Beginning is better if receives are posted early: the answer comes after one
+//! round trip, for any number of messages at once. Waiting is better if receives are posted one after the other: each
+//! message that was begun would cost a round trip of its own, while credit comes back as soon as earlier messages are
+//! received. The measured share of messages that had to wait for their receive decides between the two.
 //!
 //! A message whose receive was announced needs no credit, and leaves it to the others ([`announced`]). While such
-//! are on their way, one that has neither credit nor an announcement waits: it is likely that either comes soon.
+//! messages are under way, one that has neither credit nor an announcement waits: either is likely to come soon.
 
 use super::{Message, Protocol, announced};
 use crate::engine::state::Micros;
 
-/// An Accept that comes so long after the acknowledgement of its message's first fragment was not
-/// waited for: the receive was there. At least, and of the round trip. Microseconds.
+/// An Accept is prompt, so the receive was posted already, if it comes this soon after the acknowledgement of the
+/// message's first fragment. Microseconds.
 const PROMPT_US: Micros = 1_000;
+/// Or within the round trip divided by this.
 const PROMPT_PART: u64 = 8;
-/// Messages that the measured share of those which waited for their receive remembers.
+/// Over how many messages the share of late receives is averaged. Count.
 const MEMORY: u32 = 32;
-/// Unaccepted messages that may go beyond the credit while little is known; two more for each that
-/// was accepted.
+/// How many unaccepted messages may go beyond the credit while little is known. Count; two more for each accepted one.
 const UNKNOWN: usize = 4;
-/// Waiting has to promise so many times what beginning does: what is lost keeps credit too from coming back.
+/// Waiting must promise this many times what beginning does, since losses delay returned credit too.
 const WAIT_MARGIN: f64 = 1.4;
-/// Of so many messages one does not wait for credit: to learn whether it is still to be waited for.
+/// Every how many messages one does not wait for credit, to measure again. Count.
 const ASK_EVERY: u32 = 256;
 
-/// What a connection has seen of its peer's receives.
+/// What a connection has measured of its peer's receives.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Receives {
-    /// Share of messages that waited for their receive.
+    /// Share of messages that had to wait for their receive.
     late: f32,
-    /// Messages that this was learned of, at most [`MEMORY`].
+    /// How many messages that was measured on, at most [`MEMORY`].
     known: u32,
     /// Messages that were begun.
     begun: u32,
     /// Most credit that was there at once. Bytes.
     pub(super) credit_most: u64,
-    /// What was said last of how messages go, and when.
+    /// The last decision that was reported, and when.
     pub(super) told: Option<(&'static str, Micros)>,
     /// Until when the first message in line waits for credit.
     pub(in crate::engine) wait_until: Option<Micros>,
@@ -46,12 +45,12 @@ pub(crate) struct Receives {
 
 impl Receives {
     /// A message was begun.
-    pub(super) fn note_begun(&mut self) {
+    pub(super) fn count_begun(&mut self) {
         self.begun = self.begun.wrapping_add(1);
     }
 
-    /// A message was accepted, so long after its first fragment was acknowledged, if it was. Microseconds.
-    pub(super) fn note(&mut self, rtt_us: Micros, after_us: Option<Micros>) {
+    /// A message was accepted `after_us` microseconds after its first fragment was acknowledged; `None`: before that.
+    pub(super) fn on_accept(&mut self, rtt_us: Micros, after_us: Option<Micros>) {
         let prompt = (rtt_us / PROMPT_PART).max(PROMPT_US);
         let late = after_us.is_some_and(|after| after > prompt);
         self.known = (self.known + 1).min(MEMORY);
@@ -70,8 +69,8 @@ impl Protocol for Adaptive {
         if receives.begun.is_multiple_of(ASK_EVERY) {
             return false;
         }
-        // In a round trip as much goes as there is credit, or as many messages as are received until
-        // one's receive is not there.
+        // In a round trip, waiting sends as much as there is credit. Beginning sends messages until one finds
+        // no receive.
         let unknown = receives.known < MEMORY && message.unaccepted >= UNKNOWN + 2 * receives.known as usize;
         message.granted > 0
             || unknown

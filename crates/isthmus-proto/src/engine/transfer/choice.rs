@@ -1,4 +1,4 @@
-//! Which way messages go that do not ask for one.
+//! Which [`Transfer`] is set for messages that do not ask for one.
 
 use std::net::IpAddr;
 
@@ -7,19 +7,19 @@ use isthmus_units::PerHost;
 use super::Transfer;
 use crate::ServiceLevel;
 
-/// How messages are transferred that do not ask for a way of their own.
+/// How messages are transferred that do not ask for a [`Transfer`] themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transfers {
-    /// Of all messages.
+    /// For all messages.
     pub all: PerHost<Transfer>,
-    /// Before that, of connections of the service level RU.
+    /// For connections of the service level RU; it takes precedence over `all`.
     pub ru: PerHost<Transfer>,
-    /// The same of RO.
+    /// For connections of the service level RO; it takes precedence over `all`.
     pub ro: PerHost<Transfer>,
 }
 
 impl Transfers {
-    /// What is chosen for messages of a service level alone; `None` for UU, of whose messages few go by the engine.
+    /// What is set for a service level only. `None` for UU, whose messages mostly go as datagrams.
     pub fn level(&self, level: ServiceLevel) -> Option<&PerHost<Transfer>> {
         match level {
             ServiceLevel::Uu => None,
@@ -28,7 +28,7 @@ impl Transfers {
         }
     }
 
-    /// What is chosen for messages of a connection of this service level, if they are of one, to a host, and why.
+    /// What is set for messages to a host, of a connection of this service level if any; and the reason.
     pub fn of(&self, level: Option<ServiceLevel>, host: IpAddr) -> (Transfer, &'static str) {
         let own = level.and_then(|level| self.level(level)).and_then(|level| level.find(host));
         own.map_or_else(|| self.all.of(host), |(_, transfer)| (*transfer, "as set for its service level"))

@@ -1,4 +1,4 @@
-//! All at once; where credit is used up, when there is some again.
+//! Eager transfer: all at once. When the credit is used up, a message waits for more.
 
 use super::{Message, Protocol, Receives};
 

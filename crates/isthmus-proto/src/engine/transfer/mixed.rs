@@ -1,8 +1,8 @@
-//! The first part with the request, and the rest when the receiver has answered.
+//! Mixed transfer: the first part goes with the header, the rest when the receiver has answered.
 
 use super::{Message, Protocol};
 
-/// What goes with the header. Bytes.
+/// How much goes with the header. Bytes.
 const FIRST_PART: u64 = 16 << 10;
 
 pub(super) struct Mixed;

@@ -1,16 +1,16 @@
-//! Message transfer: how much of a message goes before its receiver has answered it.
+//! Message transfer: how much of a message goes before its receiver has answered.
 //!
-//! A message's header goes with as much of its data as the receiver's credit allows (*eager*); the
-//! rest follows the receiver's Accept, which comes when a receive has matched (*rendezvous*). What
-//! goes ahead of that, and whether a message waits for credit, is a small [`Protocol`]: [`eager`],
-//! [`rendezvous`], [`mixed`], and [`adaptive`], which is between them. A message may ask for one; else it is
-//! the one that is set ([`choice`]). It is asked anew for each message, so that it can be changed at any time.
+//! A message's header goes with as much of its data as the receiver's credit allows (*eager*). The rest follows the
+//! receiver's Accept, which comes when a receive has matched (*rendezvous*). A small [`Protocol`] decides how much goes
+//! ahead, and whether a message waits for credit: [`eager`], [`rendezvous`], [`mixed`], or [`adaptive`], which chooses
+//! between them. A message may ask for a protocol; else the settings choose ([`choice`]). The choice is made anew for
+//! each message, so the settings may change at any time.
 //!
-//! Where the credit is less than the path holds, receivers announce what they have posted (`engine/announce.rs`),
-//! and messages for those receives go whole ([`announced`]).
+//! If the credit is less than the path holds, receivers announce what they have posted (`engine/announce.rs`), and
+//! messages for those receives go whole ([`announced`]).
 //!
-//! A sender does not wait for long: a program may receive in another order than it sends, and so return no
-//! credit before it gets what waits for that.
+//! A sender waits for a bounded time only. A program may receive in another order than it sends, and so return no
+//! credit before it gets the message that waits for credit.
 
 mod adaptive;
 mod announced;
@@ -28,53 +28,55 @@ use crate::{Channel, PeerId};
 pub(crate) use adaptive::Receives;
 pub use choice::Transfers;
 
-/// Messages up to this are no matter of choice: they go as far as credit allows. Bytes.
+/// Messages up to this length are always sent as far as credit allows, whatever the protocol. Bytes.
 pub(super) const SHORT: u64 = 8 << 10;
-/// How long a message waits for credit: so many round trips, and at most so long. Of messages that
-/// are received one after the other, each in a round trip, few are to follow that go without.
+/// How long a message waits for credit. Round trips; enough for several messages that are received one after the other.
 const WAIT_RTTS: Micros = 4;
-const WAIT_MOST_US: Micros = 1_500_000;
+/// Longest wait for credit. Microseconds.
+const MAX_WAIT_US: Micros = 1_500_000;
 
-/// So often at most it is said that messages go another way. Microseconds.
+/// Shortest pause between two reports that messages of a peer are transferred differently. Microseconds.
 const TELL_US: Micros = 100_000;
 
-/// What a protocol is asked about: a message longer than [`SHORT`], and what there is for it.
+/// A message longer than [`SHORT`], and what its protocol decides by.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     /// Its length. Bytes.
     total: u64,
-    /// Credit that is left, most that was there at once, and all that was used. Bytes.
+    /// Credit that is left. Bytes.
     left: u64,
+    /// Most credit that was ever left. Bytes.
     most: u64,
+    /// Credit that was used so far. Bytes.
     used: u64,
-    /// Messages before it that the receiver has not accepted; those left out that go by announcements, whose length
-    /// is `granted`. Bytes.
+    /// How many messages before it the receiver has not accepted, without those that go by announcements.
     unaccepted: usize,
+    /// Length of the unaccepted messages that go by announcements. Bytes.
     granted: u64,
     rtt_us: Micros,
 }
 
-/// A way to transfer messages.
+/// Decides how messages are transferred.
 trait Protocol: Sync {
-    /// How much of a message goes ahead of its receiver's answer. Bytes, at most what credit is left.
+    /// Bytes of a message that go before its receiver's answer; at most the credit that is left.
     fn ahead(&self, message: &Message) -> u64;
 
-    /// Whether a message that the credit is too small for waits for more of it.
+    /// Whether a message waits for more credit if the credit is too small for it.
     fn waits(&self, _: &Message, _: &Receives) -> bool {
         false
     }
 
-    /// Whether receives are to be announced, for this message and the next ones.
+    /// Whether to ask for announcements of receives, for this message and the next ones.
     fn asks(&self, _: &Message) -> bool {
         false
     }
 
-    /// Whether a message goes whole, and without credit, as its receive was announced, with so much room. Bytes.
+    /// Whether a message goes whole without credit, as a receive of `room` bytes was announced for it.
     fn goes_announced(&self, _: &Message, _room: u64) -> bool {
         false
     }
 
-    /// Why the message goes as it goes; `None` where it always does.
+    /// Why the message is transferred as it is; `None` if the protocol does the same for all messages.
     fn why(&self, _: &Message, _: &Receives) -> Option<&'static str> {
         None
     }
@@ -83,12 +85,12 @@ trait Protocol: Sync {
 /// How messages are transferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transfer {
-    /// By what is measured of the peer, message for message.
+    /// Decides for each message by what was measured of the peer.
     #[default]
     Adaptive,
-    /// All at once; where credit is used up, when there is some again.
+    /// All at once; when the credit is used up, as soon as there is more.
     Eager,
-    /// Nothing before the receiver has answered, of messages beyond 8 KiB.
+    /// Messages beyond 8 KiB: nothing before the receiver has answered.
     Rendezvous,
     /// The first 16 KiB, and the rest when the receiver has answered.
     Mixed,
@@ -154,10 +156,10 @@ impl Connection {
 }
 
 impl Engine {
-    /// How messages are transferred from now on that do not ask for a way of their own.
+    /// Sets how messages are transferred that do not ask for a [`Transfer`] themselves.
     pub fn set_transfers(&mut self, transfers: Transfers) {
         self.config.transfers = transfers;
-        // What waits as the way before had it need not do so any more.
+        // Messages that wait for credit under the old setting may not have to wait under the new one.
         for index in 0..self.peers.len() {
             let connection = self.peers[index].connection.as_mut();
             let waits = |connection: &mut Box<Connection>| connection.receives.wait_until.take();
@@ -167,7 +169,7 @@ impl Engine {
         }
     }
 
-    /// How a message is transferred, as it asks, or else as is set; and why.
+    /// How a message is transferred: as it asks, or else as is set. And the reason.
     fn transfer_of(&self, index: usize) -> (&'static dyn Protocol, &'static str) {
         let operation = &self.operations[index];
         let host = self.peers[operation.peer.0 as usize].address.locator.ip();
@@ -178,8 +180,8 @@ impl Engine {
         (transfer.protocol(), why)
     }
 
-    /// Begins a message: how much of it goes by credit without waiting for its receiver. Bytes; 0 also where all of it
-    /// goes as its receive was announced.
+    /// Begins a message. Returns how much of it goes by credit before its receiver's answer. Bytes; 0 also if all of it
+    /// goes by an announcement.
     pub(super) fn eager_part(&mut self, peer: PeerId, index: usize, channel: Channel, tag: u64) -> u64 {
         let total = self.operations[index].total;
         if total > SHORT {
@@ -200,7 +202,7 @@ impl Engine {
         eager
     }
 
-    /// Asks for announcements where the credit is too small for a message.
+    /// Asks for announcements if the credit is too small for a message.
     fn ask_if_short(&mut self, peer: PeerId, index: usize) {
         let (protocol, _) = self.transfer_of(index);
         let total = self.operations[index].total;
@@ -210,7 +212,7 @@ impl Engine {
         }
     }
 
-    /// Begins a message whose receive was announced, with so much room; false where it does not go by that. Bytes.
+    /// Begins a message by the announcement of a receive of `room` bytes. False if it does not go by that.
     fn begin_announced(&mut self, peer: PeerId, index: usize, room: u64) -> bool {
         let (protocol, _) = self.transfer_of(index);
         let operation = &mut self.operations[index];
@@ -230,19 +232,19 @@ impl Engine {
         true
     }
 
-    /// The same of one that there is a choice for.
+    /// Begins a message that is longer than [`SHORT`]. Returns how much of it goes before its receiver's answer. Bytes.
     fn long_part(&mut self, peer: PeerId, index: usize) -> u64 {
         let (protocol, _) = self.transfer_of(index);
         let total = self.operations[index].total;
         let connection = self.connection(peer);
         let message = connection.message(total);
         let eager = protocol.ahead(&message);
-        connection.receives.note_begun();
+        connection.receives.count_begun();
         self.tell_transfer(peer, index, eager, &message);
         eager
     }
 
-    /// Says how messages of this peer go from now on, where that is another way than before.
+    /// Reports how messages to this peer are transferred from now on, if that has changed.
     fn tell_transfer(&mut self, peer: PeerId, index: usize, eager: u64, message: &Message) {
         let (protocol, set) = self.transfer_of(index);
         let why = protocol.why(message, &self.connection(peer).receives).unwrap_or(set);
@@ -264,8 +266,8 @@ impl Engine {
         self.decide(peer, Decision::Transfer { how, why });
     }
 
-    /// Whether a message, the first in line, is to wait for credit.
-    pub(super) fn waits_for_credit(&mut self, peer: PeerId, index: usize) -> bool {
+    /// Makes the first message in line wait for credit if its protocol says so. True while it has to wait.
+    pub(super) fn wait_for_credit(&mut self, peer: PeerId, index: usize) -> bool {
         let operation = &self.operations[index];
         let total = operation.total;
         let Kind::Message { channel, tag, .. } = operation.kind else { return false };
@@ -276,7 +278,7 @@ impl Engine {
         let connection = self.connection(peer);
         let message = connection.message(total);
         connection.receives.credit_most = message.most;
-        // What is too long to go eagerly has its round trip paid for by its length.
+        // For a message of more than half the credit, the round trip of a rendezvous is small beside its own time.
         let lasts = message.left >= total || 2 * total > message.most;
         if lasts || !protocol.waits(&message, &connection.receives) {
             return false;
@@ -293,13 +295,13 @@ impl Engine {
         if let Some(until) = connection.receives.wait_until {
             return now < until;
         }
-        let until = now + (WAIT_RTTS * connection.rtt_us.unwrap_or(0)).min(WAIT_MOST_US);
+        let until = now + (WAIT_RTTS * connection.rtt_us.unwrap_or(0)).min(MAX_WAIT_US);
         connection.receives.wait_until = Some(until);
         self.timers.insert((until, peer));
         now < until
     }
 
-    /// A message need not wait for credit any longer.
+    /// Ends the wait for credit if its time is over.
     pub(super) fn end_wait(&mut self, now: Micros, peer: PeerId) {
         let Some(connection) = self.peers[peer.0 as usize].connection.as_ref() else { return };
         if connection.receives.wait_until.is_some_and(|until| until <= now)
@@ -309,11 +311,11 @@ impl Engine {
         }
     }
 
-    /// A message was accepted, whose first fragment was acknowledged at `heard`, if it was.
-    pub(super) fn note_receive(&mut self, peer: PeerId, heard: Option<Micros>) {
+    /// A message was accepted. Its first fragment was acknowledged at `heard`, if at all.
+    pub(super) fn on_message_accepted(&mut self, peer: PeerId, heard: Option<Micros>) {
         let now = self.clock;
         let connection = self.connection(peer);
         let rtt_us = connection.rtt_us.unwrap_or(0);
-        connection.receives.note(rtt_us, heard.map(|heard| now.saturating_sub(heard)));
+        connection.receives.on_accept(rtt_us, heard.map(|heard| now.saturating_sub(heard)));
     }
 }

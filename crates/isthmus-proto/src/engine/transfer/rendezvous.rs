@@ -1,4 +1,4 @@
-//! Nothing before the receiver has answered.
+//! Rendezvous transfer: no data goes before the receiver has answered.
 
 use super::{Message, Protocol};
 

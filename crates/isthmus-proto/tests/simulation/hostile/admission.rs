@@ -336,7 +336,7 @@ fn both_ends_of_a_lane_that_is_sealed_share_a_secret_that_goes_over_no_lane() {
         panic!("no lane is wanted")
     };
     assert_eq!(key, public_key(&secret(0)), "packets are sealed by it");
-    assert!(friend.engine.lane_seals(lane));
+    assert!(friend.engine.seal_lane(lane));
     friend.engine.lane_connected(0, lane);
     assert_eq!(friend.engine.next_ready(), Some(lane));
     let mut batch = Batch::default();
@@ -365,7 +365,7 @@ fn who_wants_lanes_sealed_takes_no_other_unless_nobody_can_read_it() {
         let (_, said) = friend.call(address(0), b"first");
         let ours = victim.accept();
         if private {
-            victim.engine.lane_is_private(ours);
+            victim.engine.set_lane_private(ours);
         }
         victim.receive(None);
         let _ = victim.hear(ours, &said);

@@ -70,10 +70,10 @@ impl World {
     }
 
     /// Everything on this way vanishes from now on, and nobody is told for long.
-    pub(crate) fn cut_way(&mut self, way: usize) {
-        self.cut[way] = true;
+    pub(crate) fn cut_rail(&mut self, rail: usize) {
+        self.cut[rail] = true;
         for wire in 0..self.wires.len() {
-            if self.wires[wire].router.is_some() || self.wires[wire].way != way {
+            if self.wires[wire].router.is_some() || self.wires[wire].rail != rail {
                 continue;
             }
             self.hang_wire(wire);
@@ -81,13 +81,13 @@ impl World {
     }
 
     /// New lanes can be made on this way again.
-    pub(crate) fn mend_way(&mut self, way: usize) {
-        self.cut[way] = false;
+    pub(crate) fn mend_rail(&mut self, rail: usize) {
+        self.cut[rail] = false;
     }
 
     /// Bytes that were written to lanes on this way.
-    pub(crate) fn carried(&self, way: usize) -> u64 {
-        self.wires.iter().filter(|wire| wire.way == way).map(|wire| wire.carried).sum()
+    pub(crate) fn carried(&self, rail: usize) -> u64 {
+        self.wires.iter().filter(|wire| wire.rail == rail).map(|wire| wire.carried).sum()
     }
 
     /// Bytes that each lane has carried.
@@ -104,7 +104,7 @@ impl World {
     /// A process finds that the round trip of all its lanes is less than it was held for. Microseconds.
     pub(crate) fn find_nearer(&mut self, node: usize, rtt_us: u64) {
         let lanes = self.lanes_among(node, |_| true);
-        lanes.into_iter().for_each(|lane| self.nodes[node].engine.path_rtt(lane, rtt_us));
+        lanes.into_iter().for_each(|lane| self.nodes[node].engine.set_lane_rtt(lane, rtt_us));
         self.pump(node);
     }
 
@@ -112,7 +112,7 @@ impl World {
     pub(crate) fn rest(&mut self, node: usize, rests: bool) {
         self.nodes[node].dials_filling = !rests;
         let lanes = self.lanes_among(node, |wire| wire.fills_path);
-        lanes.into_iter().for_each(|lane| self.nodes[node].engine.lane_rests(lane, rests));
+        lanes.into_iter().for_each(|lane| self.nodes[node].engine.rest_lane(lane, rests));
         self.pump(node);
     }
 

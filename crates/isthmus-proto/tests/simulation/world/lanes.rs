@@ -13,13 +13,13 @@ impl World {
         self.dials += 1;
         let delay = 2 * self.rng.within(self.net.delay);
         let port = usize::from(locator.port());
-        let (target, way) = (port % 1000, (port / 1000).saturating_sub(1));
+        let (target, rail) = (port % 1000, (port / 1000).saturating_sub(1));
         let router = port.checked_sub(ROUTER_PORT).filter(|router| *router < self.routers.len());
         let health = router.map(|router| self.routers[router]);
-        if router.is_none() && self.cut[way] {
+        if router.is_none() && self.cut[rail] {
             // Nobody hears of it.
             let wire = self.wires.len();
-            self.wires.push(Wire { way, ..Wire::default() });
+            self.wires.push(Wire { rail, ..Wire::default() });
             self.wires[wire].sides[0] = Side { node, lane: Some(lane), ..Side::default() };
             self.wires[wire].sides[1].over = true;
             return self.after(3_000_000, Event::Lost(wire, 0, LaneLoss::Broken("timed out".into())));
@@ -41,7 +41,7 @@ impl World {
         self.wires[wire].sides[0].lane = Some(lane);
         self.after(delay, Event::Connected(wire));
         self.wires[wire].router = router;
-        self.wires[wire].way = way;
+        self.wires[wire].rail = rail;
         self.wires[wire].fills_path = router.is_none() && self.nodes[node].dials_filling;
         if health == Some(Health::Hung) || self.rng.chance(self.net.unanswered) {
             self.wires[wire].dirs[0].dead = true;
@@ -74,10 +74,10 @@ impl World {
         }
         self.nodes[node].lanes.insert(lane.0, (wire, 0));
         if self.wires[wire].fills_path {
-            self.nodes[node].engine.lane_fills_path(lane);
+            self.nodes[node].engine.set_lane_fills_path(lane);
         }
         if self.seals && lane.0.is_multiple_of(2) {
-            self.nodes[node].engine.lane_seals(lane);
+            self.nodes[node].engine.seal_lane(lane);
         }
         self.nodes[node].engine.lane_connected(self.now, lane);
         self.pump(node);
@@ -98,7 +98,7 @@ impl World {
         side.lane = Some(lane);
         self.nodes[node].lanes.insert(lane.0, (wire, 1));
         if fills_path {
-            self.nodes[node].engine.lane_fills_path(lane);
+            self.nodes[node].engine.set_lane_fills_path(lane);
         }
         self.pump(node);
     }

@@ -113,7 +113,7 @@ struct Wire {
     /// The router that it leads through.
     router: Option<usize>,
     /// The way that it takes, where processes have several.
-    way: usize,
+    rail: usize,
     /// Bytes that it has carried.
     carried: u64,
     /// It uses all that its path has.
@@ -185,7 +185,7 @@ pub(crate) struct World {
     pub(crate) runs: bool,
     pub(crate) longest_run: u64,
     /// Ways between processes on which everything vanishes.
-    cut: [bool; WAYS],
+    cut: [bool; RAILS],
     wires: Vec<Wire>,
     events: BTreeMap<(Micros, u64), Event>,
     age: u64,
@@ -215,14 +215,14 @@ pub(crate) fn secret(node: usize) -> Secret {
 }
 
 /// Where the process with this number listens on a way, each on a host of its own: 0 is that of its address.
-pub(crate) fn locator(node: usize, way: usize) -> SocketAddr {
-    SocketAddr::new([127, 0, 0, 1 + node as u8].into(), 1000 * (way as u16 + 1) + node as u16)
+pub(crate) fn locator(node: usize, rail: usize) -> SocketAddr {
+    SocketAddr::new([127, 0, 0, 1 + node as u8].into(), 1000 * (rail as u16 + 1) + node as u16)
 }
 
 /// First port of routers; the processes' follow at 1000, those of further ways at 2000.
 const ROUTER_PORT: usize = 500;
 /// Most ways between processes.
-pub(crate) const WAYS: usize = 4;
+pub(crate) const RAILS: usize = 4;
 
 impl World {
     pub(crate) fn new(seed: u64, nodes: usize, net: Net, config: impl Fn(Config) -> Config) -> Self {
@@ -267,7 +267,7 @@ impl World {
             recalled: 0,
             runs: false,
             longest_run: 0,
-            cut: [false; WAYS],
+            cut: [false; RAILS],
             wires: Vec::new(),
             events: BTreeMap::new(),
             age: 0,

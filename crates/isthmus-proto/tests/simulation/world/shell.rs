@@ -1,6 +1,8 @@
 //! What the shell around an engine does: it writes, reads, and keeps the time.
 
-use isthmus_proto::{Action, LaneLoss, Memory, PeerFault, Place, SHORT_FRAME_MAX, Segment, SendRequest};
+use isthmus_proto::{
+    Action, BufferRef, FAST_PATH_FRAME_MAX, LaneLoss, Memory, PeerFault, Segment, SendRequest,
+};
 use isthmus_wire::Frame;
 use isthmus_wire::frame::Message;
 
@@ -106,7 +108,7 @@ impl World {
         batch.clear();
         (*segment, *offset) = (0, 0);
         let Node { engine, mem, .. } = &mut self.nodes[*node];
-        engine.note_time(self.now);
+        engine.set_clock(self.now);
         *pending = engine.transmit(lane, batch, mem);
         if *pending {
             self.write_some(wire, side);
@@ -116,19 +118,25 @@ impl World {
     }
 
     /// Sends a message the short way, if it may go so and its lane takes all of it now.
-    pub(crate) fn send_short(&mut self, node: usize, request: &SendRequest, place: Place, len: u64) -> bool {
-        let short = self.nodes[node].engine.short_lane(request, len).filter(|_| self.shorts);
+    pub(crate) fn send_short(
+        &mut self,
+        node: usize,
+        request: &SendRequest,
+        place: BufferRef,
+        len: u64,
+    ) -> bool {
+        let short = self.nodes[node].engine.fast_path_lane(request, len).filter(|_| self.shorts);
         let Some((lane, message)) = short else { return false };
         let Some(&(wire, side)) = self.nodes[node].lanes.get(&lane.0) else { return false };
         let (state, waits) = (&self.wires[wire].sides[side], self.wires[wire].dirs[side].bytes);
-        if state.pending || state.over || state.closing || waits + SHORT_FRAME_MAX > self.net.buffer {
+        if state.pending || state.over || state.closing || waits + FAST_PATH_FRAME_MAX > self.net.buffer {
             return false;
         }
         let Node { engine, mem, .. } = &mut self.nodes[node];
         let mut payload = Vec::new();
         mem.load(place, 0, len as usize, &mut payload);
         mem.release(place);
-        engine.note_short(lane, request, &message, &payload);
+        engine.complete_fast_send(lane, request, &message, &payload);
         let frame = [&message.to_bytes()[..], &payload].concat();
         let cut = frame.len() / 2;
         let parts = [frame[..cut].to_vec(), frame[cut..].to_vec()];
@@ -177,7 +185,7 @@ impl World {
                 let lane = lane.expect("a lane that writes");
                 if outdone > 0 && !fills_path && (*dials_filling || self.rng.chance(outdone)) {
                     *dials_filling = true;
-                    engine.lane_is_outdone(lane);
+                    engine.on_lane_outdone(lane);
                 }
                 if self.wires[wire].sides[side].closing {
                     self.take_batch(wire, side);
@@ -254,7 +262,7 @@ impl World {
             return Ok(true);
         }
         if self.runs && place_it {
-            let (mut room, mut taken, mut count) = ([0; SHORT_FRAME_MAX], 0, 0);
+            let (mut room, mut taken, mut count) = ([0; FAST_PATH_FRAME_MAX], 0, 0);
             let next = |room: &mut [u8]| {
                 let rest = &staging[taken..];
                 let message = Message::decode(rest).ok()??;

@@ -6,7 +6,9 @@ use isthmus_proto::{OpError, PeerId};
 use isthmus_wire::conversation::{ConnectionId, DatagramHeader, End, Letter, Objection, Subject};
 
 use super::world::Rng;
-use crate::talk::{Caller, ESCORTED_MAX, Host, Limits, News, OpId, Other, Outgoing, Parcel, Post, Talk, Way};
+use crate::talk::{
+    Caller, ESCORTED_MAX, Host, Limits, News, OpId, Other, Outgoing, Parcel, Post, SendPath, Talk,
+};
 use crate::{Failure, Level};
 
 const PEERS: u64 = 3;
@@ -161,7 +163,9 @@ impl Victim {
                     lent: true,
                     unordered: false,
                 };
-                if let Ok(Way::Reliable(lane) | Way::Lossy(lane)) = self.talk.send(self.now, id, &message) {
+                if let Ok(SendPath::Reliable(lane) | SendPath::Lossy(lane)) =
+                    self.talk.send(self.now, id, &message)
+                {
                     self.ops.push(lane.op);
                 }
             }

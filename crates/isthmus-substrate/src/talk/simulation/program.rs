@@ -140,13 +140,13 @@ impl Programs {
         let timeout_us = self.world.rng.chance(300).then_some(TIMEOUT_US);
         // Now and then the best way leads nowhere, or another than the one that is taken does.
         let way = |peer: usize| Other { peer: PeerId(peer as u32), udp_port: 7, packet_max: 500 };
-        let mut ways = vec![way(peer)];
+        let mut routes = vec![way(peer)];
         while self.world.rng.chance(200) {
-            let at = self.world.rng.below(ways.len() as u64 + 1) as usize;
-            ways.insert(at, way(NOWHERE));
+            let at = self.world.rng.below(routes.len() as u64 + 1) as usize;
+            routes.insert(at, way(NOWHERE));
         }
-        let first = ways.remove(0).peer;
-        let caller = Caller { peer: first, level, timeout_us, host: self.host(index), others: ways };
+        let first = routes.remove(0).peer;
+        let caller = Caller { peer: first, level, timeout_us, host: self.host(index), others: routes };
         let payload = (index as u64).to_le_bytes();
         let id = self.world.nodes[node].talk.connect(self.world.now, &caller, &payload).expect("room");
         let mut talked = Talked { level, nodes: [node, peer], ends: Default::default() };

@@ -6,7 +6,7 @@ use isthmus_proto::{Micros, OpError, PeerId};
 use isthmus_wire::conversation::{DatagramHeader, Subject};
 
 use crate::Level;
-use crate::talk::{Lane, Limits, OpId, Parcel, Plan, Post, Talk, Way};
+use crate::talk::{Lane, Limits, OpId, Parcel, Plan, Post, SendPath, Talk};
 
 /// A peer that is not there.
 pub(super) const NOWHERE: usize = 99;
@@ -372,12 +372,12 @@ impl World {
         granted
     }
 
-    pub(super) fn carry(&mut self, from: usize, way: Way, stamp: Stamp) {
+    pub(super) fn carry(&mut self, from: usize, way: SendPath, stamp: Stamp) {
         match way {
-            Way::Reliable(lane) => self.send(from, lane, Vec::new(), stamp),
+            SendPath::Reliable(lane) => self.send(from, lane, Vec::new(), stamp),
             // The lanes lose nothing, and the conversation has told the end.
-            Way::Lossy(lane) => self.send(from, lane, Vec::new(), stamp),
-            Way::Udp { peer, header, .. } => {
+            SendPath::Lossy(lane) => self.send(from, lane, Vec::new(), stamp),
+            SendPath::Udp { peer, header, .. } => {
                 let to = peer.0 as usize;
                 for _ in 0..1 + u64::from(self.rng.chance(self.net.doubled)) {
                     let at = self.arrival() + self.rng.below(self.net.spread.max(1));
@@ -388,7 +388,7 @@ impl World {
                     }
                 }
             }
-            Way::Lost => {}
+            SendPath::Lost => {}
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Taking in what has come, by all ports, and doing what is due.
+//! Drives an endpoint: takes in what has come on all ports, and does what is due.
 
 use std::time::Instant;
 
@@ -9,15 +9,15 @@ use crate::inner::{Inner, LOOK, State};
 use crate::ports::{Slot, peer_at, port_of, within};
 use crate::talk::Parcel;
 
-/// For so many polls after a datagram the engine is turned at each eighth only.
+/// For this many polls after a datagram, only every eighth drives the engine. Count.
 const DATAGRAM_POLLS: u32 = 255;
-const DATAGRAM_TURNS: u32 = 8;
+const DATAGRAM_PASSES: u32 = 8;
 
 impl Inner {
     /// Takes in what has come, and does what is due.
     pub(crate) fn progress(&self, state: &mut State) {
         if state.armed {
-            // The engine no longer rings: who sleeps must look, and arm again.
+            // The engine no longer rings, so a sleeping thread must look and arm again.
             state.armed = false;
             self.bell.ring();
             state.datagrams_first = 0;
@@ -25,8 +25,8 @@ impl Inner {
         let now = self.now();
         self.take_datagrams(state, now);
         state.datagrams_first = state.datagrams_first.saturating_sub(1);
-        if state.datagrams_first.is_multiple_of(DATAGRAM_TURNS) {
-            self.turn_engines(state, now);
+        if state.datagrams_first.is_multiple_of(DATAGRAM_PASSES) {
+            self.poll_engines(state, now);
             self.look_around(state);
         }
         if state.talk.poll_timeout().is_some_and(|at| at <= now) {
@@ -35,7 +35,7 @@ impl Inner {
         self.flush(state);
     }
 
-    fn turn_engines(&self, state: &mut State, now: Micros) {
+    fn poll_engines(&self, state: &mut State, now: Micros) {
         let mut done = std::mem::take(&mut state.done);
         let mut found = None;
         for (at, port) in self.ports.iter().enumerate() {
@@ -61,12 +61,12 @@ impl Inner {
         }
     }
 
-    /// Prepares to sleep on the bell; false where an engine has news.
+    /// Prepares to sleep on the bell. False if an engine has completions.
     pub(crate) fn arm_engines(&self) -> bool {
         self.ports.iter().all(|port| port.engine.arm())
     }
 
-    /// Polls of the other ports are not in vain.
+    /// Tells the other ports' engines that the program found something, so that their polls do not sleep.
     fn note_found(&self, by: Option<usize>) {
         for (at, port) in self.ports.iter().enumerate() {
             if by != Some(at) {
@@ -79,7 +79,7 @@ impl Inner {
         for port in 0..self.ports.len() {
             let State { ports, talk, .. } = state;
             let Some(datagrams) = &mut ports[port].datagrams else { continue };
-            // As many as may wait; more are the kernel's to keep or drop.
+            // Take as many as may wait; the kernel keeps or drops the others.
             while let Some((header, slot, len)) = datagrams.receive() {
                 let parcel = Parcel { slot: Slot::Datagram { port, slot }.to_bits(), len };
                 if !talk.on_datagram(now, header, parcel) {
@@ -94,8 +94,8 @@ impl Inner {
         }
     }
 
-    /// Looks at the devices and at gaps in the order of messages, now and then. All that has
-    /// come is with the conversation.
+    /// Every [`LOOK`], checks the devices, and gaps in the order of messages. The conversation must have everything
+    /// that has come.
     fn look_around(&self, state: &mut State) {
         if state.looked_at.elapsed() < LOOK {
             return;
@@ -121,9 +121,9 @@ impl Inner {
                 ));
             }
         }
-        // Messages are matched in the order in which they were sent: where none of the peer is
-        // on its way, what is missing before a message that is here now will never come. It
-        // may have come since the turn: so a gap must still be there at the next look.
+        // Messages are matched in the order of sending. So if no message of the peer is under way, one that is missing
+        // before a message that is here will never come. But it may have come since this pass began, so the gap must
+        // still be there at the next look.
         for (link, place) in std::mem::take(&mut state.gaps) {
             state.talk.cut_gap(link, place);
         }

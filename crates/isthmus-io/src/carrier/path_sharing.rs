@@ -1,10 +1,11 @@
-//! What endpoints of this host that send by TCP tell each other of the paths that they use.
+//! Sharing of paths among the endpoints of this host that send by TCP.
 //!
-//! A path is one to all of them, and each would bring as many connections as it takes alone: so
-//! each tells the ledger while it has bulk under way, and learns how many others do. BBR sends nearly three times what
-//! arrives until it knows better, and several at once lose so much that they take the path for one with a
-//! policer and stay slow for seconds. So once the round trip tells of a queue, each is held to its part
-//! of what arrives by all, and to more again while there is none.
+//! Each endpoint would bring as many connections to a path as one endpoint needs. So each tells the ledger while it has
+//! bulk data under way, and learns how many others do.
+//!
+//! BBR sends nearly three times what arrives until it has measured the path. Several at once lose so many packets that
+//! they assume a policer and stay slow for seconds. So once the round trip shows a queue, each endpoint is paced to its
+//! part of what arrives by all of them, and to more again while there is no queue.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,33 +16,35 @@ use isthmus_ledger::{Flow, Kind, Ledger, PathKey, Report};
 use super::congestion::LOOK_MS;
 use crate::ledger;
 
-/// Shorter paths are not told of. Microseconds.
+/// Paths with a shorter round trip are not shared. Microseconds.
 const NEAR_US: u64 = 1_000;
-/// A round trip above the least one by more than such a part, and by more than so many microseconds, tells of a
-/// queue, if that holds for every second lane.
+/// A lane's round trip shows a queue if it exceeds the shortest one by this fraction (1/4).
 const QUEUE_PART: u64 = 4;
+/// And by at least this. Microseconds. The path has a queue if every second lane shows one.
 const QUEUE_US: u64 = 1_000;
-/// What arrived at best counts for so long.
+/// How long the best rate counts.
 const BEST_FOR: Duration = Duration::from_secs(5);
-/// While there is a queue, lanes have together so many times what arrives; without one, so many times
-/// more from look to look, until nothing holds them.
+/// While there is a queue, all lanes together may send this many times what arrives.
 const HELD: f64 = 1.0;
+/// Without a queue, that factor grows by this from look to look.
 const LOOSER: f64 = 1.02;
+/// From this factor on, lanes are no longer paced.
 const FREE: f64 = 1.3;
 
-/// The endpoint's part in the ledger, as far as lanes by TCP go.
+/// The TCP lanes of this endpoint, as the ledger knows them.
 #[derive(Debug)]
-pub(super) struct Neighbours {
+pub(super) struct PathSharing {
     own: IpAddr,
     ledger: Option<Ledger>,
     hosts: HashMap<IpAddr, Bulk>,
 }
 
-/// What a look at a lane that is kept busy has shown.
+/// A look at a busy lane.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
-    /// Microseconds.
+pub(super) struct PathLook {
+    /// The round trip now. Microseconds.
     pub(super) rtt_us: u64,
+    /// The shortest round trip. Microseconds.
     pub(super) least_rtt_us: u64,
     /// Bytes that have arrived since the last look.
     pub(super) acked: u64,
@@ -49,51 +52,54 @@ pub(super) struct Seen {
     pub(super) in_flight: u64,
 }
 
-/// What follows for the lane.
+/// The lane's part of the path.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Part {
-    /// Endpoints that have bulk on the way to there, this one among them.
+pub(super) struct PathPart {
+    /// How many endpoints, including this one, send bulk data on the path.
     pub(super) endpoints: u32,
-    /// What this lane may send. Bytes/s.
+    /// Rate limit of this lane. Bytes/s.
     pub(super) pace: Option<u64>,
 }
 
-/// What all lanes to one host carry.
+/// The rate that all lanes to one host carry together.
 #[derive(Debug)]
 struct Bulk {
     flow: Option<(Flow, PathKey)>,
     since: Option<Instant>,
     least_rtt_us: u64,
-    /// Since then: bytes that arrived, bytes that lanes had under way, lanes that were looked at and those of
-    /// them that have a queue.
+    /// Bytes that arrived since then.
     acked: u64,
+    /// Bytes that lanes had under way, summed over the looks since then.
     in_flight: u64,
+    /// Lanes that were looked at since then.
     lanes: u32,
+    /// Of those, lanes that showed a queue.
     queued: u32,
-    /// Lanes in the time before that.
+    /// Lanes of the period before.
     lanes_before: u32,
-    /// The most that arrived by all endpoints together, lately, and until when that counts. Bytes/s.
+    /// The highest recent rate of all endpoints together. Bytes/s.
     best: f64,
+    /// Until when that counts.
     best_until: Option<Instant>,
-    /// What all may send, in terms of that; `None` while nothing holds them.
+    /// What all may send, as a multiple of that; `None` while they are not paced.
     hold: Option<f64>,
-    part: Part,
+    part: PathPart,
 }
 
-impl Neighbours {
-    /// `own`: this endpoint's address; without a ledger each endpoint is alone.
+impl PathSharing {
+    /// `own` is this endpoint's address. Without a ledger, each endpoint counts as alone.
     pub(super) fn new(own: IpAddr, ledger: Option<Ledger>) -> Self {
         Self { own, ledger, hosts: HashMap::new() }
     }
 
-    /// A lane to `host` was looked at.
-    pub(super) fn hear(&mut self, host: IpAddr, seen: Seen) -> Part {
-        if seen.rtt_us < NEAR_US {
-            return Part { endpoints: 1, pace: None };
+    /// Takes in a look at a lane to `host`; returns the lane's part of the path.
+    pub(super) fn on_look(&mut self, host: IpAddr, look: PathLook) -> PathPart {
+        if look.rtt_us < NEAR_US {
+            return PathPart { endpoints: 1, pace: None };
         }
         let (own, ledger) = (self.own, self.ledger.as_ref());
         let bulk = self.hosts.entry(host).or_insert_with(|| Bulk::new(ledger, own, host));
-        bulk.note(seen);
+        bulk.note(look);
         let now = Instant::now();
         let took = bulk.since.map(|since| now.saturating_duration_since(since));
         if took.is_none_or(|took| took.as_millis() >= u128::from(LOOK_MS)) {
@@ -120,20 +126,20 @@ impl Bulk {
             best: 0.0,
             best_until: None,
             hold: None,
-            part: Part { endpoints: 1, pace: None },
+            part: PathPart { endpoints: 1, pace: None },
         }
     }
 
-    fn note(&mut self, seen: Seen) {
-        self.least_rtt_us = self.least_rtt_us.min(seen.least_rtt_us.max(1));
-        let queue = seen.rtt_us > self.least_rtt_us + (self.least_rtt_us / QUEUE_PART).max(QUEUE_US);
-        self.acked += seen.acked;
-        self.in_flight += seen.in_flight;
+    fn note(&mut self, look: PathLook) {
+        self.least_rtt_us = self.least_rtt_us.min(look.least_rtt_us.max(1));
+        let queue = look.rtt_us > self.least_rtt_us + (self.least_rtt_us / QUEUE_PART).max(QUEUE_US);
+        self.acked += look.acked;
+        self.in_flight += look.in_flight;
         self.lanes += 1;
         self.queued += u32::from(queue);
     }
 
-    /// Tells the others; how many endpoints use the path, and what arrives by all of them. Bytes/s.
+    /// Tells the other endpoints; returns how many use the path, and the rate of all of them (bytes/s).
     fn tell(&mut self, ledger: Option<&Ledger>, rate: f64) -> (u32, f64) {
         let (Some(ledger), Some((flow, key))) = (ledger, &mut self.flow) else { return (1, rate) };
         let now = ledger::now();
@@ -144,7 +150,7 @@ impl Bulk {
         (all.endpoints.max(1), (all.rate as f64).max(rate))
     }
 
-    /// The end of a time in which lanes were looked at.
+    /// Ends a period of looks at lanes, and computes the lanes' parts.
     fn conclude(&mut self, now: Instant, endpoints: u32, all: f64) {
         if all >= self.best || self.best_until.is_none_or(|until| now > until) {
             self.best = all;
@@ -158,7 +164,7 @@ impl Bulk {
         let lanes = self.lanes.max(self.lanes_before).max(1);
         let each = self.best / f64::from(endpoints) / f64::from(lanes);
         self.part =
-            Part { endpoints, pace: self.hold.map(|hold| (hold * each) as u64).filter(|pace| *pace > 0) };
+            PathPart { endpoints, pace: self.hold.map(|hold| (hold * each) as u64).filter(|pace| *pace > 0) };
         self.since = Some(now);
         self.lanes_before = self.lanes;
         (self.acked, self.in_flight, self.lanes, self.queued) = (0, 0, 0, 0);
@@ -172,13 +178,13 @@ mod tests {
     const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 9, 8, 7));
     const RTT_US: u64 = 100_000;
 
-    fn seen(rtt_us: u64) -> Seen {
-        Seen { rtt_us, least_rtt_us: RTT_US, acked: 1 << 20, in_flight: 1 << 20 }
+    fn look(rtt_us: u64) -> PathLook {
+        PathLook { rtt_us, least_rtt_us: RTT_US, acked: 1 << 20, in_flight: 1 << 20 }
     }
 
-    /// A time at whose end `all` bytes/s arrived by so many endpoints, of which this one has four lanes.
-    fn time(bulk: &mut Bulk, at: Instant, rtt_us: u64, endpoints: u32, all: f64) -> Part {
-        (0..4).for_each(|_| bulk.note(seen(rtt_us)));
+    /// A period with a rate of `all` bytes/s by `endpoints` endpoints; this one has four lanes.
+    fn time(bulk: &mut Bulk, at: Instant, rtt_us: u64, endpoints: u32, all: f64) -> PathPart {
+        (0..4).for_each(|_| bulk.note(look(rtt_us)));
         bulk.conclude(at, endpoints, all);
         bulk.part
     }
@@ -186,11 +192,11 @@ mod tests {
     #[test]
     fn lanes_are_held_to_their_part_from_the_first_queue_on_and_let_go_without_one() {
         let (mut bulk, at) = (Bulk::new(None, HOST, HOST), Instant::now());
-        assert_eq!(time(&mut bulk, at, RTT_US, 2, 80e6), Part { endpoints: 2, pace: None });
-        // What arrived best counts: this was before.
+        assert_eq!(time(&mut bulk, at, RTT_US, 2, 80e6), PathPart { endpoints: 2, pace: None });
+        // The best arrival rate counts; this sample is older.
         time(&mut bulk, at, 2 * RTT_US, 2, 120e6);
         let held = time(&mut bulk, at, 2 * RTT_US, 2, 60e6);
-        assert_eq!(held, Part { endpoints: 2, pace: Some(15_000_000) });
+        assert_eq!(held, PathPart { endpoints: 2, pace: Some(15_000_000) });
         let looser = time(&mut bulk, at, RTT_US, 2, 100e6).pace.expect("it is still held");
         assert!((15_000_001..18_000_000).contains(&looser), "{looser}");
         let free = (0..100).map(|_| time(&mut bulk, at, RTT_US, 2, 100e6).pace).last();
@@ -207,10 +213,10 @@ mod tests {
 
     #[test]
     fn near_hosts_are_not_told_of_and_alone_one_has_all() {
-        let mut neighbours = Neighbours::new(HOST, None);
-        let near = Seen { rtt_us: NEAR_US - 1, least_rtt_us: 100, ..seen(0) };
-        assert_eq!(neighbours.hear(HOST, near), Part { endpoints: 1, pace: None });
-        assert!(neighbours.hosts.is_empty());
-        assert_eq!(neighbours.hear(HOST, seen(RTT_US)).endpoints, 1);
+        let mut sharing = PathSharing::new(HOST, None);
+        let near = PathLook { rtt_us: NEAR_US - 1, least_rtt_us: 100, ..look(0) };
+        assert_eq!(sharing.on_look(HOST, near), PathPart { endpoints: 1, pace: None });
+        assert!(sharing.hosts.is_empty());
+        assert_eq!(sharing.on_look(HOST, look(RTT_US)).endpoints, 1);
     }
 }

@@ -1,13 +1,12 @@
-//! Leaves the processor to others while there is nothing to do.
+//! Yields the processor to others while there is nothing to do.
 //!
-//! MPIs wait by polling without end. With a processor for each rank that is the fastest
-//! way; with more ranks than processors every rank that waits holds up one that works. So
-//! where more threads want to run than there are processors, a thread that has polled in
-//! vain for a while sleeps within its poll, until something comes or a tenth of a
-//! millisecond has passed.
+//! MPIs wait by polling without a pause. With a processor for each rank that is fastest. With more ranks than
+//! processors, every rank that waits holds up one that works. So if more threads want to run than there are processors,
+//! a thread that has polled in vain for `PATIENCE_US` (200 µs) sleeps within its poll, until something comes or for
+//! `NAP` (100 µs).
 //!
-//! It is the thread that waits, not the endpoint: one that polls many endpoints in turn sleeps
-//! in the poll of one of them only, so that it comes round to all of them.
+//! The wait belongs to the thread, not to the endpoint. A thread that polls many endpoints in turn sleeps in the poll
+//! of one of them only, so that it gets round to all of them.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -22,21 +21,21 @@ use rustix::event::{self, PollFd, PollFlags, Timespec};
 
 use crate::poller::Poller;
 
-/// Polling in vain for so long counts as waiting. Microseconds.
+/// A thread that has polled in vain for this long counts as waiting. Microseconds.
 const PATIENCE_US: u64 = 200;
-/// Longest sleep within one poll: the program may wait for other things too.
+/// Longest sleep within one poll. Short, since the program may wait for other things too.
 pub(crate) const NAP: Duration = Duration::from_micros(100);
-/// How long an answer to whether the machine is crowded holds. Microseconds.
+/// How long the answer to whether the machine is crowded stays valid. Microseconds.
 const CROWD_US: u64 = 20_000;
-/// Vain polls between two sleeps, where nothing came during several: an MPI polls a few times in each of many calls that
-/// wait for nothing, such as locks of a rank's own window, and each of these must not take as long as a sleep.
+/// Vain polls between two sleeps once [`VAIN_NAPS`] brought nothing. Count. An MPI polls a few times in each of many
+/// calls that wait for nothing, such as locks of a rank's own window. These must not take as long as a sleep each.
 const POLLS_A_NAP: u32 = 32;
-/// So many sleeps.
+/// Sleeps in vain after which a thread polls more between two sleeps. Count.
 const VAIN_NAPS: u32 = 2;
-/// The clock is read at one in so many vain polls that follow one another at once.
+/// Every how many vain polls the clock is read. Count.
 const POLLS_A_LOOK: u32 = 8;
 
-/// A thread's row of vain polls.
+/// A thread's series of vain polls.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     polls: u32,
@@ -45,21 +44,21 @@ struct Row {
     napper: Option<Napper>,
 }
 
-/// In the polls of whom a thread sleeps, and when it did so last.
+/// The endpoint in whose polls a thread sleeps, and when it last did.
 #[derive(Clone, Copy, Debug)]
 struct Napper {
-    /// By its descriptor.
+    /// The endpoint's descriptor.
     endpoint: RawFd,
-    /// Microseconds.
+    /// When it last slept. Microseconds.
     last: u64,
-    /// Polls of the row by then.
+    /// How many polls the series had then.
     polls: u32,
-    /// Sleeps of the row during which nothing came.
+    /// Sleeps of the series during which nothing came.
     vain: u32,
 }
 
 impl Napper {
-    /// Whether it may sleep again after so many polls of the row.
+    /// Whether the thread may sleep again after `polls` polls of the series.
     fn has_polled(&self, polls: u32) -> bool {
         self.vain < VAIN_NAPS || polls.wrapping_sub(self.polls) >= POLLS_A_NAP
     }
@@ -73,8 +72,8 @@ impl Row {
         self.polls = self.polls.wrapping_add(1);
     }
 
-    /// Whether to look at the clock: at the row's first poll, then now and then, and once the thread sleeps here
-    /// whenever it may do so again.
+    /// Whether to read the clock: at the first poll of the series, then at every [`POLLS_A_LOOK`]th. Once the thread
+    /// sleeps here, whenever it may sleep again.
     fn is_due(&self, endpoint: RawFd) -> bool {
         match self.napper {
             Some(napper) if napper.endpoint == endpoint => napper.has_polled(self.polls),
@@ -98,13 +97,13 @@ thread_local! {
     static ROW: Cell<Row> = const { Cell::new(Row::NONE) };
 }
 
-/// This thread found something.
+/// This thread found something: ends its series.
 pub(crate) fn found() {
     ROW.set(Row::NONE);
 }
 
-/// This thread found nothing at an endpoint: perhaps sleeps until `poller`, the endpoint's, has events, or
-/// `beside` is readable. `is_quiet` is asked before it does: whether all that comes will show there.
+/// This thread found nothing at an endpoint. It may sleep until the endpoint's `poller` has events or `beside` is
+/// readable. `is_quiet` says whether everything that comes will show there.
 pub(crate) fn found_nothing(
     poller: &Poller,
     beside: Option<BorrowedFd<'_>>,
@@ -122,8 +121,8 @@ pub(crate) fn found_nothing(
     ROW.set(row);
 }
 
-/// A poll found that another thread turns the endpoint: perhaps sleeps by `wait`, until that has done or
-/// for [`NAP`].
+/// A poll found that another thread drives the endpoint. It may sleep by `wait`, until that thread has finished or for
+/// [`NAP`].
 pub(crate) fn found_busy(wait: impl FnOnce()) {
     if is_crowded(now_us()) {
         wait();
@@ -135,12 +134,12 @@ fn now_us() -> u64 {
     EPOCH.get_or_init(Instant::now).elapsed().as_micros() as u64 + 1
 }
 
-/// Opens what is looked at later: endpoints take no descriptor in the middle of a poll.
+/// Opens the files that are read later, so that no poll has to take a descriptor.
 pub(crate) fn prepare() {
     running_threads();
 }
 
-/// An endpoint of this process, as long as it is open.
+/// Counts an endpoint of this process as long as it is open.
 #[derive(Debug)]
 pub(crate) struct Presence(());
 
@@ -159,18 +158,18 @@ impl Drop for Presence {
     }
 }
 
-/// How many endpoints this process has, and at least one.
+/// How many endpoints this process has; at least 1.
 pub(crate) fn endpoints() -> u32 {
     PRESENT.load(Ordering::Relaxed).max(1) as u32
 }
 
-/// Whether a poll may take a little longer than it must: nobody wants the processor as far as is known, and the program
-/// has no other endpoint that it might poll meanwhile.
+/// Whether a poll may take a little longer: as far as known, nobody else wants the processor, and the program has no
+/// other endpoint to poll.
 pub(crate) fn may_linger() -> bool {
     PRESENT.load(Ordering::Relaxed) == 1 && CROWD.load(Ordering::Relaxed) & 1 == 0
 }
 
-/// When it was last found out whether the machine is crowded, times two, plus the answer.
+/// When it was last determined whether the machine is crowded, times 2, plus the answer.
 static CROWD: AtomicU64 = AtomicU64::new(0);
 
 fn is_crowded(now: u64) -> bool {
@@ -183,7 +182,7 @@ fn is_crowded(now: u64) -> bool {
     crowded
 }
 
-/// Threads of the machine that run or want to (the fourth field of `proc_loadavg(5)`).
+/// How many threads of the machine run or want to (the fourth field of `proc_loadavg(5)`).
 fn running_threads() -> Option<u64> {
     static FILE: OnceLock<File> = OnceLock::new();
     let file = match FILE.get() {
@@ -202,8 +201,8 @@ fn running_in(loadavg: &str) -> Option<u64> {
     loadavg.split_whitespace().nth(3)?.split('/').next()?.parse().ok()
 }
 
-/// Processors of the machine that are on-line, whatever this process may use of them: the
-/// threads are counted over all of it too.
+/// How many processors of the machine are on-line. Those that this process may not use count too, since
+/// [`running_threads`] counts the threads of the whole machine.
 fn processors() -> u64 {
     static COUNT: OnceLock<u64> = OnceLock::new();
     *COUNT.get_or_init(|| {
@@ -224,7 +223,7 @@ fn listed_in(list: &str) -> Option<u64> {
     list.trim().split(',').map(range).sum()
 }
 
-/// Whether something came.
+/// Sleeps for at most [`NAP`]. True if something came.
 fn nap(poller: &Poller, beside: Option<BorrowedFd<'_>>) -> bool {
     let limit = Timespec { tv_sec: 0, tv_nsec: NAP.as_nanos() as _ };
     let own = PollFd::new(poller, PollFlags::IN);
@@ -232,7 +231,7 @@ fn nap(poller: &Poller, beside: Option<BorrowedFd<'_>>) -> bool {
         None => event::poll(&mut [own], Some(&limit)),
         Some(fd) => event::poll(&mut [own, PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit)),
     };
-    // After a signal as well the program polls again.
+    // After a signal, too, the program polls again.
     ready.is_ok_and(|ready| ready > 0)
 }
 
@@ -277,7 +276,7 @@ mod tests {
         let due = |polls, napper| Row { polls, since: 1000, napper: Some(napper) }.is_due(3);
         let soon = 401..400 + POLLS_A_NAP;
         assert!(soon.clone().all(|polls| !due(polls, napper)) && due(400 + POLLS_A_NAP, napper));
-        // Where something comes it is awaited.
+        // While something comes, a poll waits for it.
         assert!(soon.clone().all(|polls| due(polls, Napper { vain: VAIN_NAPS - 1, ..napper })));
     }
 

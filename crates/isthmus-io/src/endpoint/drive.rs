@@ -1,4 +1,4 @@
-//! Turning: by the program's polls, and by the I/O thread where the program does not poll.
+//! Driving an endpoint: by the program's polls, and by the I/O thread while the program does not poll.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -7,33 +7,32 @@ use std::time::Duration;
 use isthmus_proto::Completion;
 
 use super::Endpoint;
-use crate::courtesy::{self, NAP};
+use crate::cpu_yield::{self, NAP};
 use crate::poller::Poller;
-use crate::shell::{Brief, Shell, Turned};
+use crate::shell::{Brief, PassResult, Shell};
 use crate::watch::{POLLS_A_LOOK, Watch};
 
-/// Turns that the I/O thread makes before it looks at other endpoints.
+/// Passes that the I/O thread makes over an endpoint before it looks at others. Count.
 const TURNS_PER_DRIVE: usize = 16;
 
 impl Endpoint {
-    /// Turns the engine and moves finished operations into `out` (appending; `out` is
-    /// the caller's to reuse). Returns how many.
+    /// Drives the endpoint, and appends the finished operations to `out`. Returns how many.
     ///
-    /// The engine is turned even where operations have finished already: a program that
-    /// peeks has one at every poll, and what a peer had sent before it told the program so
-    /// by way of a third must be seen by the next poll (`MPI_Win_test` after a barrier).
+    /// It drives the endpoint even if operations have finished already. A program that peeks has a finished operation
+    /// at every poll. And what a peer sent before it told a third process, which told the program, must be seen by the
+    /// next poll (`MPI_Win_test` after a barrier).
     pub fn poll(&self, out: &mut Vec<Completion>) -> usize {
         self.poll_for(usize::MAX, out, None)
     }
 
-    /// As [`Endpoint::poll`], of a program that has room for so many finished operations and asks again for what may be
-    /// more: short messages beyond those may stay where they are until then, on their way into the cache meanwhile.
+    /// As [`Endpoint::poll`], for a program that has room for `room` finished operations and polls again for more.
+    /// Short messages beyond those may stay in their ring until then, where prefetching brings them into the cache.
     pub fn poll_some(&self, room: usize, out: &mut Vec<Completion>) -> usize {
         self.poll_for(room, out, None)
     }
 
-    /// As [`Endpoint::poll`], of a program that also waits for a descriptor of its own: where
-    /// the poll sleeps a little for others' sake, that wakes it.
+    /// As [`Endpoint::poll`], for a program that also waits for a descriptor of its own. If the poll sleeps briefly,
+    /// that descriptor wakes it.
     pub fn poll_beside(&self, out: &mut Vec<Completion>, beside: Option<BorrowedFd<'_>>) -> usize {
         self.poll_for(usize::MAX, out, beside)
     }
@@ -50,49 +49,49 @@ impl Endpoint {
         if self.burst.end() {
             self.pump();
         }
-        let brief = self.turn_briefly(room, out);
+        let brief = self.run_fast_pass(room, out);
         if let Brief::Yes { read, done } = brief {
             if read || done > 0 {
-                courtesy::found();
+                cpu_yield::found();
             } else {
-                courtesy::found_nothing(&self.event_fd, beside, || self.is_quiet());
+                cpu_yield::found_nothing(&self.event_fd, beside, || self.is_quiet());
             }
             return done;
         }
         if brief == Brief::No {
-            self.core.lock().engine.note_polls(self.polls());
+            self.core.lock().engine.set_polls(self.polls());
         }
-        let turned = self.turn(false);
-        let done = turned.is_none_or(|turned| turned.done);
+        let pass = self.run_pass(false);
+        let done = pass.is_none_or(|pass| pass.done);
         let moved = if done { self.core.lock().engine.take_completions(out) } else { 0 };
-        if turned.is_some_and(|turned| turned.read) || moved > 0 {
-            courtesy::found();
-        } else if turned.is_some() {
-            courtesy::found_nothing(&self.event_fd, beside, || self.is_quiet());
+        if pass.is_some_and(|pass| pass.read) || moved > 0 {
+            cpu_yield::found();
+        } else if pass.is_some() {
+            cpu_yield::found_nothing(&self.event_fd, beside, || self.is_quiet());
         } else {
-            // Whoever turns the shell works for us: polling on would only hold that up.
-            courtesy::found_busy(|| self.shell.wait(|shell| self.put_out(shell), NAP));
+            // The thread that drives the shell works for us, too. Polling on would only slow it down.
+            cpu_yield::found_busy(|| self.shell.wait(|shell| self.put_out(shell), NAP));
         }
         moved
     }
 
-    /// What tells without a lock whether a poll would be in vain.
+    /// Tells without a lock whether a poll would find nothing.
     pub fn watch(&self) -> Arc<Watch> {
         self.watch.clone()
     }
 
-    /// The program found something by a descriptor of its own: its polls are not in vain.
+    /// The program found something at a descriptor of its own, so its polls are not in vain.
     pub fn note_found(&self) {
-        courtesy::found();
+        cpu_yield::found();
     }
 
-    /// Lets the shell write what was just posted, here or where it is being turned.
+    /// Lets the shell write what was just posted, on this thread or on the one that drives it.
     pub(super) fn pump(&self) {
         self.shell.post(|shell| self.put_out(shell));
     }
 
-    /// Works with the shell once no other thread does. Then writes what others have posted meanwhile, and wakes those who
-    /// sleep until something is delivered. A fence lies between the work and the return.
+    /// Runs `work` with the shell once no other thread has it. Then writes what others have posted meanwhile, and wakes
+    /// sleeping threads if something is delivered. There is a fence between the work and the return.
     #[inline]
     pub(super) fn with_shell<R>(&self, work: impl FnOnce(&mut Shell) -> R) -> R {
         let result = self.shell.with(|shell| self.put_out(shell), work);
@@ -100,7 +99,7 @@ impl Endpoint {
         result
     }
 
-    /// As [`Endpoint::with_shell`]; `None` where another thread has the shell.
+    /// As [`Endpoint::with_shell`]; `None` if another thread has the shell.
     #[inline]
     pub(super) fn try_with_shell<R>(&self, work: impl FnOnce(&mut Shell) -> R) -> Option<R> {
         let result = self.shell.try_with(|shell| self.put_out(shell), work)?;
@@ -108,38 +107,38 @@ impl Endpoint {
         Some(result)
     }
 
-    /// Writes what was posted, and wakes those who sleep until that is done.
+    /// Writes what was posted, and wakes the threads that sleep until that is done.
     fn put_out(&self, shell: &mut Shell) {
         self.watch.stir();
         shell.put_out(&self.core);
         self.wakeup.tell_sleepers(self);
     }
 
-    /// Whether there is nothing to do, and whatever comes will show at the descriptor.
+    /// Whether there is nothing to do, and everything that comes will show at the descriptor.
     fn is_quiet(&self) -> bool {
-        // Whoever was to be woken is roused by the next poll.
+        // The next poll tells the lanes' other ends that they need not wake us.
         self.watch.stir();
         self.try_with_shell(Shell::doze).unwrap_or(true)
     }
 
-    /// Turns the shell once, unless somebody else does; what became of that.
-    fn turn(&self, fully: bool) -> Option<Turned> {
+    /// Makes one pass over the shell, unless another thread has it.
+    fn run_pass(&self, fully: bool) -> Option<PassResult> {
         self.try_with_shell(|shell| {
             self.watch.stir();
             if self.wakeup.is_left_to_program() {
                 shell.rouse();
             }
-            shell.turn(&self.core, fully)
+            shell.run_pass(&self.core, fully)
         })
     }
 
-    /// As [`Endpoint::turn`], as far as there is a short way ([`Shell::turn_briefly`]).
-    fn turn_briefly(&self, room: usize, out: &mut Vec<Completion>) -> Brief {
+    /// The fast form of [`Endpoint::run_pass`], if it is possible ([`Shell::run_fast_pass`]).
+    fn run_fast_pass(&self, room: usize, out: &mut Vec<Completion>) -> Brief {
         let brief = self.try_with_shell(|shell| {
             if self.wakeup.is_left_to_program() {
                 shell.rouse();
             }
-            shell.turn_briefly(&self.core, &self.watch, room, out)
+            shell.run_fast_pass(&self.core, &self.watch, room, out)
         });
         brief.unwrap_or(Brief::No)
     }
@@ -158,21 +157,20 @@ impl Endpoint {
         &self.event_fd
     }
 
-    /// Turns the endpoint until there is nothing more to read, or the program polls again and can
-    /// do so itself: a thread beside it would take a processor from others.
+    /// Drives the endpoint until there is nothing more to read, or until the program polls again and drives it itself.
     pub(crate) fn drive(&self) {
         if self.is_closed() {
             return;
         }
         let polls = self.polls();
         for _ in 0..TURNS_PER_DRIVE {
-            if !self.turn(true).is_some_and(|turned| turned.read) || self.polls() != polls {
+            if !self.run_pass(true).is_some_and(|pass| pass.read) || self.polls() != polls {
                 break;
             }
         }
     }
 
-    /// Leaves the endpoint to the program if that `polled` and no thread of it sleeps, or else takes over; whether it is
+    /// Leaves the endpoint to the program if it has `polled` and no thread of it sleeps; else takes over. True if it is
     /// left to the program.
     pub(crate) fn look(&self, polled: bool) -> bool {
         self.wakeup.look(polled)
@@ -181,7 +179,7 @@ impl Endpoint {
     /// The I/O thread is about to sleep until the endpoint's descriptor is readable.
     pub(crate) fn doze(&self) {
         if !self.is_closed() {
-            // Who holds it now may not come again.
+            // Wait for the shell: the thread that has it now may not come again.
             self.with_shell(|shell| {
                 self.watch.stir();
                 shell.doze();
@@ -189,7 +187,7 @@ impl Endpoint {
         }
     }
 
-    /// When the endpoint wants to be turned even without events.
+    /// When the endpoint has to be driven even without events.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         if self.is_closed() {
             return None;

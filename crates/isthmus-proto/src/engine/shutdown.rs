@@ -1,4 +1,4 @@
-//! Peers that part or are given up, and how an endpoint closes.
+//! Shutdown: peers that close or are given up, and how this endpoint closes.
 
 use isthmus_wire::frame;
 
@@ -8,7 +8,7 @@ use crate::memory::Memory;
 use crate::{OpError, PeerId};
 
 impl Engine {
-    /// The peer closes: everything it owed us has arrived.
+    /// The peer closes. Everything that it sent us has arrived.
     pub(super) fn on_bye(&mut self, peer: PeerId, lane: LaneId, mem: &mut dyn Memory) {
         let address = self.peers[peer.0 as usize].address;
         self.close_lane(lane);
@@ -59,21 +59,21 @@ impl Engine {
         }
         self.fail_operations(peer, &carried_out, &error, mem);
         self.break_inbounds(peer, &error, mem);
-        self.note_gone(peer, mem);
+        self.count_gone(peer, mem);
         if receives_too {
             self.fail_receives(peer, &error, mem);
         }
     }
 
-    /// Fails the receives that only this peer could satisfy.
+    /// Fails the posted receives that only this peer could satisfy.
     pub(super) fn fail_receives(&mut self, peer: PeerId, error: &OpError, mem: &mut dyn Memory) {
         for (channel, posted) in self.matcher.take_directed(peer) {
             self.fail_posted(channel, posted, Some(error.clone()), mem);
         }
     }
 
-    /// Operations of which the peer has all, and which only wait for lanes that still write from their
-    /// memory what was sent twice.
+    /// Operations that the peer has carried out, and that only wait for lanes that still write a copy from their
+    /// buffers.
     fn carried_out(&self, peer: PeerId) -> Vec<usize> {
         let mine = self.operations.iter().filter(|(_, operation)| operation.peer == peer);
         mine.filter(|(_, operation)| operation.is_carried_out()).map(|(index, _)| index).collect()
@@ -106,7 +106,7 @@ impl Engine {
         }
     }
 
-    /// Messages of this peer that can no longer become whole.
+    /// Ends the incoming messages of this peer that can no longer become whole.
     fn break_inbounds(&mut self, peer: PeerId, error: &OpError, mem: &mut dyn Memory) {
         let connection = self.connection(peer);
         let early = connection.traffic.early.values().filter_map(|early| match early {
@@ -141,13 +141,13 @@ impl Engine {
         self.complete_inbound(index, mem);
     }
 
-    /// The program closes the endpoint: from now on lanes are accepted only of peers for
-    /// which there still is something to send.
+    /// The program closes the endpoint. From now on, lanes are accepted only from peers that still get something
+    /// from us.
     pub fn begin_close(&mut self) {
         self.closing = true;
     }
 
-    /// Whether everything accepted from the program has reached its peer.
+    /// Whether everything that the program posted has reached its peer.
     pub fn is_drained(&self) -> bool {
         self.peers
             .iter()
@@ -155,13 +155,13 @@ impl Engine {
             .all(|connection| connection.trouble.failed.is_some() || !connection.has_work())
     }
 
-    /// Tells every peer that this endpoint ends; the lanes then close.
+    /// Tells every peer that this endpoint ends, and closes all lanes.
     pub fn say_bye(&mut self) {
         self.closing = true;
         self.parted = true;
         for peer in (0..self.peers.len() as u32).map(PeerId) {
             let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
-            // Said on every lane, owed or not: the one on another lane may be overtaken by the Bye.
+            // Acknowledge on every lane: a Bye may overtake an acknowledgement on another lane.
             let ack = connection.acknowledgement();
             for lane in connection.lanes.clone() {
                 let record = &mut self.lanes[lane.0 as usize];

@@ -1,4 +1,4 @@
-//! The task that turns a port as long as somebody has it.
+//! The task that drives a port as long as somebody holds the port.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,18 +14,17 @@ use tracing::debug;
 
 use super::{DatagramPort, Inner, UdpStream, Waiting, at, now};
 
-/// Messages that are made before the lock is let go of.
+/// `sendmsg` batches that are built under one hold of the lock: more would make readers and writers wait.
 const MESSAGES: usize = 4;
-/// The socket is read so many times before it is written.
+/// Reads of the socket before it is written, so that a flood of input does not stop output.
 const READS: usize = 8;
-/// How often an unused port looks whether it still is.
+/// Interval at which an unused port checks whether somebody still holds it.
 const REST: Duration = Duration::from_secs(1);
-/// Pause of a socket that had no room.
+/// Pause after the socket's send buffer was full.
 const BLOCKED: Duration = Duration::from_millis(1);
 
-/// Turns the port until nobody has it any longer and all its streams have come to their end.
-/// `waits` tells when there is something to read.
-pub(super) async fn turn(port: Arc<DatagramPort>, mut socket: UdpSocket, waits: net::UdpSocket) {
+/// Drives the port until nobody holds it and all its streams have ended. `waits` tells when a packet can be read.
+pub(super) async fn drive(port: Arc<DatagramPort>, mut socket: UdpSocket, waits: net::UdpSocket) {
     let mut outgoing = Outgoing::default();
     while Arc::strong_count(&port) > 1 || !port.inner.lock().port.is_empty() {
         let read = take_in(&port, &mut socket, &waits);
@@ -53,7 +52,7 @@ pub(super) async fn turn(port: Arc<DatagramPort>, mut socket: UdpSocket, waits: 
     }
 }
 
-/// Takes in what has come; true where more may be there.
+/// Receives packets. True if more may be there.
 fn take_in(port: &DatagramPort, socket: &mut UdpSocket, waits: &net::UdpSocket) -> bool {
     let more = read(port, socket, waits);
     port.inner.lock().port.note_drops(now(), || socket.take_dropped());
@@ -71,7 +70,7 @@ fn read(port: &DatagramPort, socket: &mut UdpSocket, waits: &net::UdpSocket) -> 
         match waits.try_io(Interest::READABLE, receive) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-            // What hosts say of packets that did not pass; the protocol finds that out.
+            // An ICMP error about an earlier packet. The protocol detects the loss by itself.
             Err(error) => {
                 debug!(%error, "a datagram socket's complaint");
                 socket.refusals(|host| debug!(%host, "nobody listens there"));
@@ -81,17 +80,17 @@ fn read(port: &DatagramPort, socket: &mut UdpSocket, waits: &net::UdpSocket) -> 
     true
 }
 
-/// Messages that are made and not yet sent.
+/// Messages that are built and not sent yet.
 #[derive(Default)]
 struct Outgoing {
     bytes: Vec<u8>,
     messages: Vec<Transmit>,
-    /// How much of `bytes` and `messages` the socket has taken.
+    /// How many entries of `bytes` and `messages` the socket has taken.
     sent: (usize, usize),
 }
 
 impl Outgoing {
-    /// Sends what is due; true where the socket takes no more.
+    /// Sends what is due. True if the socket takes no more.
     fn put_out(&mut self, port: &DatagramPort, socket: &UdpSocket) -> bool {
         loop {
             if self.sent.1 == self.messages.len() && !self.make(port, socket.packets_max()) {
@@ -99,7 +98,7 @@ impl Outgoing {
             }
             while let Some(message) = self.messages.get(self.sent.1) {
                 let packets = &self.bytes[self.sent.0..self.sent.0 + message.len];
-                // What is dropped counts as lost: also a probe that the interface does not carry.
+                // A packet that the kernel drops counts as lost; so does a probe above the interface's MTU.
                 if socket.send(message.to, message.segment, packets) == Sent::BLOCKED {
                     return true;
                 }
@@ -108,7 +107,7 @@ impl Outgoing {
         }
     }
 
-    /// Makes the next messages of at most so many packets; false where there are none.
+    /// Builds the next messages, `packets` packets at most. False if there are none.
     fn make(&mut self, port: &DatagramPort, packets: usize) -> bool {
         self.bytes.clear();
         self.messages.clear();
@@ -124,7 +123,7 @@ impl Outgoing {
     }
 }
 
-/// Tells those whom it concerns what has become of streams.
+/// Wakes the tasks whose streams have changed.
 fn tell(port: &Arc<DatagramPort>) {
     let mut inner = port.inner.lock();
     while let Some(event) = inner.port.poll_event() {
@@ -144,7 +143,7 @@ fn tell(port: &Arc<DatagramPort>) {
     }
 }
 
-/// Passes on a stream that somebody opened, or turns it away.
+/// Hands an incoming stream to the acceptor, or refuses it.
 fn accept(port: &Arc<DatagramPort>, inner: &mut Inner, id: StreamId, peer: SocketAddr) {
     let place = inner.accepted.as_ref().and_then(|accepted| accepted.clone().try_reserve_owned().ok());
     match place {

@@ -1,7 +1,7 @@
 //! The local fabric of a subnet on which the router stands, and lanes over it.
 //!
-//! A task turns the fabric: while something moves at every opportunity, else not before a
-//! connection of one of its lanes, or its own lanes, call for it.
+//! A task drives the fabric. While something moves it polls all the time. Otherwise it sleeps until a lane, or the
+//! connection of a lane, wakes it.
 
 use std::collections::HashMap;
 use std::fmt::Arguments;
@@ -24,19 +24,20 @@ use tracing::info;
 
 use crate::lane::Lane;
 
-/// Turns in vain before the task sleeps.
+/// Polls without result before the task sleeps.
 const PATIENCE: u32 = 64;
-/// How long a step of a meeting may wait without looking again.
+/// Longest wait in one step of a handshake before the fabric is polled again. The fabric's answer does not wake the
+/// task.
 const STEP: Duration = Duration::from_millis(1);
-/// How long a meeting may take in all once it has begun.
+/// Longest time for a whole handshake.
 const MEETING: Duration = Duration::from_secs(5);
 
-/// See the module.
-pub(crate) struct Ground {
-    /// The setting that it was made by.
+/// The local fabric of one subnet; see the module.
+pub(crate) struct LocalFabric {
+    /// The setting that it was made from.
     wanted: String,
     inner: Mutex<Inner>,
-    /// Something is to be turned.
+    /// Wakes the task that drives the fabric.
     call: Arc<Notify>,
 }
 
@@ -47,47 +48,47 @@ struct Inner {
     news: Vec<News>,
 }
 
-/// Who waits for a lane.
+/// The tasks that wait for one lane.
 #[derive(Default)]
 struct Waiting {
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
 
-/// The grounds in use, one for each subnet.
+/// The local fabrics in use, one for each subnet.
 #[derive(Default)]
-pub(crate) struct Grounds(Mutex<HashMap<u32, Arc<Ground>>>);
+pub(crate) struct LocalFabrics(Mutex<HashMap<u32, Arc<LocalFabric>>>);
 
-impl Grounds {
-    /// The ground of the subnet with this id, as the settings want it.
-    pub(crate) fn of(&self, subnet: u32, wanted: &str, node: IpAddr) -> Arc<Ground> {
-        let mut grounds = self.0.lock();
-        match grounds.get(&subnet).filter(|ground| ground.wanted == wanted) {
-            Some(ground) => ground.clone(),
+impl LocalFabrics {
+    /// The fabric of this subnet. It is made anew if the setting has changed.
+    pub(crate) fn of(&self, subnet: u32, wanted: &str, node: IpAddr) -> Arc<LocalFabric> {
+        let mut fabrics = self.0.lock();
+        match fabrics.get(&subnet).filter(|fabric| fabric.wanted == wanted) {
+            Some(fabric) => fabric.clone(),
             None => {
-                // Lanes over the one before keep it until they end.
-                let ground = Ground::new(wanted, node);
-                grounds.insert(subnet, ground.clone());
-                ground
+                // Lanes over the old fabric keep it until they end.
+                let fabric = LocalFabric::new(wanted, node);
+                fabrics.insert(subnet, fabric.clone());
+                fabric
             }
         }
     }
 }
 
-impl Ground {
+impl LocalFabric {
     fn new(wanted: &str, node: IpAddr) -> Arc<Self> {
         let hubs = Hubs::new(wanted, node, |what: Arguments<'_>| info!("{what}"));
         let is_off = hubs.is_off();
         let inner = Inner { hubs, next_key: 0, waiting: HashMap::new(), news: Vec::new() };
-        let ground =
+        let fabric =
             Arc::new(Self { wanted: wanted.to_owned(), inner: Mutex::new(inner), call: Arc::default() });
         if !is_off {
-            tokio::spawn(turn(Arc::downgrade(&ground), ground.call.clone()));
+            tokio::spawn(drive(Arc::downgrade(&fabric), fabric.call.clone()));
         }
-        ground
+        fabric
     }
 
-    /// The lane of a connection that we made: over the fabric where the other end agrees.
+    /// Makes a lane of a connection that we dialled. It goes over the fabric if the other end agrees.
     pub(crate) async fn lead(self: Arc<Self>, stream: TcpStream) -> io::Result<Lane> {
         if self.inner.lock().hubs.is_off() {
             return Ok(Lane::Plain(stream));
@@ -95,9 +96,9 @@ impl Ground {
         self.meet(stream, Meeting::of_dialled(false)).await
     }
 
-    /// The lane of a connection that came in, whose other end may offer a fabric.
+    /// Makes a lane of an incoming connection. The other end may offer a fabric.
     pub(crate) async fn receive(self: Arc<Self>, stream: TcpStream) -> io::Result<Lane> {
-        // Who says nothing, or begins at once, has no part in this.
+        // A peer that starts with a Hello does not offer a fabric.
         stream.readable().await?;
         self.meet(stream, Meeting::of_accepted()).await
     }
@@ -108,7 +109,7 @@ impl Ground {
             inner.next_key += 1;
             inner.next_key
         };
-        let mut guest = Guest { meeting, ground: &self };
+        let mut guest = Guest { meeting, fabric: &self };
         let met = timeout(MEETING, guest.talk(&stream, key)).await;
         match met.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))? {
             Met::Moves(pipe) => Ok(Lane::Fabric(FabricLane::new(self.clone(), stream, pipe, key))),
@@ -117,22 +118,22 @@ impl Ground {
     }
 }
 
-/// A meeting that is called off when it is dropped.
+/// A handshake in progress. Dropping it cancels the handshake.
 struct Guest<'a> {
     meeting: Meeting<Pipe>,
-    ground: &'a Ground,
+    fabric: &'a LocalFabric,
 }
 
 impl Guest<'_> {
     async fn talk(&mut self, stream: &TcpStream, key: u64) -> io::Result<Met<Pipe>> {
         loop {
-            let met = self.meeting.go_on(stream.as_fd(), key, &mut self.ground.inner.lock().hubs)?;
+            let met = self.meeting.go_on(stream.as_fd(), key, &mut self.fabric.inner.lock().hubs)?;
             if met != Met::NotYet {
                 return Ok(met);
             }
-            self.ground.call.notify_one();
+            self.fabric.call.notify_one();
             clear(stream);
-            // Too early is no harm, and the fabric's answer does not show at the connection.
+            // Waking early does no harm. The fabric's answer does not make the connection readable.
             let _ = timeout(STEP, stream.readable()).await;
         }
     }
@@ -140,24 +141,24 @@ impl Guest<'_> {
 
 impl Drop for Guest<'_> {
     fn drop(&mut self) {
-        self.meeting.call_off(&mut self.ground.inner.lock().hubs);
+        self.meeting.call_off(&mut self.fabric.inner.lock().hubs);
     }
 }
 
-/// Lets the runtime know that all was read that had come.
+/// Clears the runtime's readiness: all bytes that came were read.
 fn clear(stream: &TcpStream) {
     let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
     let _ = stream.try_io(Interest::READABLE, nothing);
 }
 
-/// Turns a ground until it is dropped.
-async fn turn(ground: Weak<Ground>, call: Arc<Notify>) {
+/// Drives a fabric until it is dropped.
+async fn drive(fabric: Weak<LocalFabric>, call: Arc<Notify>) {
     let mut vain = 0;
     loop {
         let pause = {
-            let Some(ground) = ground.upgrade() else { return };
-            let mut inner = ground.inner.lock();
-            vain = if inner.turn() { 0 } else { vain + 1 };
+            let Some(fabric) = fabric.upgrade() else { return };
+            let mut inner = fabric.inner.lock();
+            vain = if inner.drive() { 0 } else { vain + 1 };
             match vain {
                 0..PATIENCE => Some(Duration::ZERO),
                 _ => {
@@ -169,7 +170,7 @@ async fn turn(ground: Weak<Ground>, call: Arc<Notify>) {
         match pause {
             Some(Duration::ZERO) => tokio::task::yield_now().await,
             Some(pause) => {
-                // Either way there is something to look at.
+                // The fabric is polled next, whether the wait ended by the call or the timer.
                 let _ = timeout(pause, call.notified()).await;
             }
             None => {
@@ -181,8 +182,8 @@ async fn turn(ground: Weak<Ground>, call: Arc<Notify>) {
 }
 
 impl Inner {
-    /// True where something has moved.
-    fn turn(&mut self) -> bool {
+    /// One pass over the fabric. True if something has moved.
+    fn drive(&mut self) -> bool {
         self.hubs.poll(&mut self.news);
         let any = !self.news.is_empty();
         for news in self.news.drain(..) {
@@ -195,7 +196,7 @@ impl Inner {
     }
 }
 
-impl Drop for Ground {
+impl Drop for LocalFabric {
     fn drop(&mut self) {
         self.call.notify_one();
     }
@@ -203,21 +204,21 @@ impl Drop for Ground {
 
 /// A lane over a fabric.
 pub(crate) struct FabricLane {
-    ground: Arc<Ground>,
+    fabric: Arc<LocalFabric>,
     pipe: Pipe,
     key: u64,
-    /// Listens to the connection that the lane began as.
+    /// The task that reads the TCP connection that the lane began on.
     listener: JoinHandle<()>,
 }
 
 impl FabricLane {
-    fn new(ground: Arc<Ground>, stream: TcpStream, pipe: Pipe, key: u64) -> Self {
-        ground.inner.lock().waiting.insert(key, Waiting::default());
-        let listener = tokio::spawn(listen(Arc::downgrade(&ground), stream, pipe));
-        Self { ground, pipe, key, listener }
+    fn new(fabric: Arc<LocalFabric>, stream: TcpStream, pipe: Pipe, key: u64) -> Self {
+        fabric.inner.lock().waiting.insert(key, Waiting::default());
+        let listener = tokio::spawn(listen(Arc::downgrade(&fabric), stream, pipe));
+        Self { fabric, pipe, key, listener }
     }
 
-    /// What `piped` means to the runtime; `place` is where to leave who waits.
+    /// Translates `piped` for the runtime. `place` stores the waker of the task that waits.
     fn outcome(
         &self,
         inner: &mut Inner,
@@ -236,13 +237,13 @@ impl FabricLane {
     }
 }
 
-/// Tells the fabric what is said on a lane's connection.
-async fn listen(ground: Weak<Ground>, stream: TcpStream, pipe: Pipe) {
+/// Passes bytes of a lane's TCP connection to the fabric.
+async fn listen(fabric: Weak<LocalFabric>, stream: TcpStream, pipe: Pipe) {
     while stream.readable().await.is_ok() {
-        let Some(ground) = ground.upgrade() else { return };
+        let Some(fabric) = fabric.upgrade() else { return };
         clear(&stream);
-        let goes_on = ground.inner.lock().hubs.stir(pipe);
-        ground.call.notify_one();
+        let goes_on = fabric.inner.lock().hubs.stir(pipe);
+        fabric.call.notify_one();
         if !goes_on {
             return;
         }
@@ -251,23 +252,23 @@ async fn listen(ground: Weak<Ground>, stream: TcpStream, pipe: Pipe) {
 
 impl AsyncRead for FabricLane {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let mut inner = self.ground.inner.lock();
+        let mut inner = self.fabric.inner.lock();
         let piped = inner.hubs.read_into(self.pipe, buf.initialize_unfilled());
         let polled = self.outcome(&mut inner, piped, |waiting| &mut waiting.reader, cx);
         drop(inner);
-        // Room that was made may have to be told.
-        self.ground.call.notify_one();
+        // The free room may have to be announced to the sender.
+        self.fabric.call.notify_one();
         polled.map_ok(|n| buf.advance(n))
     }
 }
 
 impl AsyncWrite for FabricLane {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let mut inner = self.ground.inner.lock();
+        let mut inner = self.fabric.inner.lock();
         let piped = inner.hubs.write_from(self.pipe, buf);
         let polled = self.outcome(&mut inner, piped, |waiting| &mut waiting.writer, cx);
         drop(inner);
-        self.ground.call.notify_one();
+        self.fabric.call.notify_one();
         polled
     }
 
@@ -276,8 +277,8 @@ impl AsyncWrite for FabricLane {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.ground.inner.lock().hubs.finish(self.pipe);
-        self.ground.call.notify_one();
+        self.fabric.inner.lock().hubs.finish(self.pipe);
+        self.fabric.call.notify_one();
         Poll::Ready(Ok(()))
     }
 }
@@ -285,7 +286,7 @@ impl AsyncWrite for FabricLane {
 impl Drop for FabricLane {
     fn drop(&mut self) {
         self.listener.abort();
-        let mut inner = self.ground.inner.lock();
+        let mut inner = self.fabric.inner.lock();
         inner.hubs.remove(self.pipe);
         inner.waiting.remove(&self.key);
     }

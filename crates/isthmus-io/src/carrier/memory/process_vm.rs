@@ -1,22 +1,23 @@
-//! Reading and writing another process's memory, where the system permits it: one copy instead of two, without its help.
+//! Reads and writes another process's memory, if the system permits it (`process_vm_readv(2)`): one copy instead of
+//! two, without the other process's help.
 
 use std::io;
 use std::sync::LazyLock;
 
 use isthmus_proto::Access as Wanted;
 
-/// A number that only this process has at this address. It is read along with whatever is
-/// read here, so that nobody takes another process for this one.
+/// A random number that only this process has at this address. It is read along with everything else, so that nobody
+/// takes another process for this one.
 static TOKEN: LazyLock<Box<u64>> = LazyLock::new(|| Box::new(getrandom::u64().unwrap_or_default() | 1));
 
-/// Most pieces of one transfer.
+/// Most pieces of one transfer. Count.
 const PIECES: usize = 64;
 
-/// Whose memory may be accessed, and how to know it.
+/// A process whose memory may be accessed, and how to recognise it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: u64,
-    /// Address of its token, and the token.
+    /// Address of its token.
     pub(super) address: u64,
     pub(super) token: u64,
 }
@@ -29,7 +30,7 @@ impl Process {
     }
 
     /// Whether its memory can be read.
-    pub(super) fn is_within_reach(&self) -> bool {
+    pub(super) fn is_accessible(&self) -> bool {
         let mut own = 0u64;
         let piece = [libc::iovec { iov_base: (&raw mut own).cast(), iov_len: 8 }];
         // SAFETY: the piece is `own`.
@@ -39,7 +40,7 @@ impl Process {
     /// Reads up to `len` bytes from `address` on into `pieces`, as far as they reach.
     ///
     /// # Errors
-    /// The system's; that it is not that process any more.
+    /// The system's, or that it is another process by now.
     ///
     /// # Safety
     /// The pieces are valid for writing.
@@ -57,11 +58,11 @@ impl Process {
         Ok(wanted)
     }
 
-    /// Reads or writes `len` bytes from `address` on, to or from `pieces` from their byte `skip` on. Whether it is that
-    /// process whoever calls has asked lately ([`Process::is_within_reach`]).
+    /// Reads or writes `len` bytes from `address` on, to or from `pieces` from their byte `skip` on. The caller has
+    /// recently checked that it is still that process ([`Process::is_accessible`]).
     ///
     /// # Errors
-    /// The system's; that not all was read or written.
+    /// The system's, or that not everything was read or written.
     ///
     /// # Safety
     /// The pieces are as long, and valid for writing where this reads.
@@ -100,7 +101,7 @@ fn remote(address: u64, len: usize) -> libc::iovec {
     libc::iovec { iov_base: address as *mut libc::c_void, iov_len: len }
 }
 
-/// Our own pieces of a transfer, and their length together.
+/// Our own pieces of a transfer, and their total length.
 struct Local {
     pieces: [libc::iovec; PIECES + 1],
     count: usize,
@@ -148,11 +149,11 @@ mod tests {
         // SAFETY: the pieces are `a` and `b`.
         let read =
             |who: Process, pieces: &[libc::iovec]| unsafe { who.read(from.as_ptr() as u64, 5, pieces) };
-        if !own.is_within_reach() {
+        if !own.is_accessible() {
             eprintln!("skipped: the system does not permit to read processes' memory");
             return;
         }
-        assert!(!other.is_within_reach());
+        assert!(!other.is_accessible());
         assert!(read(other, &pieces).is_err());
         assert_eq!(read(own, &pieces).ok(), Some(5));
         // SAFETY: as above; nothing can be read at 0.
@@ -163,7 +164,7 @@ mod tests {
     #[test]
     fn a_part_of_pieces_goes_to_another_process_and_comes_back() {
         let own = Process::own();
-        if !own.is_within_reach() {
+        if !own.is_accessible() {
             eprintln!("skipped: the system does not permit to read processes' memory");
             return;
         }

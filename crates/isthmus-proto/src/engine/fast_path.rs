@@ -1,31 +1,35 @@
-//! The short way of a small message: at once into a frame where nothing waits and one near lane carries all,
-//! and from its frame to its receive where nothing is missing before it.
+//! The fast path of a small message to a near peer.
 //!
-//! Both ends do what the long way does (`post.rs`, `transmit.rs`; `receive.rs`, `messages.rs`), without the
-//! records that it keeps for what may still come. Where anything stands in the way, the long way is taken.
+//! If nothing else waits and one near lane carries all, the sender puts the message into a frame at once. If nothing
+//! before it is missing, the receiver takes it from its frame straight to its receive. The result is the same as on the
+//! long path (`post.rs`, `transmit.rs`; `receive.rs`, `messages.rs`), without the records that the long path keeps. In
+//! all other cases the message takes the long path.
 
 use isthmus_wire::frame::{self, flags};
 
 use super::acks::is_message_awaited;
-use super::state::{Connection, Few, Flight, Lane, LaneState, Load, Micros};
+use super::state::{Connection, Flight, Inline, Lane, LaneState, Load, Micros};
 use super::{Engine, LaneId, PeerFault, Summary};
 use crate::matching::Match;
 use crate::memory::Memory;
 use crate::{Channel, Completion, CompletionKind, Fence, Level, PeerId, SendRequest};
 
-/// Longest message that may go the short way. Bytes.
-pub(super) const SHORT_MAX: u64 = 4 << 10;
+/// Longest message on the fast path. Bytes; for longer ones the copy outweighs the saved records.
+pub(super) const FAST_PATH_MAX: u64 = 4 << 10;
 
-/// Room that the frame of such a message takes at most. Bytes.
-pub const SHORT_FRAME_MAX: usize = frame::Message::LEN + SHORT_MAX as usize;
+/// Longest frame of such a message. Bytes.
+pub const FAST_PATH_FRAME_MAX: usize = frame::Message::LEN + FAST_PATH_MAX as usize;
 
 impl Engine {
-    /// The lane by which a message of `total` bytes may go the short way now, and its header; `None` where it has to be
+    /// The lane on which a message of `total` bytes may take the fast path now, and its header. `None` if it has to be
     /// posted.
     #[inline]
-    pub fn short_lane(&self, request: &SendRequest, total: u64) -> Option<(LaneId, frame::Message)> {
+    pub fn fast_path_lane(&self, request: &SendRequest, total: u64) -> Option<(LaneId, frame::Message)> {
         let options = &request.options;
-        if total > SHORT_MAX || options.fence == Fence::All || options.level != Level::Transmit || self.parted
+        if total > FAST_PATH_MAX
+            || options.fence == Fence::All
+            || options.level != Level::Transmit
+            || self.parted
         {
             return None;
         }
@@ -55,7 +59,7 @@ impl Engine {
         Some((lane, message))
     }
 
-    /// The connection with a peer whose only lane is open, leads there without a router and carries all there is.
+    /// The connection to a peer for which one open lane, without a router, carries everything.
     #[inline]
     pub(super) fn plain_lane(&self, peer: PeerId) -> Option<(&Connection, LaneId, &Lane)> {
         let connection = self.peers.get(peer.0 as usize)?.connection.as_deref()?;
@@ -64,8 +68,8 @@ impl Engine {
         let plain = connection.warm
             && !connection.goes_long
             && connection.carriers() == 1
-            && connection.late.is_none()
-            && connection.ways.is_none()
+            && connection.stragglers.is_none()
+            && connection.rails.is_none()
             && connection.trouble.failed.is_none()
             && record.state == LaneState::Open
             && record.router.is_none()
@@ -73,10 +77,10 @@ impl Engine {
         plain.then_some((connection, lane, record))
     }
 
-    /// A message has gone, or goes before anything else, by the lane and with the header that [`Engine::short_lane`]
-    /// just named, and its payload. The operation is over.
+    /// Records a message that the shell has sent, or will send before anything else, as [`Engine::fast_path_lane`] just
+    /// said. The operation is over.
     #[inline]
-    pub fn note_short(
+    pub fn complete_fast_send(
         &mut self,
         lane: LaneId,
         request: &SendRequest,
@@ -99,8 +103,8 @@ impl Engine {
                 error: None,
             });
         }
-        let load = match Few::of(message, payload) {
-            Some(few) => Load::Few(few),
+        let load = match Inline::of(message, payload) {
+            Some(few) => Load::Inline(few),
             None => {
                 let mut bytes = self.pool.take(frame::Message::LEN + payload.len());
                 bytes.extend_from_slice(&message.to_bytes());
@@ -118,7 +122,7 @@ impl Engine {
         connection.window.push(Flight { lane, load, sent_at, tries: 0 });
     }
 
-    /// A run of messages on this lane may begin: `None` where they go the long way.
+    /// Begins a run of messages on this lane. `None` if they have to take the long path.
     #[inline]
     fn begin_run<'e>(&'e mut self, now: Micros, lane: LaneId) -> Option<Run<'e>> {
         let record = self.lanes.get_mut(lane.0 as usize)?;
@@ -131,12 +135,12 @@ impl Engine {
         }
         let (seq, order) = (connection.received.upto(), connection.expected_order);
         let credit = connection.credit_to_advertise() - connection.taken;
-        let longest = credit.min(SHORT_MAX);
+        let longest = credit.min(FAST_PATH_MAX);
         Some(Run { engine: self, peer, seq, order, longest, messages: 0, awaited: 0, bytes: 0 })
     }
 
-    /// Takes in messages that lie one behind the other on a lane, as many as `next` has: it says what a message's header
-    /// is, and puts its payload, all of it, to the beginning of `room`. Whether there was any.
+    /// Takes in messages that lie one behind the other on a lane, until `next` has no more. `next` returns a message's
+    /// header and puts its whole payload at the start of `room`. Returns whether there was any message.
     #[inline]
     pub fn handle_messages<M: Memory>(
         &mut self,
@@ -162,9 +166,8 @@ impl Engine {
         }
     }
 
-    /// A message whose frame and payload are there: whether it went to its receive, so that nothing else is to be
-    /// done with the frame.
-    pub(super) fn receive_short(
+    /// Takes a whole message to its receive. False if it has to take the long path.
+    pub(super) fn receive_fast(
         &mut self,
         now: Micros,
         lane: LaneId,
@@ -176,8 +179,8 @@ impl Engine {
         run.is_some_and(|mut run| run.take(message, payload, &mut mem))
     }
 
-    /// Receives a message by the receive that was posted first, if it goes to that one, has room there, and that takes no
-    /// other: the usual case of [`Engine::receive_by_search`].
+    /// Takes a message to the oldest posted receive, if it fits there and that receive takes one message only. This is
+    /// the usual case of [`Engine::receive_by_search`], made fast.
     #[inline]
     fn receive_by_first<M: Memory>(
         &mut self,
@@ -196,7 +199,7 @@ impl Engine {
             mem.store(place, 0, payload);
         }
         mem.release(place);
-        // Written where it stays: what is put together first and moved waits for its parts to be in memory.
+        // Fill it in place: a completion that is built first and then moved makes the processor wait for its stores.
         let completion = self.completions.push_back_mut(Completion::NOTHING);
         (completion.context, completion.notify) = (posted.context, posted.notify);
         completion.kind = CompletionKind::Recv(channel);
@@ -207,7 +210,7 @@ impl Engine {
         true
     }
 
-    /// Receives a message by whichever receive it goes to; false where there is none.
+    /// Takes a message to whichever receive it matches. False if there is none.
     #[inline(never)]
     fn receive_by_search(
         &mut self,
@@ -234,8 +237,7 @@ impl Engine {
         true
     }
 
-    /// Whether nothing is missing of what this peer sent, and nothing of it is looked after that messages have to be
-    /// told to.
+    /// Whether nothing that this peer sent is missing, and the engine measures nothing for which it needs each message.
     #[inline]
     fn is_plain(&self, connection: &Connection) -> bool {
         let flows = |lane: &LaneId| {
@@ -246,32 +248,32 @@ impl Engine {
         connection.warm
             && !connection.received.has_gaps()
             && connection.trouble.failed.is_none()
-            && connection.late.is_none()
-            && connection.ways.is_none()
+            && connection.stragglers.is_none()
+            && connection.rails.is_none()
             && !connection.is_far()
             && !connection.lanes.iter().any(flows)
             && connection.traffic.expects_nothing()
     }
 }
 
-/// Messages that go to their receives one after the other, as long as each is the next of its peer: what they have in
-/// common is looked at when the run begins, and its connection is told of all of them when it ends.
+/// Messages that go to their receives one after the other, as long as each is the next of its peer. Their common
+/// conditions are checked when the run begins, and the connection's counts are updated when it ends.
 struct Run<'e> {
     engine: &'e mut Engine,
     peer: PeerId,
-    /// Numbers of the message that is next.
+    /// Fragment number and order of the next message.
     seq: u64,
     order: u64,
-    /// Longest that it may be: credit goes back as it is used. Bytes.
+    /// Longest message: it may not use more credit than there is, but credit is returned as it is used. Bytes.
     longest: u64,
-    /// What was taken, how many of that somebody waits for, and its bytes.
+    /// Messages taken, those whose acknowledgement is awaited, and their bytes.
     messages: u64,
     awaited: u32,
     bytes: u64,
 }
 
 impl Run<'_> {
-    /// Takes a message to its receive; false where that is not to be done here.
+    /// Takes a message to its receive. False if it has to take the long path.
     #[inline]
     fn take<M: Memory>(&mut self, message: &frame::Message, payload: &[u8], mem: &mut M) -> bool {
         let total = payload.len() as u64;

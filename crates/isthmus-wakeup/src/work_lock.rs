@@ -1,37 +1,36 @@
-//! One thread at a time has the data; work that others leave meanwhile is not forgotten.
+//! A lock whose holder also does the work that other threads post meanwhile.
 
 #[cfg(not(loom))]
 use std::time::Duration;
 
 use crate::sync::{AtomicBool, Mutex, Ordering, fence_after_exchange};
 
-/// Data that one thread at a time works with, and a note that there is more to do.
+/// Data that one thread at a time works with, and a flag that says that work was posted.
 ///
-/// There is no guard: each call takes a closure `serve` that does the work that was left, and runs
-/// it before it returns if another thread has posted in the meantime. So no caller can give the
-/// data up without looking at the note.
+/// There is no lock guard. Each call takes a closure `serve` that does posted work. If another thread has posted work
+/// meanwhile, the call runs `serve` before it returns. So no caller can release the data without a look at the flag.
 #[derive(Debug)]
-pub struct Turn<T> {
-    /// Work was posted that the present holder may not have seen.
+pub struct WorkLock<T> {
+    /// Work was posted that the holder of the data may not have seen.
     left: AtomicBool,
     data: Mutex<T>,
 }
 
-impl<T> Turn<T> {
-    /// Data that nobody holds, with nothing to do.
+impl<T> WorkLock<T> {
+    /// Makes it with the data free and no work posted.
     pub fn new(data: T) -> Self {
         Self { left: AtomicBool::new(false), data: Mutex::new(data) }
     }
 
-    /// Has work done that the caller has just made visible under a lock that `serve` takes too.
-    /// This thread does it, or else the one that holds the data now.
+    /// Gets posted work done. The caller has just stored the work under a lock that `serve` takes too. This thread does
+    /// it, or the thread that holds the data now does it.
     #[inline]
     pub fn post(&self, serve: impl FnMut(&mut T)) {
         self.left.swap(true, Ordering::SeqCst);
         self.serve_left(serve);
     }
 
-    /// Works with the data once nobody else does.
+    /// Waits until the data is free, and runs `work` on it.
     #[inline]
     pub fn with<R>(&self, serve: impl FnMut(&mut T), work: impl FnOnce(&mut T) -> R) -> R {
         let mut data = self.data.lock();
@@ -41,7 +40,7 @@ impl<T> Turn<T> {
         result
     }
 
-    /// As [`Turn::with`]; `None` where another thread holds the data.
+    /// Like [`WorkLock::with`], but does not wait: `None` if another thread holds the data.
     #[inline]
     pub fn try_with<R>(&self, serve: impl FnMut(&mut T), work: impl FnOnce(&mut T) -> R) -> Option<R> {
         let mut data = self.data.try_lock()?;
@@ -60,9 +59,9 @@ impl<T> Turn<T> {
         }
     }
 
-    /// Does what was left, after an exchange on `left` or on the lock. Whoever fails to take the
-    /// data leaves the note to the holder, which comes here when it gives the data up. The two
-    /// fences, here and in the holder's call, make one of them see what the other did.
+    /// Does posted work, after an exchange on `left` or on the lock. A thread that cannot take the data leaves the flag
+    /// set. The holder comes here after it has released the data. The two fences, here and in the holder's call, make
+    /// sure that one of the two threads sees what the other did.
     #[inline]
     fn serve_left(&self, mut serve: impl FnMut(&mut T)) {
         loop {
@@ -71,7 +70,7 @@ impl<T> Turn<T> {
                 return;
             }
             let Some(mut data) = self.data.try_lock() else { return };
-            // Before the work: what is posted from here on sets it again.
+            // Clear the flag before the work: work posted from here on sets it again.
             self.left.store(false, Ordering::Relaxed);
             serve(&mut data);
             drop(data);

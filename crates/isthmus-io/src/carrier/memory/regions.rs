@@ -1,9 +1,9 @@
-//! Regions of registered memory that one end of a lane shows the other, which accesses them by itself.
+//! Regions of registered memory that one end of a lane shows the other for direct access.
 //!
-//! Each end has a page of slots. Whoever accesses a region that it finds in the other's says first which slot it uses, and
-//! looks then whether that is still what it was. Whoever hides a region empties its slot, and waits then while
-//! the other uses it. Both by operations in one order for all (`SeqCst`): either the one sees that the slot is empty, or the
-//! other that it is used.
+//! Each end has a page of slots. An end that accesses a region first writes which of the other's slots it uses, and
+//! then checks that the slot is unchanged. An end that hides a region first empties its slot, and then waits while the
+//! other uses it. Both do so by sequentially consistent operations: either the one sees that the slot is empty, or the
+//! other sees that it is used.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::{Arc, Weak};
@@ -11,32 +11,34 @@ use std::time::{Duration, Instant};
 
 use isthmus_proto::{Access as Wanted, RemoteRange};
 
-use super::reach::Process;
+use super::process_vm::Process;
 use super::segment::{AT_SHOWN, AT_USES, Mapping, PAGE, Segment, half};
 use crate::Access;
 use crate::regions::Region;
 
-/// Bytes of a slot: a line that goes from one processor to the other.
+/// Length of a slot: a cache line. Bytes.
 const SLOT: usize = 64;
+/// Number of slots of an end.
 const SLOTS: usize = PAGE / SLOT;
-/// A region lies in one of so many slots, from that on which its key names.
+/// A region is in one of this many slots, counted from the one that its key selects. Count.
 const PROBES: usize = 8;
 
-/// Of a slot: a number that is another each time, 0 where it shows nothing; and what it shows.
+// Offsets in a slot. The state is a number that differs each time, or 0 if the slot shows nothing.
 const AT_STATE: usize = 0;
 const AT_KEY: usize = 8;
 const AT_BASE: usize = 16;
 const AT_LEN: usize = 24;
 const AT_KIND: usize = 32;
 
+// Bits of a slot's kind.
 const READABLE: u64 = 1;
 const WRITABLE: u64 = 2;
 const BY_ADDRESS: u64 = 4;
 
-/// How often whoever waits for another process asks whether that lives.
+/// How often an end that waits for the other process checks that it lives.
 const LIFE_SIGNS: Duration = Duration::from_millis(1);
 
-/// Where in the memory a slot of an end has a word.
+/// The offset of a word of an end's slot.
 fn at(end: usize, slot: usize, word: usize) -> usize {
     AT_SHOWN + end * PAGE + slot * SLOT + word
 }
@@ -47,9 +49,9 @@ fn probes(key: u64) -> impl Iterator<Item = usize> {
     (first..first + PROBES).map(|slot| slot % SLOTS)
 }
 
-/// A region that the other end may access by itself.
+/// A region that the other end may access directly.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct ShownRegion {
     memory: Weak<Mapping>,
     end: usize,
     slot: usize,
@@ -57,29 +59,29 @@ pub(crate) struct Shown {
     neighbour: Process,
 }
 
-impl Shown {
-    /// Whether the lane is.
+impl ShownRegion {
+    /// Whether the lane has ended.
     pub(crate) fn is_gone(&self) -> bool {
         self.memory.strong_count() == 0
     }
 
-    /// Hides it: the other end accesses it no more once this returns.
+    /// Hides it: the other end does not access it after this returns.
     pub(crate) fn hide(&self) {
         let Some(memory) = self.memory.upgrade() else { return };
         let state = memory.word(at(self.end, self.slot, AT_STATE));
-        // Nothing else empties it but the end of the lane, which waits as well.
+        // Only the lane's end also empties it, and that waits as well.
         let _ = state.compare_exchange(self.state, 0, SeqCst, SeqCst);
         wait(&memory, self.end, self.neighbour, |used| used == self.slot as u64 + 1);
     }
 }
 
-/// Waits while the other end uses what `is_meant` says, and lives.
+/// Waits while the other end lives and uses a slot for which `is_meant` is true.
 fn wait(memory: &Mapping, end: usize, neighbour: Process, is_meant: impl Fn(u64) -> bool) {
     let used = memory.word(half(1 - end) + AT_USES);
     let mut asked = Instant::now();
     while is_meant(used.load(SeqCst)) {
         if asked.elapsed() > LIFE_SIGNS {
-            if !neighbour.is_within_reach() {
+            if !neighbour.is_accessible() {
                 return;
             }
             asked = Instant::now();
@@ -88,12 +90,12 @@ fn wait(memory: &Mapping, end: usize, neighbour: Process, is_meant: impl Fn(u64)
     }
 }
 
-/// A range of a region that the other end shows.
+/// A range of a region that the other end shows us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct ShownRange {
     slot: usize,
     state: u64,
-    /// Where it begins, in the other process.
+    /// Its address in the other process.
     pub(super) address: u64,
 }
 
@@ -108,7 +110,7 @@ impl Segment {
     }
 
     /// Shows a region, if there is a slot for it.
-    pub(super) fn show(&mut self, key: u64, region: &Region, neighbour: Process) -> Option<Shown> {
+    pub(super) fn show(&mut self, key: u64, region: &Region, neighbour: Process) -> Option<ShownRegion> {
         let is_free = |slot: &usize| self.memory.word(at(self.end, *slot, AT_STATE)).load(SeqCst) == 0;
         let slot = probes(key).find(is_free)?;
         let bit = |set, bit| if set { bit } else { 0 };
@@ -121,10 +123,10 @@ impl Segment {
         self.shown += 1;
         self.memory.word(at(self.end, slot, AT_STATE)).store(self.shown, Release);
         let (memory, end, state) = (Arc::downgrade(&self.memory), self.end, self.shown);
-        Some(Shown { memory, end, slot, state, neighbour })
+        Some(ShownRegion { memory, end, slot, state, neighbour })
     }
 
-    /// Hides whatever we show.
+    /// Hides everything that we show.
     pub(super) fn hide_all(&self) {
         if self.shown > 0 {
             (0..SLOTS).for_each(|slot| self.memory.word(at(self.end, slot, AT_STATE)).store(0, SeqCst));
@@ -132,8 +134,8 @@ impl Segment {
         }
     }
 
-    /// The range, if the other end shows a region of which it may be accessed so.
-    pub(super) fn find(&self, range: RemoteRange, wanted: Wanted) -> Option<Seen> {
+    /// Finds a range in the regions that the other end shows, if it may be accessed so.
+    pub(super) fn find(&self, range: RemoteRange, wanted: Wanted) -> Option<ShownRange> {
         probes(range.key).find_map(|slot| {
             let word = |word| self.memory.word(at(1 - self.end, slot, word));
             let state = word(AT_STATE).load(Acquire);
@@ -149,21 +151,22 @@ impl Segment {
                 virtual_addressing: kind & BY_ADDRESS != 0,
             };
             let address = base.checked_add(region.find(range, wanted).ok()?)?;
-            Some(Seen { slot, state, address })
+            Some(ShownRange { slot, state, address })
         })
     }
 
-    /// Begins to use it; false where it is not shown any more.
-    pub(super) fn begin(&self, seen: &Seen) -> bool {
-        self.memory.word(half(self.end) + AT_USES).swap(seen.slot as u64 + 1, SeqCst);
-        let shown = self.memory.word(at(1 - self.end, seen.slot, AT_STATE)).load(SeqCst) == seen.state;
+    /// Begins an access. False if the region is not shown any more.
+    pub(super) fn begin(&self, range_shown: &ShownRange) -> bool {
+        self.memory.word(half(self.end) + AT_USES).swap(range_shown.slot as u64 + 1, SeqCst);
+        let shown =
+            self.memory.word(at(1 - self.end, range_shown.slot, AT_STATE)).load(SeqCst) == range_shown.state;
         if !shown {
             self.end();
         }
         shown
     }
 
-    /// Uses nothing any more.
+    /// Ends the access.
     pub(super) fn end(&self) {
         self.memory.word(half(self.end) + AT_USES).store(0, Release);
     }
@@ -196,18 +199,18 @@ mod tests {
         let (mut a, b) = ends();
         let shown = a.show(7, &region(1000, 100), a.neighbour()).expect("a slot");
         assert!(a.shows(7) && !a.shows(8) && !b.shows(7));
-        let seen = b.find(range(7, 40, 60), Wanted::Write).expect("shown");
-        assert_eq!(seen.address, 1040);
+        let range_shown = b.find(range(7, 40, 60), Wanted::Write).expect("shown");
+        assert_eq!(range_shown.address, 1040);
         assert_eq!(b.find(range(7, 41, 60), Wanted::Write), None);
         assert_eq!(b.find(range(7, u64::MAX, 2), Wanted::Read), None);
         assert_eq!(b.find(range(8, 0, 1), Wanted::Read), None);
-        assert!(b.begin(&seen));
+        assert!(b.begin(&range_shown));
         b.end();
         shown.hide();
-        assert!(!b.begin(&seen) && !a.shows(7));
+        assert!(!b.begin(&range_shown) && !a.shows(7));
         // The slot may be used again, and is not taken for what it was.
         a.show(7, &region(5000, 100), a.neighbour()).expect("a slot");
-        assert!(!b.begin(&seen));
+        assert!(!b.begin(&range_shown));
         assert_eq!(b.find(range(7, 0, 1), Wanted::Read).expect("shown").address, 5000);
         // What was hidden before stays so.
         shown.hide();
@@ -241,20 +244,20 @@ mod tests {
     fn whoever_hides_a_region_waits_for_who_uses_it() {
         let (mut a, b) = ends();
         let shown = a.show(1, &region(0, 8), a.neighbour()).expect("a slot");
-        let seen = b.find(range(1, 0, 8), Wanted::Read).expect("shown");
-        assert!(b.begin(&seen));
+        let range_shown = b.find(range(1, 0, 8), Wanted::Read).expect("shown");
+        assert!(b.begin(&range_shown));
         thread::scope(|scope| {
             let hiding = scope.spawn(|| shown.hide());
             while a.shows(1) {
                 thread::yield_now();
             }
-            if a.neighbour().is_within_reach() {
+            if a.neighbour().is_accessible() {
                 assert!(!hiding.is_finished(), "it is used");
             }
             b.end();
             hiding.join().expect("hidden");
         });
-        assert!(!b.begin(&seen));
+        assert!(!b.begin(&range_shown));
     }
 
     #[test]
@@ -262,8 +265,8 @@ mod tests {
         let (mut a, b) = ends();
         let ended = Process { token: a.neighbour().token ^ 2, ..a.neighbour() };
         let shown = a.show(1, &region(0, 8), ended).expect("a slot");
-        let seen = b.find(range(1, 0, 8), Wanted::Read).expect("shown");
-        assert!(b.begin(&seen));
+        let range_shown = b.find(range(1, 0, 8), Wanted::Read).expect("shown");
+        assert!(b.begin(&range_shown));
         shown.hide();
         b.end();
     }
@@ -272,9 +275,9 @@ mod tests {
     fn whoever_gives_up_a_lane_hides_what_it_shows() {
         let (mut a, b) = ends();
         let shown = a.show(1, &region(0, 8), a.neighbour()).expect("a slot");
-        let seen = b.find(range(1, 0, 8), Wanted::Read).expect("shown");
+        let range_shown = b.find(range(1, 0, 8), Wanted::Read).expect("shown");
         drop(a);
-        assert!(!b.begin(&seen));
+        assert!(!b.begin(&range_shown));
         drop(b);
         assert!(shown.is_gone());
         shown.hide();

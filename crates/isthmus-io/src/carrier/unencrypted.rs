@@ -1,5 +1,6 @@
-//! Lanes to hosts that are not next door and that nothing encrypts. Nobody has to set anything for them, so that is
-//! said: a process warns of the first such host, for what is to be done is the same for all, and only remarks on others.
+//! Warns of unencrypted lanes to far hosts. Such lanes come about by default settings of some kinds, so users must
+//! learn of them. A process warns of the first such host, and logs the others at level info: the remedy is the same for
+//! all.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,17 +9,18 @@ use parking_lot::Mutex;
 
 use crate::log::{info_log, warn_log};
 
-/// From this round trip on a host counts as far. Microseconds.
+/// A host is far from this round trip on. Microseconds.
 pub(super) const FAR_US: u64 = 1_000;
-/// Hosts of which it is said.
+/// Most hosts that are remembered in each set. Count.
 const HOSTS_MAX: usize = 1_024;
 
+/// Hosts that were logged.
 static TOLD: Mutex<BTreeSet<IpAddr>> = Mutex::new(BTreeSet::new());
-/// Hosts that are near: what takes longer to there now and then waits in a queue.
+/// Hosts that once had a short round trip. If it is longer later, packets wait in a queue.
 static NEAR: Mutex<BTreeSet<IpAddr>> = Mutex::new(BTreeSet::new());
 
-/// A lane to `host`, whose round trip is so long, is not encrypted.
-pub(super) fn tell(host: IpAddr, rtt_us: u64) {
+/// Logs that a lane to `host` is not encrypted, if the host is far and was not logged before.
+pub(super) fn warn(host: IpAddr, rtt_us: u64) {
     let mut near = NEAR.lock();
     if rtt_us < FAR_US && near.len() < HOSTS_MAX {
         near.insert(host);
@@ -59,10 +61,10 @@ mod tests {
     fn a_plain_lane_to_a_far_host_is_said_once_and_only_the_first_is_a_warning() {
         set_hook(keep);
         let [near, local] = [[10, 250, 1, 1], [127, 0, 0, 1]].map(IpAddr::from);
-        [999, 1_300].into_iter().for_each(|rtt_us| tell(near, rtt_us));
-        tell(local, 24_000);
+        [999, 1_300].into_iter().for_each(|rtt_us| warn(near, rtt_us));
+        warn(local, 24_000);
         let far: Vec<_> = (0..64).map(|host| IpAddr::from([10, 250, 0, host])).collect();
-        (0..3).flat_map(|_| &far).for_each(|host| tell(*host, 24_000));
+        (0..3).flat_map(|_| &far).for_each(|host| warn(*host, 24_000));
         let lines = LINES.lock();
         let of = |host: &IpAddr| lines.iter().filter(|line| line.1.contains(&format!("to {host},"))).count();
         assert!(far.iter().all(|host| of(host) == 1), "{lines:?}");

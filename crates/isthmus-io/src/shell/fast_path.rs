@@ -1,61 +1,63 @@
-//! The shell's short ways: small messages by shared memory, written and read under one lock of the engine each,
-//! without asking for events or the time. Whatever is not plain is left to a whole turn.
+//! The shell's fast path for small messages by shared memory. Each is written, or read, under one lock of the engine,
+//! without asking for events or the time. Everything else is left to a full pass ([`Shell::run_pass`]).
 
 use std::time::{Duration, Instant};
 
-use isthmus_proto::{Completion, Engine, LaneId, LaneLoss, SHORT_FRAME_MAX, SendRequest};
+use isthmus_proto::{Completion, Engine, FAST_PATH_FRAME_MAX, LaneId, LaneLoss, SendRequest};
 
-use super::{Core, DIRECT_TURNS, Shell};
+use super::{Core, DIRECT_PASSES, Shell};
 use crate::carrier::{MemoryLane, RECORD_MAX, Sleeper};
-use crate::courtesy;
+use crate::cpu_yield;
 use crate::lane::{Lane, Phase, read_short};
 use crate::lock::{Mutex, MutexGuard};
 use crate::watch::Watch;
 
-/// Whole turns need not be closer than this, times the endpoints of the process up to so many: a program that polls many
-/// would do little else.
-const WHOLE_TURNS: Duration = Duration::from_micros(200);
+/// Shortest time between two full passes, per endpoint of the process: a program that polls many endpoints would
+/// otherwise do little else.
+const FULL_PASS_PAUSE: Duration = Duration::from_micros(200);
+/// Most endpoints that count for that. Count.
 const ENDPOINTS_MAX: u32 = 8;
-/// Most short messages that are taken from one lane before others get their turn.
+/// Most short messages that are taken from one lane before the next lane is read. Count.
 const SHORT_READS_MAX: usize = 1 << 10;
-/// As many are taken at once, if there are, whatever the program has room for: a turn costs as much as two or three.
+/// This many are taken if there are, even if the program has room for fewer. Count; a pass costs as much as two or
+/// three.
 const SHORT_READS_MIN: usize = 8;
 
-/// What a short turn came to.
+/// The result of a fast pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Brief {
-    /// Not tried: a whole turn is wanted.
+    /// Not tried: a full pass is needed.
     No,
-    /// What it left is a whole turn's.
+    /// It left work for a full pass.
     Partly,
-    /// All there was to do: whether something came, and how many operations have finished.
+    /// It did everything: whether something came, and how many operations have finished.
     Yes { read: bool, done: usize },
 }
 
-/// Why a short turn ends without doing all there was to do.
+/// Why a fast pass ends before everything is done.
 enum Left {
-    /// The rest is a whole turn's.
+    /// A full pass has to do the rest.
     Whole,
-    /// A long payload comes by this lane, the only one.
+    /// A long payload comes on this lane, the only one.
     Long(usize),
-    /// This lane is over.
+    /// This lane has ended.
     Lost(usize, LaneLoss),
 }
 
-/// The lane by shared memory, if this one is that, open, and in the middle of nothing.
+/// The lane by shared memory, if this is one, and it is open and not in the middle of a write.
 pub(super) fn plain(lane: &mut Option<Lane>) -> Option<&mut MemoryLane> {
     let lane = lane.as_mut()?;
     let plain = lane.phase == Phase::Open && !lane.has_unwritten();
     plain.then(|| lane.carrier.memory()).flatten()
 }
 
-/// The bytes of these pieces, no more than of a short message, gathered in `room` where they are several.
+/// The bytes of these pieces, which are no longer than a short message. Several pieces are gathered in `room`.
 ///
 /// # Safety
 /// The pieces are valid for reading, and stay so for `'a`.
 unsafe fn whole<'a>(pieces: &[libc::iovec], room: &'a mut Box<[u8]>) -> &'a [u8] {
     let bytes = |piece: &libc::iovec| match piece.iov_len {
-        // Then the address may be none.
+        // The address of an empty piece may be null.
         0 => &[][..],
         // SAFETY: this function's promise.
         len => unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>().cast_const(), len) },
@@ -73,7 +75,7 @@ unsafe fn whole<'a>(pieces: &[libc::iovec], room: &'a mut Box<[u8]>) -> &'a [u8]
     }
 }
 
-/// Room for any short message, made when it is first needed.
+/// A buffer for any short message, made when it is first needed.
 fn made(room: &mut Box<[u8]>) -> &mut [u8] {
     if room.is_empty() {
         *room = vec![0; RECORD_MAX].into_boxed_slice();
@@ -82,8 +84,8 @@ fn made(room: &mut Box<[u8]>) -> &mut [u8] {
 }
 
 impl Shell {
-    /// Writes a small message into shared memory, if it may go now; `None` where it has to be posted. Whoever gives the
-    /// shell up afterwards, which is a fence, looks then whether the other end is to be woken ([`Shell::wake`]).
+    /// Writes a small message into shared memory, if it may go now; `None` if it has to be posted. The caller releases
+    /// the shell, which is a fence, and then checks whether the other end has to be woken ([`Shell::wake`]).
     ///
     /// # Safety
     /// The pieces are valid for reading.
@@ -101,23 +103,23 @@ impl Shell {
         }
         let mut guard = core.lock();
         let engine = &mut guard.engine;
-        let (id, message) = engine.short_lane(request, len)?;
+        let (id, message) = engine.fast_path_lane(request, len)?;
         let lane = self.lanes.get_mut(id.0 as usize).and_then(plain)?;
-        if !lane.has_room(SHORT_FRAME_MAX) {
+        if !lane.has_room(FAST_PATH_FRAME_MAX) {
             return None;
         }
         // SAFETY: the caller's promise.
         let payload = unsafe { whole(iov, &mut self.short) };
-        // The other end need not wait for what we note of it.
+        // Write before the bookkeeping, so that the other end need not wait for that.
         let sleeper = lane.write_short(&message, payload);
-        engine.note_short(id, request, &message, payload);
+        engine.complete_fast_send(id, request, &message, payload);
         if engine.has_completions() {
             watch.stir();
         }
         Some((id, sleeper))
     }
 
-    /// Wakes a lane's other end, if that sleeps.
+    /// Wakes a lane's other end if it sleeps.
     #[cold]
     pub(crate) fn wake(&mut self, id: LaneId) {
         let lane = self.lanes.get_mut(id.0 as usize).and_then(Option::as_mut);
@@ -126,10 +128,10 @@ impl Shell {
         }
     }
 
-    /// Takes in what has come where all lanes go by shared memory, and moves what has finished to the end of `out`. By an
-    /// only lane no more short messages than there is `room` for, or [`SHORT_READS_MIN`]: those of several lanes
-    /// are read together, for the sake of what one peer told another.
-    pub(crate) fn turn_briefly(
+    /// The fast form of [`Shell::run_pass`] if all lanes go by shared memory: takes in what has come, and appends finished
+    /// operations to `out`. If there is only one lane, it takes at most `room` short messages, but at least
+    /// [`SHORT_READS_MIN`]. With several lanes it takes all, so that messages of several peers are read together.
+    pub(crate) fn run_fast_pass(
         &mut self,
         core: &Mutex<Core>,
         watch: &Watch,
@@ -137,15 +139,15 @@ impl Shell {
         out: &mut Vec<Completion>,
     ) -> Brief {
         let vain = watch.is_idle() && !watch.has_news();
-        if !self.all_memory || self.changed || !self.borrowing.is_empty() || self.is_whole_turn_due(vain) {
+        if !self.all_memory || self.changed || !self.borrowing.is_empty() || self.is_full_pass_due(vain) {
             return Brief::No;
         }
-        self.turns = self.turns.wrapping_add(1);
+        self.passes = self.passes.wrapping_add(1);
         if vain {
             return Brief::Yes { read: false, done: 0 };
         }
         let mut guard = core.lock();
-        guard.engine.note_polls(watch.polls());
+        guard.engine.set_polls(watch.polls());
         let read = match self.read_all_briefly(&mut guard, watch, room) {
             Ok(read) => read,
             Err(Left::Whole) => return Brief::Partly,
@@ -173,14 +175,15 @@ impl Shell {
         Brief::Yes { read, done: out.len() - before }
     }
 
-    /// Reads what has come by all lanes; whether anything had.
+    /// Reads what has come on all lanes. True if anything had.
     fn read_all_briefly(
         &mut self,
         core: &mut MutexGuard<'_, Core>,
         watch: &Watch,
         room: usize,
     ) -> Result<bool, Left> {
-        // What one peer had sent before it told another, and that one us, is there when these have been read.
+        // With several lanes, read twice: a peer may have sent to us before it told a second peer, whose message we
+        // have just read.
         let (rounds, most) = if self.memory.len() > 1 { (2, SHORT_READS_MAX) } else { (1, room) };
         let most = most.clamp(SHORT_READS_MIN, SHORT_READS_MAX);
         let mut read = false;
@@ -197,7 +200,7 @@ impl Shell {
         Ok(read)
     }
 
-    /// Reads what has come by the lane at this place of the list; whether anything had.
+    /// Reads what has come on the lane at this index of `memory`. True if anything had.
     fn read_briefly(
         &mut self,
         at: usize,
@@ -218,7 +221,7 @@ impl Shell {
         if !memory.is_readable() {
             return Ok(false);
         }
-        lane.heard_in = self.turns;
+        lane.heard_in = self.passes;
         let id = LaneId(index as u32);
         let came = read_short(lane, id, core, most, made(&mut self.short), &mut self.spares);
         if let (Some(memory), Some(spot)) = (lane.carrier.memory(), spot) {
@@ -232,7 +235,7 @@ impl Shell {
         }
     }
 
-    /// Moves what has finished to the end of `out`, and says where nothing is left for the next poll; whether there is
+    /// Appends finished operations to `out`, and tells the watch if no work is left for the next poll. True if there is
     /// something to write.
     fn conclude(
         &mut self,
@@ -254,14 +257,14 @@ impl Shell {
         busy
     }
 
-    /// Whether descriptors and the clock are to be looked at: of turns that follow one another fast a few do, and those
-    /// in vain, of which few come here.
-    fn is_whole_turn_due(&mut self, vain: bool) -> bool {
-        let asks = vain || self.turns.wrapping_add(1).is_multiple_of(DIRECT_TURNS);
-        asks && self.looked.elapsed() >= WHOLE_TURNS * courtesy::endpoints().min(ENDPOINTS_MAX)
+    /// Whether a full pass is due, which looks at descriptors and the clock. Every [`DIRECT_PASSES`]th pass asks, and
+    /// every vain one; few vain passes get here.
+    fn is_full_pass_due(&mut self, vain: bool) -> bool {
+        let asks = vain || self.passes.wrapping_add(1).is_multiple_of(DIRECT_PASSES);
+        asks && self.looked.elapsed() >= FULL_PASS_PAUSE * cpu_yield::endpoints().min(ENDPOINTS_MAX)
     }
 
-    /// Descriptors are looked at now.
+    /// Notes that descriptors are looked at now.
     pub(super) fn note_look(&mut self) {
         self.looked = Instant::now();
     }

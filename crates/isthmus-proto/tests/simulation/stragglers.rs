@@ -80,7 +80,7 @@ fn cut_for(program: &mut Program, cut_us: u64) -> u64 {
     while program.world.nodes[1].engine.counters().fragments_received < 100 {
         program.run_until(program.world.now + 1_000);
     }
-    program.world.cut_way(0);
+    program.world.cut_rail(0);
     program.run_until(program.world.now + cut_us);
     // With those of which it was the acknowledgement that was lost.
     let came = |program: &Program| {
@@ -88,7 +88,7 @@ fn cut_for(program: &mut Program, cut_us: u64) -> u64 {
         counters.fragments_received + counters.duplicates
     };
     let before = came(program);
-    program.world.mend_way(0);
+    program.world.mend_rail(0);
     let mended = program.world.now;
     while came(program) == before {
         program.run_until(program.world.now + 1_000);
@@ -127,7 +127,7 @@ fn a_long_silence_is_probed_ever_more_rarely_and_an_idle_one_not_at_all() {
     program.world.heal();
     program.settle();
     let before = program.world.nodes[0].engine.counters().probes;
-    program.world.cut_way(0);
+    program.world.cut_rail(0);
     program.run_until(program.world.now + 10_000_000);
     assert_eq!(program.world.nodes[0].engine.counters().probes, before);
 }

@@ -1,20 +1,18 @@
-//! A link's signs of life. Each end says something at least every [`PAUSE`], so that silence
-//! means something: the other end hangs, or the way is cut. TCP tells the second after many
-//! seconds, and the first never.
+//! A link's heartbeat. Each end sends at least one byte every [`PAUSE`]. So silence means that the other end hangs or
+//! that the path is cut. TCP reports a cut only after many seconds, and a hang never.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Between two beats.
+/// Time between two beats. Several beats fit into [`SILENCE`], so that one lost packet does not matter.
 pub(crate) const PAUSE: Duration = Duration::from_millis(300);
-/// A link that has said nothing for so long is not used for new lanes. A beat that was lost
-/// has time to be sent again.
+/// A link that was silent for this time gets no new lanes. It leaves time to send a lost beat again.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// When something was last heard of the other end: any bytes are a sign of life.
+/// When the last bytes came from the other end. Any bytes count, not only beats.
 pub(crate) struct Heard {
     since: Instant,
-    /// Milliseconds from `since`.
+    /// Milliseconds after `since`.
     last: AtomicU64,
 }
 
@@ -31,7 +29,7 @@ impl Heard {
         u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Whether the other end gives signs of life.
+    /// Whether the other end was heard within [`SILENCE`].
     pub(crate) fn lives(&self) -> bool {
         let silence = self.elapsed().saturating_sub(self.last.load(Relaxed));
         Duration::from_millis(silence) < SILENCE

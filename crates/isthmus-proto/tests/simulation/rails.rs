@@ -10,11 +10,11 @@ use crate::world::{Net, World, locator};
 const MUCH: u64 = 8 << 20;
 
 /// Two processes, 5 ms apart, with as many ways as these say that they have.
-fn apart(seed: u64, ways: [usize; 2]) -> Program {
+fn apart(seed: u64, rails: [usize; 2]) -> Program {
     let net = Net { delay: (5_000, 5_100), ..Net::calm() };
     Program::new(World::new(seed, 2, net, |config| {
         let node = config.address.incarnation as usize - 1;
-        Config { also: (1..ways[node]).map(|way| locator(node, way)).collect(), ..config }
+        Config { also: (1..rails[node]).map(|rail| locator(node, rail)).collect(), ..config }
     }))
 }
 
@@ -33,16 +33,16 @@ fn until(program: &mut Program, most: u64, done: impl Fn(&Program) -> bool) {
 
 #[test]
 fn all_ways_carry_a_transfer_whoever_has_them() {
-    for ways in [[1, 2], [2, 1], [2, 2], [4, 4], [3, 2]] {
-        let mut program = apart(3, ways);
+    for rails in [[1, 2], [2, 1], [2, 2], [4, 4], [3, 2]] {
+        let mut program = apart(3, rails);
         begin(&mut program);
         until(&mut program, 60_000_000, |program| program.completed == 2);
         program.settle();
         program.expect_rest();
         // The sender dials those that the receiver has.
-        for way in 0..ways[1] {
-            let share = program.world.carried(way);
-            assert!(share > MUCH / (2 * ways[1] as u64), "{ways:?}: way {way} carried {share} bytes");
+        for rail in 0..rails[1] {
+            let share = program.world.carried(rail);
+            assert!(share > MUCH / (2 * rails[1] as u64), "{rails:?}: rail {rail} carried {share} bytes");
         }
     }
 }
@@ -56,8 +56,8 @@ fn a_way_that_dies_costs_what_it_held() {
         until(&mut program, 60_000_000, |program| {
             program.world.carried(0) + program.world.carried(1) > after
         });
-        let way = (seed % 2) as usize;
-        program.world.cut_way(way);
+        let rail = (seed % 2) as usize;
+        program.world.cut_rail(rail);
         // Silence shows it within 2.5 s, at both ends.
         until(&mut program, 20_000_000, |program| program.completed == 2);
         program.settle();
@@ -70,9 +70,9 @@ fn a_way_that_comes_back_is_used_again() {
     let mut program = apart(5, [2, 2]);
     begin(&mut program);
     until(&mut program, 60_000_000, |program| program.world.carried(1) > MUCH / 10);
-    program.world.cut_way(1);
+    program.world.cut_rail(1);
     until(&mut program, 30_000_000, |program| program.completed == 2);
-    program.world.mend_way(1);
+    program.world.mend_rail(1);
     let before = program.world.carried(1);
     program.run_until(program.world.now + 5_000_000);
     begin(&mut program);
@@ -108,7 +108,7 @@ fn an_endpoint_with_several_ways_reaches_its_peer_when_the_first_is_cut() {
     let mut program = apart(9, [2, 2]);
     begin(&mut program);
     until(&mut program, 60_000_000, |program| program.completed == 2);
-    program.world.cut_way(0);
+    program.world.cut_rail(0);
     program.recv(1, Some(0), Channel::Untagged, None, 100);
     program.send(0, 1, Channel::Untagged, 0, 100, at(Level::Delivery));
     until(&mut program, 20_000_000, |program| program.completed == 4);
@@ -118,11 +118,11 @@ fn an_endpoint_with_several_ways_reaches_its_peer_when_the_first_is_cut() {
 
 #[test]
 fn where_lanes_are_outdone_one_that_fills_the_path_takes_the_bulk() {
-    for (seed, ways) in (0..50).flat_map(|seed| [(seed, 1), (seed, 2)]) {
+    for (seed, rails) in (0..50).flat_map(|seed| [(seed, 1), (seed, 2)]) {
         let net = Net { delay: (5_000, 5_100), outdone: 200, ..Net::calm() };
         let mut program = Program::new(World::new(seed, 2, net, |config| {
             let node = config.address.incarnation as usize - 1;
-            Config { also: (1..ways).map(|way| locator(node, way)).collect(), streams: 4, ..config }
+            Config { also: (1..rails).map(|rail| locator(node, rail)).collect(), streams: 4, ..config }
         }));
         for _ in 0..2 {
             begin(&mut program);
@@ -132,7 +132,7 @@ fn where_lanes_are_outdone_one_that_fills_the_path_takes_the_bulk() {
         until(&mut program, 60_000_000, |program| program.completed == 8);
         let (carried, lanes) = program.world.filling();
         // Each end may have dialled as many as it may have streams, once it knew of such lanes.
-        assert!((1..=8 * ways).contains(&lanes), "seed {seed}: {lanes} lanes that fill {ways} paths");
+        assert!((1..=8 * rails).contains(&lanes), "seed {seed}: {lanes} lanes that fill {rails} paths");
         assert!(carried > MUCH, "seed {seed}: they carried {carried} bytes of {}", 4 * MUCH);
         program.settle();
         program.expect_rest();
@@ -180,8 +180,8 @@ fn a_peer_that_turns_out_near_has_one_lane_for_bulk() {
 
 #[test]
 fn a_lane_that_rests_leaves_bulk_to_others_and_takes_it_up_again() {
-    for (seed, ways) in (0..50).flat_map(|seed| [(seed, 1), (seed, 2)]) {
-        let mut program = apart(seed, [ways; 2]);
+    for (seed, rails) in (0..50).flat_map(|seed| [(seed, 1), (seed, 2)]) {
+        let mut program = apart(seed, [rails; 2]);
         program.world.rest(0, false);
         begin(&mut program);
         until(&mut program, 60_000_000, |program| program.world.filling().0 > MUCH / 8 + seed * MUCH / 100);
@@ -192,19 +192,25 @@ fn a_lane_that_rests_leaves_bulk_to_others_and_takes_it_up_again() {
         until(&mut program, 60_000_000, |program| program.completed == 4);
         let carried = program.world.filling().0 - before;
         // It goes on until others are up.
-        assert!(carried < MUCH, "seed {seed}, {ways} ways: it still carried {carried} bytes");
+        assert!(carried < MUCH, "seed {seed}, {rails} rails: it still carried {carried} bytes");
         let (before, _) = program.world.filling();
         begin(&mut program);
         until(&mut program, 60_000_000, |program| program.completed == 6);
         let carried = program.world.filling().0 - before;
-        assert!(carried < MUCH / 16, "seed {seed}, {ways} ways: it carried {carried} bytes while it rested");
+        assert!(
+            carried < MUCH / 16,
+            "seed {seed}, {rails} rails: it carried {carried} bytes while it rested"
+        );
         assert!(program.world.nodes[0].engine.counters().lanes_rested >= 1);
         program.world.rest(0, false);
         let (before, _) = program.world.filling();
         begin(&mut program);
         until(&mut program, 60_000_000, |program| program.completed == 8);
         let carried = program.world.filling().0 - before;
-        assert!(carried > MUCH / 2, "seed {seed}, {ways} ways: it carried {carried} bytes when it was over");
+        assert!(
+            carried > MUCH / 2,
+            "seed {seed}, {rails} rails: it carried {carried} bytes when it was over"
+        );
         program.settle();
         program.expect_rest();
     }

@@ -1,0 +1,159 @@
+//! Blackhole detection: a UDP lane whose packets are no longer acknowledged.
+//!
+//! The path may be cut, the peer may be gone, or UDP may be blocked, for example because a firewall forgot the flow.
+//! TCP probes to the same host tell which. If those are answered while nothing is acknowledged by UDP, lanes should go
+//! by TCP.
+//!
+//! Only acknowledgements count as a sign of life. Packets may get through in one direction only, and then both ends
+//! keep sending for each other. So each end whose packets are not acknowledged sends probes.
+//!
+//! Silence is summed over looks, and each look counts for at most `MAX_LOOK_US` (250 ms): a process that was stopped
+//! could not hear anything.
+
+use isthmus_udp::Micros;
+
+/// Most time that one look counts for. Microseconds.
+const MAX_LOOK_US: Micros = 250_000;
+/// Shortest silence before a TCP probe, and between two probes. Microseconds.
+const ASK_US: Micros = 1_000_000;
+/// The same in round trips.
+const ASK_TIMES: Micros = 8;
+/// Shortest silence after which the lane is given up if TCP probes are answered. Microseconds; a path that was cut for
+/// two seconds is still used again.
+const BLOCKED_US: Micros = 3_000_000;
+/// The same in round trips.
+const BLOCKED_TIMES: Micros = 10;
+/// The end that was dialled waits this much longer, in round trips (a new lane needs them), and at least [`ASK_US`].
+const LATER_TIMES: Micros = 4;
+/// How many TCP probes must be answered. Count; with one answer, the path may just have come back.
+const ANSWERS: u32 = 2;
+
+/// The silence of one lane.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Blackhole {
+    /// Acknowledgements received so far.
+    answers_by_udp: u64,
+    /// Unanswered probes by UDP until the last acknowledgement.
+    probes: u64,
+    /// When the lane was last looked at.
+    looked_at: Micros,
+    /// How long the silence has lasted. Microseconds.
+    us: Micros,
+    /// TCP probes answered during the silence.
+    answers: u32,
+    /// The length of the silence when the last one was answered. Microseconds.
+    answered_us: Micros,
+}
+
+impl Blackhole {
+    /// Takes in a look at the lane: the acknowledgements that it has received, and the probes that it has sent in vain.
+    pub(super) fn look(&mut self, now: Micros, answers: u64, probes: u64) {
+        let since = now.saturating_sub(self.looked_at).min(MAX_LOOK_US);
+        if self.answers_by_udp != answers {
+            *self = Self { answers_by_udp: answers, probes, ..Self::default() };
+        } else if probes > self.probes {
+            self.us += since;
+        }
+        self.looked_at = now;
+    }
+
+    /// A TCP probe was answered, or the host connected by TCP.
+    pub(super) fn on_tcp_answer(&mut self, rtt_us: Micros) {
+        if self.us >= self.next_probe_us(rtt_us) {
+            self.answers += 1;
+            self.answered_us = self.us;
+        }
+    }
+
+    fn next_probe_us(&self, rtt_us: Micros) -> Micros {
+        self.answered_us + ASK_US.max(ASK_TIMES * rtt_us)
+    }
+
+    /// Whether a TCP probe is due.
+    pub(super) fn asks(&self, rtt_us: Micros) -> bool {
+        self.us >= self.next_probe_us(rtt_us)
+    }
+
+    /// Whether UDP no longer gets through. The end that dialled the lane finds that first, so that it dials again.
+    pub(super) fn is_blocked(&self, rtt_us: Micros, dialled: bool) -> bool {
+        let later = if dialled { 0 } else { ASK_US.max(LATER_TIMES * rtt_us) };
+        self.answers >= ANSWERS && self.us >= BLOCKED_US.max(BLOCKED_TIMES * rtt_us) + later
+    }
+
+    /// How long the silence has lasted. Milliseconds.
+    pub(super) fn ms(&self) -> Micros {
+        self.us / 1_000
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT_US: Micros = 24_000;
+
+    /// Looks every 50 ms during a silence of `us` microseconds.
+    fn silent(blackhole: &mut Blackhole, from: Micros, us: Micros) -> Micros {
+        (0..=us / 50_000).for_each(|look| blackhole.look(from + look * 50_000, 7, 3));
+        from + us
+    }
+
+    fn begun() -> Blackhole {
+        let mut blackhole = Blackhole::default();
+        blackhole.look(0, 7, 2);
+        blackhole
+    }
+
+    #[test]
+    fn a_lane_is_given_up_where_tcp_goes_on_answering() {
+        let mut blackhole = begun();
+        let at = silent(&mut blackhole, 0, 900_000);
+        assert!(!blackhole.asks(RTT_US), "a moment");
+        let at = silent(&mut blackhole, at, 100_000);
+        assert!(blackhole.asks(RTT_US));
+        blackhole.on_tcp_answer(RTT_US);
+        assert!(!blackhole.asks(RTT_US), "it has just answered");
+        blackhole.on_tcp_answer(RTT_US);
+        let at = silent(&mut blackhole, at, 1_000_000);
+        assert!(blackhole.asks(RTT_US));
+        blackhole.on_tcp_answer(RTT_US);
+        assert!(!blackhole.is_blocked(RTT_US, true), "a path may have been cut for so long");
+        silent(&mut blackhole, at, 1_000_000);
+        assert!(blackhole.is_blocked(RTT_US, true) && !blackhole.is_blocked(366_000, true));
+    }
+
+    #[test]
+    fn whoever_was_dialled_gives_the_lane_up_a_moment_later() {
+        let mut blackhole = begun();
+        let mut at = 0;
+        for _ in 0..3 {
+            at = silent(&mut blackhole, at, 1_000_000);
+            blackhole.on_tcp_answer(RTT_US);
+        }
+        assert!(blackhole.is_blocked(RTT_US, true) && !blackhole.is_blocked(RTT_US, false));
+        silent(&mut blackhole, at, 1_000_000);
+        assert!(blackhole.is_blocked(RTT_US, false));
+    }
+
+    #[test]
+    fn a_cut_path_is_not_given_up_and_any_acknowledgement_ends_the_silence() {
+        let mut blackhole = begun();
+        let at = silent(&mut blackhole, 0, 15_000_000);
+        assert!(
+            blackhole.asks(RTT_US) && !blackhole.is_blocked(RTT_US, true),
+            "nobody answers by TCP either"
+        );
+        blackhole.on_tcp_answer(RTT_US);
+        assert!(!blackhole.is_blocked(RTT_US, true), "the path is back: UDP is to have time");
+        blackhole.look(at, 8, 40);
+        blackhole.look(at + 250_000, 8, 40);
+        assert!(!blackhole.asks(RTT_US) && blackhole.ms() == 0);
+    }
+
+    #[test]
+    fn who_stood_still_has_heard_nothing_for_that() {
+        let mut blackhole = begun();
+        blackhole.look(20_000_000, 7, 3);
+        assert!(!blackhole.asks(RTT_US) && blackhole.ms() == 250);
+    }
+}

@@ -1,0 +1,146 @@
+//! Connections before authentication ("strangers"): how many there may be, and what happens beyond that.
+//!
+//! Strangers cannot lock anybody out. When [`MAX_UNAUTHENTICATED`] connections wait for a greeting, a new one replaces the
+//! oldest of the address that has the most. So a crowd from one host displaces itself. When the process has no
+//! descriptors left, the endpoint closes strangers, ignores its listeners for [`PAUSE`], and tries again. The listeners
+//! stay readable all that time, and watching them would keep the processor busy.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use isthmus_proto::LaneLoss;
+
+use super::{Core, LISTENER, Shell};
+use crate::lane::Lane;
+use crate::lock::Mutex;
+use crate::log::warn_sparingly;
+
+/// Most unauthenticated connections of an endpoint. Count. An honest peer authenticates a round trip after it
+/// connected.
+pub(super) const MAX_UNAUTHENTICATED: usize = 1024;
+/// Pause of the listeners after the system had no descriptor or memory for a connection.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Most strangers that are closed at once then, the oldest first. Count.
+const CLOSED_AT_ONCE: usize = 64;
+/// Only strangers that connected at least this long ago are closed then.
+const SILENT: Duration = Duration::from_secs(1);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Unauthenticated {
+    /// Incoming lanes, the oldest first: index, time and host. Lanes that are authenticated or have ended since are
+    /// removed when they get to the front.
+    arrivals: VecDeque<(usize, Instant, Option<IpAddr>)>,
+    /// The listeners are ignored until then.
+    paused_until: Option<Instant>,
+}
+
+/// Whether an error of accept(2) concerns only the one connection, which is gone, and not this host.
+fn is_of_one(error: &io::Error) -> bool {
+    const OF_ONE: [i32; 9] = [
+        libc::ECONNABORTED,
+        libc::EINTR,
+        libc::EPROTO,
+        libc::ENETDOWN,
+        libc::ENOPROTOOPT,
+        libc::EHOSTDOWN,
+        libc::ENONET,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+    ];
+    error.raw_os_error().is_some_and(|code| OF_ONE.contains(&code))
+}
+
+/// Whether the lane that came in at `since` is unauthenticated. A later lane may have its index by now.
+fn is_unauthenticated(lanes: &[Option<Lane>], index: usize, since: Instant) -> bool {
+    let lane = lanes.get(index).and_then(Option::as_ref);
+    lane.is_some_and(|lane| lane.is_ungreeted() && lane.since <= since)
+}
+
+impl Shell {
+    /// Enters a lane that came in.
+    pub(super) fn enter_unauthenticated(&mut self, index: usize) {
+        self.forget_known();
+        let host = self.lanes[index].as_ref().and_then(|lane| lane.carrier.host());
+        self.unauthenticated.arrivals.push_back((index, Instant::now(), host));
+    }
+
+    /// Makes room for one more stranger.
+    pub(super) fn make_room_for_unauthenticated(&mut self, core: &Mutex<Core>) {
+        if self.ungreeted >= MAX_UNAUTHENTICATED {
+            warn_sparingly!(
+                "{MAX_UNAUTHENTICATED} connections have not said who they are; the oldest is closed for a new one"
+            );
+            self.close_an_unauthenticated(Duration::ZERO, core);
+        }
+    }
+
+    /// Closes the oldest stranger of the address that has the most, if it connected at least `silent` ago. False if
+    /// there is none.
+    fn close_an_unauthenticated(&mut self, silent: Duration, core: &Mutex<Core>) -> bool {
+        let Self { unauthenticated, lanes, .. } = self;
+        unauthenticated.arrivals.retain(|(index, since, _)| is_unauthenticated(lanes, *index, *since));
+        let mut counts = HashMap::<Option<IpAddr>, usize>::new();
+        for (_, _, host) in &unauthenticated.arrivals {
+            *counts.entry(*host).or_default() += 1;
+        }
+        let most = counts.values().copied().max();
+        let first =
+            unauthenticated.arrivals.iter().position(|(_, _, host)| counts.get(host).copied() == most);
+        let Some((index, since, _)) = first.map(|at| unauthenticated.arrivals[at]) else { return false };
+        if since.elapsed() < silent {
+            return false;
+        }
+        self.lose(index, &LaneLoss::Closed, core);
+        true
+    }
+
+    /// Removes lanes that are no longer strangers from the front.
+    fn forget_known(&mut self) {
+        while let Some((index, since, _)) = self.unauthenticated.arrivals.front() {
+            if is_unauthenticated(&self.lanes, *index, *since) {
+                return;
+            }
+            self.unauthenticated.arrivals.pop_front();
+        }
+    }
+
+    /// A connection could not be accepted. True if it is worth trying the next one.
+    pub(super) fn cannot_accept(&mut self, error: &io::Error, core: &Mutex<Core>) -> bool {
+        if is_of_one(error) {
+            return true;
+        }
+        let closed = (0..CLOSED_AT_ONCE).take_while(|_| self.close_an_unauthenticated(SILENT, core)).count();
+        warn_sparingly!(
+            "cannot accept a lane: {error}; raise the limit of open files if it is that (ulimit -n). Tried again every \
+             {} ms; {closed} connections that had not said who they are were closed",
+            PAUSE.as_millis()
+        );
+        for listener in &self.listeners {
+            let _ = self.poller.remove(listener);
+        }
+        self.unauthenticated.paused_until = Some(Instant::now() + PAUSE);
+        false
+    }
+
+    /// When the listeners are watched again, if they are ignored now.
+    pub(super) fn accepts_again_in(&self) -> Option<Duration> {
+        self.unauthenticated.paused_until.map(|until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Watches the listeners again once their pause is over.
+    pub(super) fn accept_again(&mut self) {
+        if self.accepts_again_in() != Some(Duration::ZERO) {
+            return;
+        }
+        self.unauthenticated.paused_until = None;
+        for listener in &self.listeners {
+            if self.poller.add(listener, LISTENER, false).is_err() {
+                // Try again after another pause.
+                self.unauthenticated.paused_until = Some(Instant::now() + PAUSE);
+            }
+        }
+    }
+}

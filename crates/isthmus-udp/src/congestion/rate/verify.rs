@@ -1,0 +1,76 @@
+//! Verify: a little less is sent than arrives, to see which losses are chance.
+//!
+//! A queue that overflows loses nothing then, and chance loses the same share. Without this test a short queue, which
+//! overflows before it shows, would pass for a lossy path, and the capacity, made good for those losses, would rise
+//! without end. The model tests chance in the same way (`Down`), as BBR probes down.
+
+use super::round::{Losses, Round};
+use super::*;
+
+/// Part of what arrives that is sent.
+pub(super) const PART: f64 = 0.95;
+/// Rounds in which no more is tried after losses that were congestion. BBRv3 waits up to 63 rounds, and 2 to 3 s; with
+/// more than these, flows that began together take too long to take over from those that have ended
+/// (`flows_that_were_opened_before_share_what_each_had_for_itself`).
+const QUIET_ROUNDS: u32 = 8;
+/// Part of the losses that has to go for them to be congestion.
+const CONGESTION: f64 = 0.5;
+
+impl Rate {
+    /// Begins if more is lost than by chance, in a round or since chance was last verified. `excess` is what a round
+    /// lost too much.
+    pub(super) fn begins_verify(&mut self, sample: &AckSample, rate: f64, excess: Option<Losses>) -> bool {
+        let drifted = Some(self.chance()).filter(|_| self.is_unverified(sample.loss_run));
+        // What was lost of much less than the path carries, it did not lose for being full.
+        let is_full = |loss: &f64| rate >= USED * self.capacity * (1.0 - loss);
+        let Some(loss) = excess.map(|losses| losses.ratio()).or(drifted).filter(is_full) else {
+            self.model.push(rate);
+            return false;
+        };
+        if drifted.is_some() {
+            self.chance.0 = self.verified * self.chance.1;
+        }
+        self.skip = 1;
+        self.verify(sample.now, rate, loss);
+        true
+    }
+
+    /// Begins to send less than arrived, at `rate`, as `loss` of what was sent is lost.
+    pub(super) fn verify(&mut self, now: Micros, rate: f64, loss: f64) {
+        self.enter(now, Phase::Verify { rate: rate / (1.0 - self.chance()), loss });
+    }
+
+    /// Whether what was taken for chance round by round is more than was verified. A short queue that overflows a
+    /// little in each round would otherwise raise the capacity without end.
+    fn is_unverified(&self, run: f64) -> bool {
+        let (p, packets) = (self.chance(), self.chance.1);
+        let deviation = (p * (1.0 - p) / packets.max(1.0) * runs(run)).sqrt();
+        p > self.verified + EXCESS_LEAST.max(4.0 * deviation)
+    }
+
+    /// What is lost while less is sent than arrived is chance. If less is lost than before, the rest was congestion.
+    pub(super) fn end_verify(&mut self, sample: &AckSample, round: &Round, rate: f64, loss: f64) {
+        self.skip = 1;
+        if !round.app_limited {
+            let (losses, known) = (round.losses(), self.chance());
+            let noise = self.excess_above(losses.all, sample.loss_run) - known;
+            if (losses.ratio() - known).abs() > noise {
+                self.accept_chance(losses);
+            } else {
+                self.learn_chance(losses);
+                self.verified = self.chance();
+            }
+            if self.chance() - known < CONGESTION * (loss - known) {
+                self.overflow = loss;
+                self.quiet = QUIET_ROUNDS;
+            }
+            // What was lost of that one round may have been chance: the rounds since the last time show what the path
+            // carries.
+            let arrived = rate * (1.0 - known);
+            self.capacity = self.model.best().clamp(arrived, arrived / USED) / (1.0 - self.chance());
+            self.model.replace(arrived);
+            self.note_known();
+        }
+        self.enter(sample.now, Phase::Cruise);
+    }
+}
