@@ -17,6 +17,7 @@ mod lab;
 mod link;
 mod matrix;
 mod outcome;
+mod papers;
 mod plot;
 mod run;
 mod sample;
@@ -29,6 +30,7 @@ pub use contender::Contender;
 pub use files::{FileBench, FileContender, FilePaths, FileRun, FileSample, Io};
 pub use link::Link;
 pub use matrix::{Matrix, Work};
+pub use papers::{Came, Form, Papers, Tools, render};
 pub use run::{Bench, Paths};
 pub use sample::{Sample, Shares};
 

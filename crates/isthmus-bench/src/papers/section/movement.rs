@@ -1,0 +1,253 @@
+//! Data transfer by MPI: the first paper's figure 5 and table 2.
+
+use isthmus_units::Rate;
+
+use super::{Section, Told, cell, gigabits, printed};
+use crate::papers::GIGABIT;
+use crate::papers::chart::bars;
+use crate::papers::page::Block;
+use crate::papers::published::{published, value};
+use crate::papers::sample::Taken;
+use crate::papers::step::{Context, Over, Program, Step, job, lab_of, link};
+
+pub(crate) struct Movement;
+
+/// Ranks at each site, as in table 2.
+const RANKS: u32 = 16;
+const RTT_US: u64 = 24_000;
+const GB: u64 = 1_000_000_000;
+/// Blocks, by their names. Bytes.
+const BLOCKS: [(&str, u64); 2] = [("1 MB", 1 << 20), ("10 MB", 10 << 20)];
+const IO: [&str; 2] = ["posix", "mpiio"];
+const ORDER: [&str; 2] = ["overlapped", "in turn"];
+const OVER: [Over; 3] = [Over::Isthmus, Over::Stock, Over::OpenMpi];
+/// Most memory for blocks of a rank: two blocks at least. Bytes.
+const MEMORY: u64 = 32 << 20;
+/// The goal: fraction of the limit, and how far MPI-IO may be behind POSIX.
+const GOAL: f64 = 0.95;
+const BEHIND: f64 = 0.05;
+/// A run's time: so many times its floor, and so much. Seconds.
+const LIMIT: (f64, f64) = (6.0, 25.0);
+
+impl Section for Movement {
+    fn name(&self) -> &'static str {
+        "movement"
+    }
+
+    fn title(&self) -> &'static str {
+        "Data transfer by MPI (figure 5, table 2)"
+    }
+
+    fn papers(&self) -> &'static [&'static str] {
+        &["movement"]
+    }
+
+    fn probe(&self, context: &Context<'_>, rate: Rate) -> Option<Step> {
+        Some(step(context, Over::Isthmus, rate, GB, 0, "posix", "overlapped"))
+    }
+
+    fn plan(&self, context: &Context<'_>, highest: Rate) -> Vec<Step> {
+        let mut out = Vec::new();
+        let mut rates = vec![Rate(GIGABIT), highest];
+        rates.dedup();
+        for bytes in context.of(vec![GB], vec![GB, 10 * GB]) {
+            for rate in &rates {
+                for over in OVER {
+                    for block in 0..BLOCKS.len() {
+                        for (io, order) in IO.iter().flat_map(|io| ORDER.map(|order| (*io, order))) {
+                            if is_wanted(context, over, *rate, block, order) {
+                                out.push(step(context, over, *rate, bytes, block, io, order));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    fn tell(&self, told: &Told<'_>) -> Vec<Block> {
+        let mut out = vec![
+            Block::text(format!(
+                "Ranks of one site send a file to those of the other, rank by rank, {RANKS} at each site, over {} ms. One program does it \
+                 over all transports: the mover's library, in one MPI job. It checks a digest of every block, and the benchmark compares the \
+                 whole copy afterwards. Time counts as in the paper: from when all ranks at site A begin, until its rank 0 knows that the \
+                 file is written. \"In turn\" reads, sends and writes each block before the next one. Files are in memory.",
+                RTT_US / 1000
+            )),
+            printed(&[
+                "figure-5-cci-posix",
+                "figure-5-cci-mpiio",
+                "table-2-1gb",
+                "table-2-10gb",
+                "table-1-rate",
+            ]),
+        ];
+        out.extend(told.rates());
+        for bytes in told.values("file") {
+            for rate in rates(told) {
+                out.extend(at_rate(told, &bytes, rate));
+            }
+        }
+        out.push(goals(told));
+        out
+    }
+}
+
+/// The short form leaves out what the paper's figures do not need: block by block, others' in turn.
+fn is_wanted(context: &Context<'_>, over: Over, rate: Rate, block: usize, order: &str) -> bool {
+    let is_ours = over == Over::Isthmus;
+    let is_paper = if order == "overlapped" { true } else { block == 0 };
+    context.is_full() || is_ours || (is_paper && rate.0 > GIGABIT) || (block == 0 && order == "overlapped")
+}
+
+fn step(
+    context: &Context<'_>,
+    over: Over,
+    rate: Rate,
+    bytes: u64,
+    block: usize,
+    io: &str,
+    order: &str,
+) -> Step {
+    let (block_name, block) = BLOCKS[block];
+    let link = link(rate, RTT_US, 0.0);
+    let floor_s = link.floor_s(bytes);
+    let in_turn = u8::from(order != ORDER[0]);
+    let program = format!(
+        "@WORK@/transfer-{} @SOURCE@ @COPY@ {block} {io} {in_turn} {}",
+        over.mpi().name(),
+        MEMORY.max(2 * block)
+    );
+    let mover = context.tools.movers.join(over.mpi().name()).join("libisthmus-mpi.so");
+    let no_mover = || {
+        let name = over.mpi().name();
+        (!mover.is_file())
+            .then(|| format!("no {}: make mpi NAME={name} MPICC=build/mpi/{name}/bin/mpicc", mover.display()))
+    };
+    Step {
+        contender: over.name().to_owned(),
+        link: Some(link),
+        lab: lab_of(link, None),
+        script: job(context.tools, over, RANKS, &program),
+        floor_s,
+        limit_s: (LIMIT.0 * floor_s + LIMIT.1).ceil(),
+        file: Some(bytes),
+        programs: vec![Program::Transfer(over.mpi())],
+        missing: over.missing(context.tools).or_else(no_mover),
+        ..Step::default()
+    }
+    .with("file", format!("{} GB", bytes / GB))
+    .with("block", block_name)
+    .with("io", io)
+    .with("order", order)
+}
+
+fn rates(told: &Told<'_>) -> Vec<Rate> {
+    crate::table::distinct(&told.taken, |sample| sample.link.map_or(Rate(0), |link| link.rate))
+}
+
+fn is_at(sample: &Taken, rate: Rate) -> bool {
+    sample.link.is_some_and(|link| link.rate == rate)
+}
+
+fn fraction(sample: &Taken) -> Option<f64> {
+    Some(sample.floor_s / sample.number("seconds")?)
+}
+
+fn megabytes(sample: &Taken) -> Option<f64> {
+    Some(sample.number("bytes")? / 1e6 / sample.number("seconds")?)
+}
+
+/// Table and bars of one length and rate.
+fn at_rate(told: &Told<'_>, bytes: &str, rate: Rate) -> Vec<Block> {
+    let of = |over: &str, block: &str, io: &str, order: &str| {
+        let facts = [("file", bytes), ("block", block), ("io", io), ("order", order)];
+        told.taken.iter().copied().find(|one| one.contender == over && is_at(one, rate) && one.has(&facts))
+    };
+    let contenders = told.contenders();
+    let mut head = vec!["".to_owned()];
+    head.extend(contenders.iter().map(|name| format!("{name}, MB/s (fraction)")));
+    let (mut rows, mut shown) = (Vec::new(), Vec::new());
+    for (block, _) in BLOCKS {
+        for (io, order) in IO.iter().flat_map(|io| ORDER.map(|order| (*io, order))) {
+            let mut row = vec![format!("{block}, {io}, {order}")];
+            for over in &contenders {
+                let sample = of(over, block, io, order);
+                let share = sample.and_then(fraction).map_or(String::new(), |share| format!(" ({share:.2})"));
+                row.push(cell(sample, megabytes, 0) + &share);
+                if let Some(share) = sample.filter(|sample| sample.error.is_none()).and_then(fraction) {
+                    shown.push((format!("{over}, {block}, {io}, {order}"), vec![share]));
+                }
+            }
+            rows.push(row);
+        }
+    }
+    let title = format!("{bytes}, {}", gigabits(rate));
+    let head: Vec<&str> = head.iter().map(String::as_str).collect();
+    let mut bars_of = paper_bars(bytes);
+    bars_of.extend(shown);
+    let name = format!("movement-{}-{}", bytes.replace(' ', ""), gigabits(rate).replace([' ', '/'], ""));
+    vec![
+        Block::table(&title, &head, rows),
+        bars(
+            &name.to_lowercase(),
+            &format!("{title}: fraction of the link's limit; the paper's at 10 Gb/s"),
+            &bars_of,
+        ),
+    ]
+}
+
+/// The paper's figures as fractions of its own link's limit.
+fn paper_bars(bytes: &str) -> Vec<(String, Vec<f64>)> {
+    let paper_link = link(Rate((value("table-1-rate", 1.0).unwrap_or(10.0) * 1e9) as u64), RTT_US, 0.0);
+    let share = |mb: f64| mb * 1e6 / paper_link.goodput();
+    let mut out = Vec::new();
+    let table = if bytes == "1 GB" { "table-2-1gb" } else { "table-2-10gb" };
+    for (block, mb) in published(table).map_or(vec![], |figure| figure.points) {
+        out.push((format!("paper: CCI, {block} MB, posix, overlapped"), vec![share(mb)]));
+    }
+    if bytes == "1 GB" {
+        for (id, io) in [("figure-5-cci-posix", "posix"), ("figure-5-cci-mpiio", "mpiio")] {
+            out.extend(value(id, 1.0).map(|mb| (format!("paper: CCI, {io}, in turn"), vec![share(mb)])));
+        }
+    }
+    out
+}
+
+/// What the project set itself, and whether it was reached.
+fn goals(told: &Told<'_>) -> Block {
+    let is_good = |sample: &&Taken| {
+        sample.contender == Over::Isthmus.name() && sample.error.is_none() && !sample.spoiled()
+    };
+    let ours: Vec<&Taken> = told.taken.iter().copied().filter(is_good).collect();
+    let mut items = Vec::new();
+    let shares: Vec<f64> = ours.iter().filter_map(|sample| fraction(sample)).collect();
+    if let Some(least) = shares.iter().copied().reduce(f64::min) {
+        let reached = shares.iter().filter(|share| **share >= GOAL).count();
+        items.push(format!(
+            "Goal: at least {GOAL} of the limit at each geometry. Reached in {reached} of {} truthful runs; the least is {least:.2}.",
+            shares.len()
+        ));
+    }
+    let mut ratios = Vec::new();
+    for sample in ours.iter().filter(|sample| sample.fact("io") == "mpiio") {
+        let mut facts = sample.facts.clone();
+        facts.insert("io".into(), "posix".into());
+        let posix = ours.iter().find(|other| other.facts == facts && other.link == sample.link);
+        if let Some((mpiio, posix)) = megabytes(sample).zip(posix.and_then(|posix| megabytes(posix))) {
+            ratios.push(mpiio / posix);
+        }
+    }
+    if let Some(least) = ratios.iter().copied().reduce(f64::min) {
+        let reached = ratios.iter().filter(|ratio| **ratio >= 1.0 - BEHIND).count();
+        items.push(format!(
+            "Goal: MPI-IO within 5 % of POSIX. Reached in {reached} of {} pairs; the least ratio is {least:.2}. The paper has 0.25 (100 to 400 MB/s).",
+            ratios.len()
+        ));
+    }
+    if items.is_empty() {
+        items.push("No truthful run of ours has a result.".into());
+    }
+    Block::List(items)
+}
