@@ -259,7 +259,7 @@ fn said(sample: &Taken) -> String {
         (Some(why), ..) => format!("left out: {why}"),
         (_, Some(error), ..) => format!("failed: {error}"),
         (_, _, Some(limit), _) => format!("not ended after {limit:.0} s"),
-        (.., Some(seconds)) if sample.floor_s > 0.0 => {
+        (.., Some(seconds)) if sample.floor_s > 0.0 && sample.results.len() == 1 => {
             format!("{seconds:.3} s, {:.3} of the limit", sample.floor_s / seconds)
         }
         _ => format!("done in {:.1} s", sample.took_s),

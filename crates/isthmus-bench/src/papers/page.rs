@@ -19,8 +19,6 @@ pub(crate) enum Block {
         title: String,
         svg: String,
     },
-    /// Words of a program.
-    Code(String),
 }
 
 impl Block {
@@ -68,7 +66,6 @@ pub(crate) fn html(title: &str, parts: &[Part]) -> String {
                         escaped(title)
                     );
                 }
-                Block::Code(text) => drop(write!(out, "<pre><code>{}</code></pre>", escaped(text))),
             }
         }
     }
@@ -109,7 +106,6 @@ pub(crate) fn markdown(title: &str, parts: &[Part]) -> (String, Vec<(String, Str
                     let _ = writeln!(out, "![{title}](pictures/{file})");
                     pictures.push((file, svg.clone() + "\n"));
                 }
-                Block::Code(text) => drop(writeln!(out, "```\n{}\n```", text.trim_end())),
             }
         }
     }
@@ -121,7 +117,7 @@ const WIDTH: usize = 120;
 
 fn folded(text: &str, indent: &str) -> String {
     let (mut out, mut column) = (String::new(), indent.len());
-    for word in text.split_whitespace() {
+    for word in words(text) {
         let length = word.chars().count();
         if column > indent.len() && column + 1 + length > WIDTH {
             let _ = write!(out, "\n{indent}");
@@ -130,8 +126,20 @@ fn folded(text: &str, indent: &str) -> String {
             out.push(' ');
             column += 1;
         }
-        out.push_str(word);
+        out.push_str(&word);
         column += length;
+    }
+    out
+}
+
+/// Words, each with the space of a whole `piece of code` in it.
+fn words(text: &str) -> Vec<String> {
+    let mut out: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match out.last_mut() {
+            Some(last) if last.matches('`').count() % 2 == 1 => *last = format!("{last} {word}"),
+            _ => out.push(word.to_owned()),
+        }
     }
     out
 }
@@ -160,7 +168,6 @@ mod tests {
             Block::text("Run `a <b>` now."),
             Block::table("Of it", &["who", "MB/s"], vec![vec!["a|b".into(), "1".into()]]),
             Block::Picture { name: "x".into(), title: "X".into(), svg },
-            Block::Code("isthmus".into()),
         ];
         vec![Part { title: "One".into(), blocks }]
     }

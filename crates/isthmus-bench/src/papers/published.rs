@@ -16,12 +16,23 @@ pub(crate) struct Published {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
+/// A table of words, without its head and first column.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct PublishedTable {
+    pub(crate) id: String,
+    pub(crate) source: String,
+    pub(crate) rows: Vec<Vec<String>>,
+}
+
 /// A paper.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Paper {
     pub(crate) id: String,
     pub(crate) citation: String,
     pub(crate) figures: Vec<Published>,
+    /// Tables of words.
+    #[serde(default)]
+    pub(crate) tables: Vec<PublishedTable>,
     /// What the text that we have does not give.
     pub(crate) unknown: String,
 }
@@ -41,6 +52,11 @@ pub(crate) fn paper(id: &str) -> Option<Paper> {
 /// A figure by its name.
 pub(crate) fn published(id: &str) -> Option<Published> {
     papers().into_iter().flat_map(|paper| paper.figures).find(|figure| figure.id == id)
+}
+
+/// A table by its name.
+pub(crate) fn table(id: &str) -> Option<PublishedTable> {
+    papers().into_iter().flat_map(|paper| paper.tables).find(|table| table.id == id)
 }
 
 /// Its value at a place.

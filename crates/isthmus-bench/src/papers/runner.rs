@@ -163,7 +163,13 @@ impl<'a> Runner<'a> {
         taken.emulator = text.unwrap_or(Value::Null);
         let choices = Choices::of(&String::from_utf8_lossy(&ended.stderr));
         taken.choices = choices.lines;
-        read(taken, ended.status, &String::from_utf8_lossy(&ended.stdout), &choices.complaints);
+        read(
+            taken,
+            step.within_s,
+            ended.status,
+            &String::from_utf8_lossy(&ended.stdout),
+            &choices.complaints,
+        );
         if step.file.is_some() && taken.error.is_none() {
             match source::equal(&source, &copy) {
                 Ok(true) => {}
@@ -190,7 +196,7 @@ impl<'a> Runner<'a> {
 }
 
 /// What a run's words come to.
-fn read(taken: &mut Taken, status: ExitStatus, said: &str, complained: &str) {
+fn read(taken: &mut Taken, within_s: Option<f64>, status: ExitStatus, said: &str, complained: &str) {
     let object = |line: &str| serde_json::from_str::<Map<String, Value>>(line).ok();
     for line in said.lines() {
         if let Some(result) = line.strip_prefix("RESULT ").and_then(object) {
@@ -200,7 +206,7 @@ fn read(taken: &mut Taken, status: ExitStatus, said: &str, complained: &str) {
         }
     }
     if said.lines().any(|line| line == "NOT ENDED") {
-        taken.not_ended_s = Some(taken.limit_s);
+        taken.not_ended_s = within_s.or(Some(taken.limit_s));
     } else if !status.success() && taken.took_s >= taken.limit_s {
         taken.not_ended_s = Some(taken.limit_s);
         taken.error = Some(format!("not ended after {} s", taken.limit_s));
@@ -233,7 +239,7 @@ mod tests {
 
     fn of(status: i32, said: &str, took_s: f64) -> Taken {
         let mut taken = Taken { limit_s: 10.0, took_s, ..Taken::default() };
-        read(&mut taken, ExitStatus::from_raw(status << 8), said, "it broke\n");
+        read(&mut taken, Some(4.0), ExitStatus::from_raw(status << 8), said, "it broke\n");
         taken
     }
 
@@ -245,7 +251,7 @@ mod tests {
         assert!(of(0, "hello\n", 3.0).error.is_some_and(|error| error.contains("no result: hello")));
         assert!(of(3, "", 3.0).error.is_some_and(|error| error.contains("it broke")));
         let late = of(3, "NOT ENDED\n", 3.0);
-        assert_eq!((late.not_ended_s, &late.error), (Some(10.0), &None));
+        assert_eq!((late.not_ended_s, &late.error), (Some(4.0), &None));
         assert!(of(3, "", 10.5).not_ended_s.is_some() && of(3, "", 10.5).error.is_some());
     }
 }

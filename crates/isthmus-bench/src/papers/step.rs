@@ -114,6 +114,8 @@ pub(crate) struct Step {
     pub(crate) floor_s: f64,
     /// When it is ended. Seconds.
     pub(crate) limit_s: f64,
+    /// When the program ends itself, from when its time begins to count, where it does. Seconds.
+    pub(crate) within_s: Option<f64>,
     /// Length of the file that it copies. Bytes.
     pub(crate) file: Option<u64>,
     pub(crate) programs: Vec<Program>,

@@ -16,8 +16,11 @@ const MEMORY: &str = "/dev/shm";
 
 /// The papers that Isthmus answers, reproduced in labs, with their figures beside ours
 ///
-/// Sections, each of which repeats an experiment of a paper: movement (a file between 16 and 16 MPI ranks,
-/// overlapped or not, by POSIX or MPI-IO).
+/// Sections: movement (a file between 16 and 16 MPI ranks), cci (latency and remote writes by size), parallel
+/// (messages over several TCP connections), distance (MPI_Sendrecv over long and lossy links), protocols (shares
+/// of preposted receives, and protocols exchanged at run time), routes (route maps, four organisations, five
+/// networks).
+///
 /// Every run has a lab of its own (isthmus lab) and a limit of time. The folder gets samples.jsonl, with each
 /// run's circumstances; papers.html, one page with tables and plots; and papers.md with pictures. Without
 /// --full it takes about ten minutes.

@@ -100,12 +100,12 @@ fn step(
         script: job(context.tools, over, 1, &format!("@WORK@/program-mpich {within_s} exchange {times}")),
         floor_s,
         limit_s,
+        within_s: Some(within_s),
         programs: vec![Program::Wan],
         missing: over.missing(context.tools),
         ..Step::default()
     }
     .with("exchanges", times)
-    .with("limit", format!("{within_s} s"))
 }
 
 fn again(context: &Context<'_>, sample: &Taken) -> Option<Step> {
@@ -127,8 +127,9 @@ fn text(told: &Told<'_>, contender: &str, rtt: u64, loss: f64) -> String {
     };
     let of = |sample: Option<&Taken>| match sample {
         Some(sample) if sample.not_ended_s.is_some() => {
-            format!("over {}{}", sample.fact("limit"), sample.mark())
+            format!("over {:.0}{}", sample.not_ended_s.unwrap_or(0.0), sample.mark())
         }
+
         sample => cell(sample, |one| one.number("seconds"), 2),
     };
     match find(NEAREST) {
@@ -159,11 +160,22 @@ fn tell(told: &Told<'_>) -> Vec<Block> {
     }
     let times = told.values("exchanges").join(", ");
     let title = format!("Execution time of {times} exchanges, s");
-    let mut out = vec![Block::table(&title, &head, rows)];
+    let mut out = vec![Block::table(&title, &head, rows), Block::text(reading(told, &contenders))];
     for (at, loss) in [0.0, 0.01, 0.1].into_iter().enumerate() {
         out.extend(chart(told, &contenders, ["distance-0", "distance-1", "distance-10"][at], loss, &times));
     }
     out
+}
+
+/// How many runs of each contender ended, in a sentence.
+fn reading(told: &Told<'_>, contenders: &[String]) -> String {
+    let ended = |one: &str| {
+        let own = told.taken.iter().filter(|sample| sample.contender == one);
+        own.filter(|sample| sample.error.is_none() && sample.not_ended_s.is_none()).count()
+    };
+    let all = |one: &str| told.taken.iter().filter(|sample| sample.contender == one).count();
+    let text = |one: &String| format!("{one}: {} of {}", ended(one), all(one));
+    format!("Runs that ended in their time: {}.", contenders.iter().map(text).collect::<Vec<_>>().join("; "))
 }
 
 /// Execution time against the round trip, at one loss.
@@ -183,11 +195,7 @@ fn chart(
     let lines = contenders.iter().map(|one| {
         let of = told.taken.iter().filter(at).filter(|sample| sample.contender == *one);
         let point = |sample: &&Taken| {
-            Some((
-                ms(sample),
-                sample.number("seconds").or(sample.fact("limit").trim_end_matches(" s").parse().ok())?,
-                sample.not_ended_s.is_some(),
-            ))
+            Some((ms(sample), sample.number("seconds").or(sample.not_ended_s)?, sample.not_ended_s.is_some()))
         };
         (one.clone(), of.filter(|sample| sample.error.is_none()).filter_map(point).collect::<Vec<_>>())
     });

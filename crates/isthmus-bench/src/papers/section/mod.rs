@@ -3,8 +3,10 @@
 mod cci;
 mod distance;
 mod movement;
+mod networks;
 mod parallel;
 mod protocols;
+mod routes;
 
 use isthmus_units::Rate;
 
@@ -44,8 +46,14 @@ pub(crate) trait Section: Sync {
 }
 
 /// All of them, in the report's order.
-pub(crate) const SECTIONS: &[&dyn Section] =
-    &[&movement::Movement, &cci::Cci, &parallel::Parallel, &distance::Distance, &protocols::Protocols];
+pub(crate) const SECTIONS: &[&dyn Section] = &[
+    &movement::Movement,
+    &cci::Cci,
+    &parallel::Parallel,
+    &distance::Distance,
+    &protocols::Protocols,
+    &routes::Routes,
+];
 
 /// A section's samples.
 pub(crate) struct Told<'a> {

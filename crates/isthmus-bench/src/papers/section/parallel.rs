@@ -18,6 +18,8 @@ const RTT_US: u64 = 20_000;
 /// As in figure 2. Bytes.
 const SIZES: [u64; 6] = [100_000, 200_000, 500_000, 1_000_000, 3_000_000, 10_000_000];
 
+const LONGEST: f64 = 10_000_000.0;
+
 /// How messages go.
 #[derive(Clone, Copy)]
 enum How {
@@ -151,6 +153,21 @@ fn points(sample: &Taken) -> Vec<(f64, f64)> {
     sample.results.iter().filter_map(of).collect()
 }
 
+/// What the longest messages come to, in a sentence.
+fn reading(told: &Told<'_>, limit: f64) -> String {
+    let of = |contender: &str| {
+        let own = told
+            .taken
+            .iter()
+            .filter(|sample| sample.contender == contender)
+            .flat_map(|sample| points(sample));
+        crate::sample::median(own.filter(|(size, _)| *size == LONGEST).map(|(_, value)| value))
+    };
+    let part = |contender: String| Some(format!("{contender} {:.2}", of(&contender)? / limit));
+    let all = HOW.map(How::name).into_iter().filter_map(part).collect::<Vec<_>>().join("; ");
+    format!("Fractions of the limit at 10 MB: {all}.")
+}
+
 fn tell(told: &Told<'_>) -> Vec<Block> {
     let Some(link) = told.taken.iter().find_map(|sample| sample.link) else { return Vec::new() };
     let name = |bytes: u64| {
@@ -217,5 +234,5 @@ fn tell(told: &Told<'_>) -> Vec<Block> {
         limit: SIZES.iter().map(|size| (*size as f64, limit(*size as f64))).collect(),
         limit_name: "limit of the link",
     };
-    vec![Block::table(title, &head, rows), chart.block()]
+    vec![Block::table(title, &head, rows), Block::text(reading(told, limit(LONGEST))), chart.block()]
 }

@@ -45,7 +45,7 @@ impl Section for Protocols {
         let shares = if context.is_full() { &FULL_SHARES[..] } else { &SHORT_SHARES[..] };
         let mut out = Vec::new();
         for share in shares {
-            out.extend(OVER.map(|over| preposted(context, over, *share, context.of(120, 480))));
+            out.extend(OVER.map(|over| preposted(context, over, *share, context.of(240, 480))));
         }
         out.push(exchange(context.of(12, 120)));
         out
@@ -89,6 +89,7 @@ fn preposted(context: &Context<'_>, over: Over, share: u32, messages: u32) -> St
         ),
         floor_s,
         limit_s: within_s + 15.0,
+        within_s: Some(within_s),
         programs: vec![Program::Wan],
         missing: over.missing(context.tools),
         ..Step::default()
