@@ -156,9 +156,11 @@ impl<'a> Runner<'a> {
         let _ = fs::remove_file(&report); // of the run before; none of the first
         taken.command = self.named(&step.script);
         let mut command = self.command(step, &taken.command, &report)?;
-        let began = Instant::now();
+        let (began, before) = (Instant::now(), processor_time());
         let ended = command.stdin(Stdio::null()).output().map_err(BenchError::file("timeout"))?;
         taken.took_s = began.elapsed().as_secs_f64();
+        let after = processor_time();
+        taken.busy = 1.0 - (after.1 - before.1) / (after.0 - before.0).max(1.0);
         let text = fs::read(&report).ok().and_then(|text| serde_json::from_slice(&text).ok());
         taken.emulator = text.unwrap_or(Value::Null);
         let choices = Choices::of(&String::from_utf8_lossy(&ended.stderr));
@@ -224,6 +226,15 @@ fn host() -> String {
     let model = model.trim_start_matches(['\t', ' ', ':']);
     let count = std::thread::available_parallelism().map_or(1, usize::from);
     format!("{count} processors {model}").trim_end().to_owned()
+}
+
+/// Time of all processors since the system began, and how much of it they were idle. Ticks.
+fn processor_time() -> (f64, f64) {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = text.lines().next().unwrap_or("");
+    let ticks: Vec<f64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+    // user nice system idle iowait irq softirq steal; what follows is part of user.
+    (ticks.iter().take(8).sum(), ticks.iter().skip(3).take(2).sum())
 }
 
 fn load() -> f64 {

@@ -17,6 +17,9 @@ pub(crate) struct Taken {
     /// The processors, and how many tasks wanted one when it began (the load average of one minute).
     pub(crate) host: String,
     pub(crate) load: f64,
+    /// How much of the processors' time was used meanwhile, by whomever: 1 is all.
+    #[serde(default)]
+    pub(crate) busy: f64,
     /// `short` or `full`.
     pub(crate) form: String,
     pub(crate) section: String,

@@ -229,7 +229,8 @@ fn tell_four(ends: Option<&Taken>, others: Option<&Taken>) -> Vec<Block> {
         Block::text(
             "Figure 1 of the paper as a lab: four AS's, each behind its own routers, with an IP backbone (1 Gb/s, 24 ms between two gates) as the \
              WAN, and a private link between AS3 and AS4 (1 Gb/s, 8 ms). AS2 has two broadcast domains; AS3's node is in its compute system, \
-             behind its campus. No node reaches another without routers.",
+             behind its campus. No node reaches another without routers. AS4's node \
+             knows only the router on the private link: one on the backbone would use the backbone, which is its cheapest way on.",
         ),
         Block::table(
             "From the row's node to the column's: MB/s of a stream of 20 MB (500 MB in the full form), and the round trip of 8 bytes in ms",
