@@ -130,7 +130,7 @@ fn text(told: &Told<'_>, contender: &str, rtt: u64, loss: f64) -> String {
             format!("over {:.0}{}", sample.not_ended_s.unwrap_or(0.0), sample.mark())
         }
 
-        sample => cell(sample, |one| one.number("seconds"), 2),
+        sample => cell(sample, |one| one.number("seconds"), 3),
     };
     match find(NEAREST) {
         Some(near) => format!("{}; {} at {}", of(find(RATE)), of(Some(near)), gigabits(NEAREST)),
@@ -154,7 +154,7 @@ fn tell(told: &Told<'_>) -> Vec<Block> {
             .iter()
             .find(|one| key(one).is_some_and(|(a, b, ..)| (a, b) == (*rtt, *loss)))
             .map_or(0.0, |one| one.floor_s);
-        let mut row = vec![format!("{rtt_name}, {loss_name}"), format!("{floor:.2}")];
+        let mut row = vec![format!("{rtt_name}, {loss_name}"), format!("{floor:.3}")];
         row.extend(contenders.iter().map(|one| text(told, one, *rtt, *loss)));
         rows.push(row);
     }
