@@ -10,6 +10,14 @@ const STYLE: &str = include_str!("picture.css");
 const TITLE: f64 = 22.0;
 const ROW: f64 = 18.0;
 
+/// A line with its name: of each point the place, the value, and whether that is no more than a bound.
+pub(crate) type Line = (String, Vec<(f64, f64, bool)>);
+
+/// A line of points that are no bounds.
+pub(crate) fn line(name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Line {
+    (name.to_owned(), points.into_iter().map(|(x, y)| (x, y, false)).collect())
+}
+
 /// A plot of several lines.
 #[derive(Default)]
 pub(crate) struct Chart {
@@ -22,8 +30,7 @@ pub(crate) struct Chart {
     pub(crate) ticks: Vec<(f64, String)>,
     /// Places are logarithms: equal factors are equally far.
     pub(crate) is_logarithmic: bool,
-    /// Each with its name: place, value, and whether that is no more than a bound.
-    pub(crate) lines: Vec<(String, Vec<(f64, f64, bool)>)>,
+    pub(crate) lines: Vec<Line>,
     /// The least possible or the most: a dashed line, and what it is.
     pub(crate) limit: Vec<(f64, f64)>,
     pub(crate) limit_name: &'static str,

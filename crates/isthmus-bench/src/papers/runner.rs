@@ -62,10 +62,10 @@ impl<'a> Runner<'a> {
             missing: step.missing.clone(),
             ..Taken::default()
         };
-        if taken.missing.is_none() {
-            if let Err(error) = self.prepare(step).and_then(|()| self.run(step, &mut taken)) {
-                taken.error = Some(error.to_string());
-            }
+        if taken.missing.is_none()
+            && let Err(error) = self.prepare(step).and_then(|()| self.run(step, &mut taken))
+        {
+            taken.error = Some(error.to_string());
         }
         taken
     }

@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 
 use super::{Section, Told, printed};
 use crate::files::find;
-use crate::papers::chart::Chart;
+use crate::link::Link;
+use crate::papers::chart::{Chart, line};
 use crate::papers::page::Block;
 use crate::papers::published::published;
 use crate::papers::sample::Taken;
@@ -184,70 +185,70 @@ fn points(sample: &Taken, what: &str) -> Vec<(f64, f64)> {
     sample.results.iter().filter_map(of).collect()
 }
 
+/// What a link allows: milliseconds there and back, or MB/s.
+fn limit(link: &Link, what: &str, size: f64) -> f64 {
+    let way = size / link.goodput();
+    if what == LATENCY { (link.rtt_s() + 2.0 * way) * 1e3 } else { size / 1e6 / (link.rtt_s() + way) }
+}
+
+fn ascending(mut sizes: Vec<f64>) -> Vec<f64> {
+    sizes.sort_by(f64::total_cmp);
+    sizes.dedup();
+    sizes
+}
+
+/// Table and plot of one of the two figures.
 fn tell(told: &Told<'_>, what: &str) -> Vec<Block> {
     let of: Vec<&Taken> = told.taken.iter().copied().filter(|sample| sample.fact("what") == what).collect();
     let Some(link) = of.iter().find_map(|sample| sample.link) else { return Vec::new() };
-    let mut sizes: Vec<f64> =
-        of.iter().flat_map(|sample| points(sample, what)).map(|(size, _)| size).collect();
-    sizes.sort_by(f64::total_cmp);
-    sizes.dedup();
-    let mut head = vec!["size".to_owned()];
-    head.extend(of.iter().map(|sample| sample.contender.clone() + sample.mark()));
-    let limit = |size: f64| {
-        let way = size / link.goodput();
-        if what == LATENCY { (link.rtt_s() + 2.0 * way) * 1e3 } else { size / 1e6 / (link.rtt_s() + way) }
-    };
-    head.push("limit of the link".into());
-    let digits = if what == LATENCY { 2 } else { 1 };
-    let mut rows = Vec::new();
-    for size in &sizes {
-        let mut row = vec![size_name(*size as u64)];
-        for sample in &of {
-            let found = points(sample, what).into_iter().find(|(own, _)| own == size);
-            row.push(found.map_or_else(
-                || if sample.results.is_empty() { sample.instead() } else { "-".into() },
-                |(_, value)| format!("{value:.digits$}"),
-            ));
-        }
-        row.push(format!("{:.digits$}", limit(*size)));
-        rows.push(row);
-    }
-    let (title, ids): (String, &[(&str, &str)]) = if what == LATENCY {
-        (
-            format!("Ping-pong latency by size, ms, {}", super::gigabits(link.rate)),
-            &[("figure-2-cci", "paper: CCI TCP transport")],
-        )
+    let title = if what == LATENCY {
+        format!("Ping-pong latency by size, ms, {}", super::gigabits(link.rate))
     } else {
-        (
-            format!("RMA write bandwidth by size, MB/s, {}", super::gigabits(link.rate)),
-            &[("figure-3", "paper: CCI RO and RU, 10 Gb/s")],
-        )
+        format!("RMA write bandwidth by size, MB/s, {}", super::gigabits(link.rate))
     };
-    let mut lines: Vec<(String, Vec<(f64, f64, bool)>)> = Vec::new();
-    for (id, name) in ids {
-        let figure = published(id).map_or(vec![], |figure| figure.points);
-        sizes.extend(figure.iter().map(|(size, _)| *size));
-        lines.push(((*name).to_owned(), figure.into_iter().map(|(x, y)| (x, y, false)).collect()));
-    }
-    sizes.sort_by(f64::total_cmp);
-    sizes.dedup();
-    for sample in of.iter().filter(|sample| !sample.results.is_empty()) {
-        lines.push((
-            sample.contender.clone(),
-            points(sample, what).into_iter().map(|(x, y)| (x, y, false)).collect(),
-        ));
-    }
-    let head: Vec<&str> = head.iter().map(String::as_str).collect();
-    let chart = Chart {
+    let sizes = ascending(of.iter().flat_map(|sample| points(sample, what)).map(|(size, _)| size).collect());
+    vec![table(&of, &link, what, &title, &sizes), chart(&of, &link, what, &title, sizes)]
+}
+
+fn table(of: &[&Taken], link: &Link, what: &str, title: &str, sizes: &[f64]) -> Block {
+    let digits = if what == LATENCY { 2 } else { 1 };
+    let value = |sample: &Taken, size: f64| {
+        let found = points(sample, what).into_iter().find(|(own, _)| *own == size);
+        let none = || if sample.results.is_empty() { sample.instead() } else { "-".into() };
+        found.map_or_else(none, |(_, value)| format!("{value:.digits$}"))
+    };
+    let row = |size: &f64| {
+        let name = vec![size_name(*size as u64)];
+        let values = of.iter().map(|sample| value(sample, *size)).collect();
+        [name, values, vec![format!("{:.digits$}", limit(link, what, *size))]].concat()
+    };
+    let names: Vec<String> = of.iter().map(|sample| sample.contender.clone() + sample.mark()).collect();
+    let head: Vec<&str> =
+        ["size"].into_iter().chain(names.iter().map(String::as_str)).chain(["limit of the link"]).collect();
+    Block::table(title, &head, sizes.iter().map(row).collect())
+}
+
+fn chart(of: &[&Taken], link: &Link, what: &str, title: &str, mut sizes: Vec<f64>) -> Block {
+    let (id, name) = if what == LATENCY {
+        ("figure-2-cci", "paper: CCI TCP transport")
+    } else {
+        ("figure-3", "paper: CCI RO and RU, 10 Gb/s")
+    };
+    let figure = published(id).map_or(vec![], |figure| figure.points);
+    sizes.extend(figure.iter().map(|(size, _)| *size));
+    let sizes = ascending(sizes);
+    let measured = of.iter().filter(|sample| !sample.results.is_empty());
+    let ours = measured.map(|sample| line(&sample.contender, points(sample, what)));
+    Chart {
         name: if what == LATENCY { "cci-latency" } else { "cci-writes" },
-        title: title.clone(),
+        title: title.to_owned(),
         along: "message size",
         up: if what == LATENCY { "there and back, ms" } else { "MB/s" },
         ticks: sizes.iter().map(|size| (*size, size_name(*size as u64).replace(' ', ""))).collect(),
         is_logarithmic: true,
-        limit: sizes.iter().map(|size| (*size, limit(*size))).collect(),
+        limit: sizes.iter().map(|size| (*size, limit(link, what, *size))).collect(),
         limit_name: "limit of the link",
-        lines,
-    };
-    vec![Block::table(&title, &head, rows), chart.block()]
+        lines: std::iter::once(line(name, figure)).chain(ours).collect(),
+    }
+    .block()
 }

@@ -29,7 +29,7 @@ const MEMORY: u64 = 16 << 20;
 const GOAL: f64 = 0.95;
 const BEHIND: f64 = 0.05;
 /// A run's time: so many times its floor, and so much. Seconds.
-const LIMIT: (f64, f64) = (6.0, 25.0);
+const LIMIT: (f64, f64) = (4.0, 15.0);
 
 impl Section for Movement {
     fn name(&self) -> &'static str {
@@ -45,7 +45,7 @@ impl Section for Movement {
     }
 
     fn probe(&self, context: &Context<'_>, rate: Rate) -> Option<Step> {
-        Some(step(context, Over::Isthmus, RANKS, rate, GB, 0, "posix", "overlapped"))
+        Some(step(context, Over::Isthmus, RANKS, rate, GB, Geometry::FIRST))
     }
 
     fn plan(&self, context: &Context<'_>, highest: Rate) -> Vec<Step> {
@@ -55,17 +55,15 @@ impl Section for Movement {
         for bytes in context.of(vec![GB], vec![GB, 10 * GB]) {
             for rate in &rates {
                 for over in OVER {
-                    for (block, io, order) in geometries() {
-                        if is_wanted(context, over, *rate, block, io, order) {
-                            out.push(step(context, over, RANKS, *rate, bytes, block, io, order));
+                    for geometry in geometries() {
+                        if is_wanted(context, over, *rate, geometry) {
+                            out.push(step(context, over, RANKS, *rate, bytes, geometry));
                         }
                     }
                 }
-                let of_few =
-                    |(block, io, order)| step(context, Over::Isthmus, FEW, *rate, bytes, block, io, order);
-                let few = geometries()
-                    .into_iter()
-                    .filter(|(block, _, order)| context.is_full() || (*block == 0 && *order == ORDER[0]));
+                let of_few = |geometry| step(context, Over::Isthmus, FEW, *rate, bytes, geometry);
+                let is_few = |one: &Geometry| context.is_full() || (one.block == 0 && one.order == ORDER[0]);
+                let few = geometries().into_iter().filter(is_few);
                 out.extend(few.map(of_few));
             }
         }
@@ -100,16 +98,29 @@ impl Section for Movement {
     }
 }
 
-/// Every block, way to the file, and order.
-fn geometries() -> Vec<(usize, &'static str, &'static str)> {
-    let of = |block| IO.into_iter().flat_map(move |io| ORDER.map(|order| (block, io, order)));
+/// How a file is cut, read and written.
+#[derive(Clone, Copy, PartialEq)]
+struct Geometry {
+    /// Which of [`BLOCKS`].
+    block: usize,
+    io: &'static str,
+    order: &'static str,
+}
+
+impl Geometry {
+    /// Blocks of 1 MB, by POSIX, overlapped.
+    const FIRST: Self = Self { block: 0, io: IO[0], order: ORDER[0] };
+}
+
+fn geometries() -> Vec<Geometry> {
+    let of = |block| IO.into_iter().flat_map(move |io| ORDER.map(|order| Geometry { block, io, order }));
     (0..BLOCKS.len()).flat_map(of).collect()
 }
 
 /// The short form has of the others what the paper's figures have: in turn figure 5, overlapped table 2.
-fn is_wanted(context: &Context<'_>, over: Over, rate: Rate, block: usize, io: &str, order: &str) -> bool {
-    let is_first = block == 0 && io == "posix" && order == ORDER[0];
-    let is_paper = is_first || (block == 0 && order == ORDER[1]);
+fn is_wanted(context: &Context<'_>, over: Over, rate: Rate, geometry: Geometry) -> bool {
+    let is_first = geometry == Geometry::FIRST;
+    let is_paper = is_first || (geometry.block == 0 && geometry.order == ORDER[1]);
     context.is_full() || over == Over::Isthmus || is_first || (is_paper && rate.0 > GIGABIT)
 }
 
@@ -119,9 +130,7 @@ fn step(
     ranks: u32,
     rate: Rate,
     bytes: u64,
-    block: usize,
-    io: &str,
-    order: &str,
+    Geometry { block, io, order }: Geometry,
 ) -> Step {
     let (block_name, block) = BLOCKS[block];
     let link = link(rate, RTT_US, 0.0);
@@ -184,7 +193,7 @@ fn at_rate(told: &Told<'_>, bytes: &str, rate: Rate) -> Vec<Block> {
     head.extend(contenders.iter().map(|name| format!("{name}, MB/s (fraction)")));
     let (mut rows, mut shown) = (Vec::new(), Vec::new());
     for ranks in [RANKS, FEW].map(|ranks| ranks.to_string()) {
-        for (block, io, order) in geometries() {
+        for Geometry { block, io, order } in geometries() {
             let block = BLOCKS[block].0;
             let mut row = vec![format!("{ranks} ranks, {block}, {io}, {order}")];
             for over in &contenders {

@@ -4,8 +4,9 @@ use isthmus_units::Rate;
 use serde_json::Value;
 
 use super::{Section, Told, printed};
+use crate::link::Link;
 use crate::papers::GIGABIT;
-use crate::papers::chart::Chart;
+use crate::papers::chart::{Chart, Line, line};
 use crate::papers::page::Block;
 use crate::papers::published::published;
 use crate::papers::sample::Taken;
@@ -168,71 +169,73 @@ fn reading(told: &Told<'_>, limit: f64) -> String {
     format!("Fractions of the limit at 10 MB: {all}.")
 }
 
+/// Mb/s one way that the link allows.
+fn limit(link: &Link, size: f64) -> f64 {
+    2.0 * size * 8.0 / 1e6 / (link.rtt_s() + 2.0 * size / link.goodput())
+}
+
+fn size_name(bytes: u64) -> String {
+    if bytes < 1_000_000 { format!("{} KB", bytes / 1000) } else { format!("{} MB", bytes / 1_000_000) }
+}
+
+/// A contender's medians at each size.
+fn medians(own: &[&Taken]) -> Vec<Option<(f64, f64)>> {
+    let of = |size: f64| {
+        let values = own.iter().flat_map(|sample| points(sample)).filter(|(at, _)| *at == size);
+        crate::sample::median(values.map(|(_, value)| value)).map(|value| (size, value))
+    };
+    SIZES.map(|size| of(size as f64)).to_vec()
+}
+
+const TITLE: &str = "Throughput of messages there and back, Mb/s, by size";
+
 fn tell(told: &Told<'_>) -> Vec<Block> {
     let Some(link) = told.taken.iter().find_map(|sample| sample.link) else { return Vec::new() };
-    let name = |bytes: u64| {
-        if bytes < 1_000_000 { format!("{} KB", bytes / 1000) } else { format!("{} MB", bytes / 1_000_000) }
-    };
-    let limit = |size: f64| 2.0 * size * 8.0 / 1e6 / (link.rtt_s() + 2.0 * size / link.goodput());
-    let mut rows = Vec::new();
-    let mut lines = Vec::new();
+    let (mut rows, mut lines) = (Vec::new(), Vec::new());
     for contender in told.contenders() {
-        let own: Vec<&Taken> =
-            told.taken.iter().copied().filter(|sample| sample.contender == contender).collect();
-        let mut row = vec![contender.clone()];
-        let mut line = Vec::new();
-        for size in SIZES.map(|size| size as f64) {
-            let values = own
-                .iter()
-                .flat_map(|sample| points(sample))
-                .filter(|(own, _)| *own == size)
-                .map(|(_, value)| value);
-            let value = crate::sample::median(values);
-            let mark = if own.iter().any(|sample| sample.spoiled()) { "*" } else { "" };
-            row.push(value.map_or_else(
-                || own.first().map_or("-".into(), |sample| sample.instead()),
-                |value| format!("{value:.0}{mark}"),
-            ));
-            line.extend(value.map(|value| (size, value, false)));
-        }
-        rows.push(row);
-        if !line.is_empty() {
-            lines.push((contender, line));
-        }
+        let own: Vec<&Taken> = told.taken.iter().copied().filter(|one| one.contender == contender).collect();
+        let medians = medians(&own);
+        let mark = if own.iter().any(|sample| sample.spoiled()) { "*" } else { "" };
+        let none = || own.first().map_or("-".into(), |sample| sample.instead());
+        let cells = medians.iter().map(|one| one.map_or_else(none, |(_, value)| format!("{value:.0}{mark}")));
+        rows.push(std::iter::once(contender.clone()).chain(cells).collect());
+        lines.push(line(&contender, medians.into_iter().flatten()));
     }
-    let limits: Vec<String> = SIZES.iter().map(|size| format!("{:.0}", limit(*size as f64))).collect();
-    rows.push([vec!["limit of the link".to_owned()], limits].concat());
-    for (id, name) in [("dichev-mpi", "paper: MPI as it is"), ("dichev-helpers-8", "paper: 8 helpers")] {
-        let points = published(id).map_or(vec![], |figure| figure.points);
-        lines.insert(0, (name.to_owned(), points.into_iter().map(|(x, y)| (x, y, false)).collect()));
-    }
-    let head: Vec<String> = std::iter::once("Mb/s".to_owned()).chain(SIZES.map(name)).collect();
+    let limits = SIZES.iter().map(|size| format!("{:.0}", limit(&link, *size as f64)));
+    rows.push(std::iter::once("limit of the link".to_owned()).chain(limits).collect());
+    let head: Vec<String> = std::iter::once("Mb/s".to_owned()).chain(SIZES.map(size_name)).collect();
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
-    let title = "Throughput of messages there and back, Mb/s, by size";
-    // All the lines of one plot cannot be told apart: the paper's subjects, and ours.
-    let shown = |(name, _): &(String, _)| {
-        [
-            "paper",
+    vec![
+        Block::table(TITLE, &head, rows),
+        Block::text(reading(told, limit(&link, LONGEST))),
+        chart(&link, lines).block(),
+    ]
+}
+
+/// All the lines in one plot could not be told apart: the paper's subjects are drawn, and ours.
+fn chart(link: &Link, measured: Vec<Line>) -> Chart {
+    let is_shown = |(name, points): &Line| {
+        let starts = [
             "Isthmus",
             "stock tcp, as",
             "stock tcp, 8",
             "plain TCP, 1",
             "plain TCP, 8",
             "Open MPI tcp BTL, as",
-        ]
-        .iter()
-        .any(|start| name.starts_with(start))
+        ];
+        !points.is_empty() && starts.iter().any(|start| name.starts_with(start))
     };
-    let chart = Chart {
+    let papers = [("dichev-mpi", "paper: MPI as it is"), ("dichev-helpers-8", "paper: 8 helpers")];
+    let papers = papers.map(|(id, name)| line(name, published(id).map_or(vec![], |figure| figure.points)));
+    Chart {
         name: "parallel",
-        title: title.to_owned(),
+        title: TITLE.to_owned(),
         along: "message size",
         up: "Mb/s",
-        ticks: SIZES.iter().map(|size| (*size as f64, name(*size).replace(' ', ""))).collect(),
+        ticks: SIZES.iter().map(|size| (*size as f64, size_name(*size).replace(' ', ""))).collect(),
         is_logarithmic: true,
-        lines: lines.into_iter().filter(shown).collect(),
-        limit: SIZES.iter().map(|size| (*size as f64, limit(*size as f64))).collect(),
+        lines: papers.into_iter().chain(measured.into_iter().filter(is_shown)).collect(),
+        limit: SIZES.iter().map(|size| (*size as f64, limit(link, *size as f64))).collect(),
         limit_name: "limit of the link",
-    };
-    vec![Block::table(title, &head, rows), Block::text(reading(told, limit(LONGEST))), chart.block()]
+    }
 }
