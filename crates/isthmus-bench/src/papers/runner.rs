@@ -23,6 +23,8 @@ const WAN: &str = include_str!("../program.c");
 const IN_MEMORY: u64 = 2_000_000_000;
 /// How much longer than its limit a lab may take to end before it is killed. Seconds.
 const GRACE_S: f64 = 15.0;
+/// How folders of files are called; the process that made one follows.
+const PREFIX: &str = "isthmus-papers-";
 /// Lines of a run's own words that are kept.
 const KEPT: usize = 60;
 
@@ -96,7 +98,10 @@ impl<'a> Runner<'a> {
         }
         self.files = None; // the one before makes room
         let folder = if bytes <= IN_MEMORY { &self.tools.folder } else { &self.tools.out };
-        let files = tempfile::tempdir_in(folder).map_err(BenchError::file(folder))?;
+        remove_stale(folder);
+        let prefix = format!("{PREFIX}{}-", std::process::id());
+        let files =
+            tempfile::Builder::new().prefix(&prefix).tempdir_in(folder).map_err(BenchError::file(folder))?;
         let path = files.path().join("source");
         source::make(&path, bytes, 1).map_err(BenchError::file(path))?;
         self.files = Some((files, bytes));
@@ -185,7 +190,8 @@ impl<'a> Runner<'a> {
     /// In its lab, or on this host; ended by force when the lab does not end by itself.
     fn command(&self, step: &Step, script: &str, report: &Path) -> Result<Command, BenchError> {
         let mut command = Command::new("timeout");
-        command.args(["--signal=KILL", &(step.limit_s + GRACE_S).to_string()]);
+        // In the foreground: an interrupt from the terminal ends the lab too.
+        command.args(["--foreground", "--signal=KILL", &(step.limit_s + GRACE_S).to_string()]);
         if let Some(text) = &step.lab {
             let config = self.work.path().join("lab.toml");
             fs::write(&config, self.named(text)).map_err(BenchError::file(&config))?;
@@ -194,6 +200,20 @@ impl<'a> Runner<'a> {
         }
         command.args(["sh", "-c", script]).current_dir(self.work.path());
         Ok(command)
+    }
+}
+
+/// Removes folders whose processes were ended before they could: they may hold memory.
+fn remove_stale(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let maker =
+            name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split_once('-')).map(|(maker, _)| maker);
+        if maker.is_some_and(|maker| maker.parse::<u32>().is_ok() && !Path::new("/proc").join(maker).exists())
+        {
+            // Somebody else's stays where it is.
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
 }
 
@@ -252,6 +272,20 @@ mod tests {
         let mut taken = Taken { limit_s: 10.0, took_s, ..Taken::default() };
         read(&mut taken, Some(4.0), ExitStatus::from_raw(status << 8), said, "it broke\n");
         taken
+    }
+
+    #[test]
+    fn folders_of_ended_processes_are_removed_and_others_stay() {
+        let folder = tempfile::tempdir().expect("a folder");
+        // No process has this number (PID_MAX_LIMIT is 4,194,304).
+        let stale = folder.path().join(format!("{PREFIX}4194999-a"));
+        let others = [format!("{PREFIX}{}-a", std::process::id()), "else".to_owned()]
+            .map(|name| folder.path().join(name));
+        for path in others.iter().chain([&stale]) {
+            fs::create_dir(path).expect("made");
+        }
+        remove_stale(folder.path());
+        assert!(!stale.exists() && others.iter().all(|path| path.exists()));
     }
 
     #[test]
