@@ -243,13 +243,17 @@ pub(crate) fn bars(out: &mut String, title: &str, all: &[String], rows: &[(&str,
 /// What is inside the picture; returns its size.
 pub(crate) fn bars_inside(out: &mut String, all: &[String], rows: &[(&str, &[f64])]) -> [f64; 2] {
     const WIDTH: f64 = 760.0;
+    /// Room for names: at the least so much, and about what a character takes.
     const LEFT: f64 = 230.0;
+    const CHARACTER: f64 = 6.2;
     const RIGHT: f64 = 60.0;
     const ROW: f64 = 24.0;
     const AXIS: f64 = 24.0;
     let most = rows.iter().flat_map(|(_, values)| values.iter().copied()).fold(1.0, f64::max);
     let step = step(most);
-    let at = |value: f64| LEFT + value / most * (WIDTH - LEFT - RIGHT);
+    let longest = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    let left = LEFT.max(longest as f64 * CHARACTER + 16.0);
+    let at = |value: f64| left + value / most * (WIDTH - left - RIGHT);
     let bottom = ROW * rows.len() as f64 + 8.0;
     for number in 0..=(most / step + 1e-9) as u32 {
         let value = f64::from(number) * step;
@@ -268,12 +272,12 @@ pub(crate) fn bars_inside(out: &mut String, all: &[String], rows: &[(&str, &[f64
         let _ = write!(
             out,
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
-             <rect x=\"{LEFT}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"2\" fill=\"{}\" />\
+             <rect x=\"{left}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"2\" fill=\"{}\" />\
              <text class=\"value\" x=\"{after:.1}\" y=\"{:.1}\">{middle:.3}</text>",
-            LEFT - 8.0,
+            left - 8.0,
             y + 12.0,
             escaped(name),
-            at(middle) - LEFT,
+            at(middle) - left,
             ROW - 8.0,
             Look::of(all, name).colour(),
             y + 12.0

@@ -48,7 +48,7 @@ pub(super) struct Args {
     /// Go on where a run of the same folder ended: what it measured counts
     #[arg(long)]
     resume: bool,
-    /// Begin no run after so long, such as 20m [default: 600s; with --full: no limit]
+    /// Begin no run after so long, such as 900s [default: 600s; with --full: no limit]
     #[arg(long = "for", value_name = "TIME")]
     no_longer: Option<Span>,
     /// Folder of an MPICH, with bin/mpiexec and bin/mpicc

@@ -207,7 +207,25 @@ fn tell(told: &Told<'_>, what: &str) -> Vec<Block> {
         format!("RMA write bandwidth by size, MB/s, {}", super::gigabits(link.rate))
     };
     let sizes = ascending(of.iter().flat_map(|sample| points(sample, what)).map(|(size, _)| size).collect());
-    vec![table(&of, &link, what, &title, &sizes), chart(&of, &link, what, &title, sizes)]
+    let reading = Block::text(reading(&of, &link, what));
+    vec![table(&of, &link, what, &title, &sizes), reading, chart(&of, &link, what, &title, sizes)]
+}
+
+/// What each comes to of what is possible, at its largest size or its smallest message, in a sentence.
+fn reading(of: &[&Taken], link: &Link, what: &str) -> String {
+    let part = |sample: &&&Taken| {
+        let points = points(sample, what);
+        let (size, value) = if what == LATENCY { points.first() } else { points.last() }?;
+        Some(format!(
+            "{} {:.2} at {}",
+            sample.contender,
+            value / limit(link, what, *size),
+            size_name(*size as u64)
+        ))
+    };
+    let all = of.iter().filter_map(|sample| part(&sample)).collect::<Vec<_>>().join("; ");
+    let best = if what == LATENCY { "1 is the least possible" } else { "1 is the best possible" };
+    format!("Divided by the limit ({best}): {all}.")
 }
 
 fn table(of: &[&Taken], link: &Link, what: &str, title: &str, sizes: &[f64]) -> Block {

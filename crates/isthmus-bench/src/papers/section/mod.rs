@@ -188,7 +188,7 @@ pub(crate) fn circumstances(taken: &[Taken]) -> Part {
          divided by the time taken: 1 is the best possible.".to_owned(),
         "Every measured figure is one run, unless its table says otherwise. Raw samples, with each run's lab and command: `samples.jsonl`. \
          `isthmus bench papers --render DIR` makes these pages again from them.".to_owned(),
-        "Isthmus is the project's libfabric provider under MPICH, or its substrate. Stock tcp is the same MPICH over libfabric's `tcp;ofi_rxm`.".to_owned(),
+        "Isthmus is the project's libfabric provider under MPICH, or its substrate. It encrypts what goes over these links; all others here do not. Stock tcp is the same MPICH over libfabric's `tcp;ofi_rxm`.".to_owned(),
     ];
     Part {
         title: String::new(),

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Section, Told, printed};
 use crate::papers::GIGABIT;
-use crate::papers::chart::Chart;
+use crate::papers::chart::{Chart, line};
 use crate::papers::page::Block;
 use crate::papers::sample::Taken;
 use crate::papers::step::{Context, Over, Program, Step, job, lab_of, link, served};
@@ -121,26 +121,32 @@ fn megabytes(sample: &Taken) -> Option<f64> {
     Some(sample.fact("bytes").parse::<f64>().ok()? / 1e6 / sample.number("seconds")?)
 }
 
+/// What a protocol reaches at a share. MB/s.
+fn reached(told: &Told<'_>, one: &str, share: &str) -> Option<f64> {
+    told.one(one, &[("what", SHARE), ("share", share)]).and_then(megabytes)
+}
+
+/// Adaptive divided by the best of those that are chosen beforehand.
+fn to_the_best(told: &Told<'_>, share: &str) -> Option<f64> {
+    let others = OVER[1..].iter().filter_map(|over| reached(told, &name(*over), share));
+    Some(reached(told, ADAPTIVE, share)? / others.reduce(f64::max)?)
+}
+
 /// Throughput against the share that is posted ahead: the slides' own axes.
 fn shares(told: &Told<'_>) -> Vec<Block> {
     let Some(link) = told.taken.iter().find_map(|sample| sample.link) else { return Vec::new() };
     let names = OVER.map(name);
     let places = told.values("share");
-    let mut rows = Vec::new();
-    for share in &places {
-        let mut row = vec![format!("{share} %")];
-        let of = |one: &str| told.one(one, &[("what", SHARE), ("share", share)]);
-        row.extend(names.iter().map(|one| super::cell(of(one), megabytes, 1)));
-        let value = |one: &str| of(one).and_then(megabytes);
-        let best = names[1..].iter().filter_map(|one| value(one)).reduce(f64::max);
-        row.push(value(ADAPTIVE).zip(best).map_or("-".into(), |(own, best)| format!("{:.2}", own / best)));
-        rows.push(row);
-    }
+    let row = |share: &String| {
+        let of =
+            |one: &String| super::cell(told.one(one, &[("what", SHARE), ("share", share)]), megabytes, 1);
+        let ratio = to_the_best(told, share).map_or("-".into(), |ratio| format!("{ratio:.2}"));
+        [vec![format!("{share} %")], names.iter().map(of).collect(), vec![ratio]].concat()
+    };
     let lines = names.iter().map(|one| {
-        let own = told.taken.iter().filter(|sample| sample.contender == *one && sample.fact("what") == SHARE);
         let points =
-            own.filter_map(|sample| Some((sample.fact("share").parse().ok()?, megabytes(sample)?, false)));
-        (one.clone(), points.collect())
+            places.iter().filter_map(|share| Some((share.parse().ok()?, reached(told, one, share)?)));
+        line(one, points)
     });
     let ticks: Vec<(f64, String)> =
         places.iter().filter_map(|share| Some((share.parse().ok()?, share.clone()))).collect();
@@ -156,12 +162,17 @@ fn shares(told: &Told<'_>) -> Vec<Block> {
         lines: lines.collect(),
         limit_name: "limit of the link",
     };
-    let head: Vec<&str> = ["posted ahead"]
-        .into_iter()
-        .chain(names.iter().map(String::as_str))
-        .chain(["adaptive / best of the others"])
-        .collect();
-    vec![Block::table(title, &head, rows), chart.block()]
+    let mut head = vec!["posted ahead"];
+    head.extend(names.iter().map(String::as_str));
+    head.push("adaptive / best of the others");
+    let mut out = vec![Block::table(title, &head, places.iter().map(row).collect())];
+    if let Some(least) = places.iter().filter_map(|share| to_the_best(told, share)).reduce(f64::min) {
+        out.push(Block::text(format!(
+            "Adaptive reaches at least {least:.2} of the best fixed protocol at every share."
+        )));
+    }
+    out.push(chart.block());
+    out
 }
 
 /// The exchange of protocols, and what the endpoint was made of.

@@ -128,52 +128,56 @@ fn score(explained: Option<&Value>, wanted: &[u64]) -> Option<u64> {
     candidates.iter().find(|one| path(one) == wanted)?["cost"].as_u64()
 }
 
-fn tell_maps(sample: &Taken) -> Vec<Block> {
+/// The N x N table of AS3, as it was derived.
+fn derived(sample: &Taken) -> Vec<Vec<String>> {
     let empty = Vec::new();
     let routes = result(sample, "table").and_then(|table| table["routes"].as_array()).unwrap_or(&empty);
     let cell = |from: u64, to: u64| {
         let is = |route: &&Value| {
-            route["from"].as_u64() == Some(from)
-                && path(route).last() == Some(&to)
-                && route["to_as"].as_u64() == Some(3)
+            let ends = (route["from"].as_u64(), path(route).last().copied(), route["to_as"].as_u64());
+            ends == (Some(from), Some(to), Some(3))
         };
         routes.iter().find(is).map_or("-".to_owned(), |route| spelt(&path(route)))
     };
-    let mut rows = Vec::new();
-    for (from, name) in NAMES {
-        rows.push([vec![name.to_owned()], NAMES.map(|(to, _)| cell(from, to)).to_vec()].concat());
-    }
+    NAMES.map(|(from, _)| NAMES.map(|(to, _)| cell(from, to)).to_vec()).to_vec()
+}
+
+/// Scores beside the paper's: what each is of, ours, theirs.
+fn scores(sample: &Taken) -> Vec<Vec<String>> {
+    let doubled =
+        value("doubling", 1.0).zip(value("route-public", 1.0)).map(|(factor, score)| factor * score);
+    let of = |name: &str, path: &[u64]| score(result(sample, name), path);
+    let scores = [
+        ("3,1,W* of AS3, to AS4", of("as4", &[3, 1, 100]), value("route-public", 1.0)),
+        ("3,1,W4 of AS3, to AS4", of("as4", &[3, 1, 104]), value("route-private", 1.0)),
+        ("1,2,8", of("hops", &[1, 2, 8]), value("route-1-2-8", 1.0)),
+        ("1,5,6,8", of("hops", &[1, 5, 6, 8]), value("route-1-5-6-8", 1.0)),
+        ("3,1,W* where no network has zero-copy and OS bypass", of("incapable", &[3, 1, 100]), doubled),
+    ];
+    let text = |score: Option<f64>| score.map_or("-".to_owned(), |score| score.to_string());
+    scores
+        .map(|(route, ours, paper)| vec![route.to_owned(), text(ours.map(|score| score as f64)), text(paper)])
+        .to_vec()
+}
+
+fn tell_maps(sample: &Taken) -> Vec<Block> {
+    let rows = derived(sample);
     let printed = table("slide-as3");
     let equal = printed.as_ref().map_or(0, |table| {
-        let cells =
-            rows.iter().map(|row| &row[1..]).zip(&table.rows).flat_map(|(row, own)| row.iter().zip(own));
+        let cells = rows.iter().zip(&table.rows).flat_map(|(row, own)| row.iter().zip(own));
         cells.filter(|(ours, paper)| ours == paper).count()
     });
     let place = printed.map_or(String::new(), |table| table.source);
+    let named = NAMES.iter().zip(rows).map(|((_, name), row)| [vec![(*name).to_owned()], row].concat());
     let head = [&[""][..], &NAMES.map(|(_, name)| name)].concat();
-    let scores = [
-        ("3,1,W* of AS3, to AS4", score(result(sample, "as4"), &[3, 1, 100]), value("route-public", 1.0)),
-        ("3,1,W4 of AS3, to AS4", score(result(sample, "as4"), &[3, 1, 104]), value("route-private", 1.0)),
-        ("1,2,8", score(result(sample, "hops"), &[1, 2, 8]), value("route-1-2-8", 1.0)),
-        ("1,5,6,8", score(result(sample, "hops"), &[1, 5, 6, 8]), value("route-1-5-6-8", 1.0)),
-        (
-            "3,1,W* where no network has zero-copy and OS bypass",
-            score(result(sample, "incapable"), &[3, 1, 100]),
-            value("doubling", 1.0).zip(value("route-public", 1.0)).map(|(factor, score)| factor * score),
-        ),
-    ];
-    let scores = scores.map(|(route, ours, paper)| {
-        let ours = ours.map_or("-".to_owned(), |score| score.to_string());
-        vec![route.to_owned(), ours, paper.map_or("-".to_owned(), |score| score.to_string())]
-    });
     vec![
         Block::Heading("Route maps".into()),
-        Block::table("The table of AS3, as `isthmus routes show` derives it", &head, rows),
+        Block::table("The table of AS3, as `isthmus routes show` derives it", &head, named.collect()),
         Block::text(format!("{equal} of {} cells equal those of the {place}.", NAMES.len() * NAMES.len())),
         Block::table(
             "Scores, as `isthmus routes explain` tells them",
             &["route", "Isthmus", "paper"],
-            scores.to_vec(),
+            scores(sample),
         ),
     ]
 }
