@@ -180,8 +180,8 @@ pub(crate) fn circumstances(taken: &[Taken]) -> Part {
     let items = vec![
         format!("Made by `{command}` on {at}: {} runs in {minutes:.0} minutes.", taken.len()),
         format!("isthmus {}; Linux {}; {}.", list(&|s| s.version.clone()), list(&|s| s.kernel.clone()), list(&|s| s.host.clone())),
-        format!("Both sites, all ranks and the emulator share these processors. Other work ran beside: when runs began, \
-                 {least:.1} to {most:.1} tasks wanted a processor (load average of a minute)."),
+        format!("Both sites, all ranks and the emulator share these processors. When runs began, {least:.1} to {most:.1} tasks wanted one: \
+             what was left of the run before, and other work (load average of a minute)."),
         format!("Links have MTU 9000, and a queue of one bandwidth-delay product. In {spoiled} runs, marked `*`, the emulator was late itself: \
                  their figures say little of who was measured."),
         "The limit of a link is one round trip, and full packets at its rate after losses. A fraction is the limit's time \

@@ -282,12 +282,30 @@ fn start(all: &[Organisation]) -> String {
             count += 1;
         }
     }
+    until(&mut out, count, "router ready");
+    let dials =
+        all.iter().flat_map(|own| own.gateways.iter().map(move |gateway| neighbours(all, own, gateway.0)));
+    until(&mut out, LINKS * dials.sum::<usize>(), "link up.*dialled=true");
+    out
+}
+
+/// Links that a router dials to each gateway: the default of `limits.links` by TCP, and one by UDP.
+const LINKS: usize = 5;
+
+/// Organisations that another one reaches by a WAN.
+fn neighbours(all: &[Organisation], own: &Organisation, wan: &str) -> usize {
+    let has =
+        |other: &&Organisation| other.id != own.id && other.gateways.iter().any(|(name, _)| *name == wan);
+    all.iter().filter(has).count()
+}
+
+/// Waits until the routers' logs have so many lines that match.
+fn until(out: &mut String, count: usize, pattern: &str) {
     let _ = writeln!(
         out,
-        "n=0; until [ $(cat *.router.log | grep -c 'router ready') -ge {count} ]; do n=$((n + 1)); \
-         [ $n -lt 150 ] || {{ for log in *.router.log; do grep -q 'router ready' $log || tail -n 2 $log >&2; done; exit 3; }}; sleep 0.1; done; sleep 2"
+        "n=0; until [ $(cat *.router.log | grep -c '{pattern}') -ge {count} ]; do n=$((n + 1)); [ $n -lt 200 ] || \
+         {{ for log in *.router.log; do grep -q '{pattern}' $log || tail -n 2 $log >&2; done; exit 3; }}; sleep 0.1; done"
     );
-    out
 }
 
 /// A server at a node, whose place goes to `NAME.where`; it is waited for.
@@ -370,7 +388,7 @@ pub(crate) fn four(ends_of_private: bool, bytes: u64) -> Step {
 const PINGPONG: &str = "pingpong --size 8B --count 5";
 
 fn stream(bytes: u64) -> String {
-    format!("stream --size 1000000B --count {}", bytes / 1_000_000)
+    format!("stream --depth 4 --size 1000000B --count {}", bytes / 1_000_000)
 }
 
 /// The five networks, each by itself, and all of them end to end through four routers.

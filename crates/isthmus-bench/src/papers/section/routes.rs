@@ -31,7 +31,7 @@ impl Section for Routes {
     }
 
     fn plan(&self, context: &Context<'_>, _highest: Rate) -> Vec<Step> {
-        let bytes = context.of(20_000_000, 500_000_000);
+        let bytes = context.of(50_000_000, 500_000_000);
         let named = |step: Step, what: &str| Step { contender: "Isthmus".into(), ..step }.with(WHAT, what);
         vec![
             named(maps(), "maps"),
@@ -237,7 +237,7 @@ fn tell_four(ends: Option<&Taken>, others: Option<&Taken>) -> Vec<Block> {
              knows only the router on the private link: one on the backbone would use the backbone, which is its cheapest way on.",
         ),
         Block::table(
-            "From the row's node to the column's: MB/s of a stream of 20 MB (500 MB in the full form), and the round trip of 8 bytes in ms",
+            "From the row's node to the column's: MB/s of a stream of 50 MB (500 MB in the full form), and the round trip of 8 bytes in ms",
             &["", "AS1", "AS2", "AS3", "AS4"],
             rows,
         ),
