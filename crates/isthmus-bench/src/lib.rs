@@ -4,7 +4,8 @@
 //! own, so that the emulator's report on itself is about that run alone; what came out and under
 //! which circumstances is a [`Sample`]. `table` and `html` tell medians of samples. `beside` is of two
 //! that share a link. `files` does the same with files: those that MPI programs send each other, and
-//! those that commands copy.
+//! those that commands copy. `papers` repeats the experiments of the project's source papers, and reports their figures
+//! beside ours.
 
 #![forbid(unsafe_code)]
 

@@ -74,10 +74,8 @@ fn measure(args: &Args) -> Result<Vec<f64>, Fault> {
         let start = Instant::now();
         std::thread::scope(|scope| {
             let asked: Vec<_> = pairs.iter_mut().map(|pair| scope.spawn(|| pair.ask())).collect();
-            let ended = asked.into_iter().map(|thread| thread.join());
-            ended
-                .map(|end| end.unwrap_or_else(|_| Err(std::io::Error::other("a thread failed"))))
-                .collect::<Result<(), _>>()
+            let mut ended = asked.into_iter().map(std::thread::ScopedJoinHandle::join);
+            ended.try_for_each(|end| end.unwrap_or_else(|_| Err(std::io::Error::other("a thread failed"))))
         })?;
         if round > 0 {
             each_us.push(start.elapsed().as_secs_f64() * 1e6);
