@@ -355,7 +355,7 @@ mod tests {
         );
         // In Mb/s and as a fraction: two contenders, and the floor.
         assert_eq!(page.matches("<polyline points").count(), 2 * 2);
-        assert_eq!(page.matches("<polyline class=floor").count(), 2);
+        assert_eq!(page.matches("<polyline class=\"floor\"").count(), 2);
         assert!(page.contains("In 1 runs the emulator"));
         let table = text(&samples);
         assert!(table.contains("0.500") && table.contains("0.250*") && table.contains("0.000!"), "{table}");

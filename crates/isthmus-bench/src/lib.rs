@@ -4,7 +4,8 @@
 //! own, so that the emulator's report on itself is about that run alone; what came out and under
 //! which circumstances is a [`Sample`]. `table` and `html` tell medians of samples. `beside` is of two
 //! that share a link. `files` does the same with files: those that MPI programs send each other, and
-//! those that commands copy.
+//! those that commands copy. `papers` repeats the experiments of the project's source papers, and reports their figures
+//! beside ours.
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +18,7 @@ mod lab;
 mod link;
 mod matrix;
 mod outcome;
+mod papers;
 mod plot;
 mod run;
 mod sample;
@@ -29,6 +31,7 @@ pub use contender::Contender;
 pub use files::{FileBench, FileContender, FilePaths, FileRun, FileSample, Io};
 pub use link::Link;
 pub use matrix::{Matrix, Work};
+pub use papers::{Came, Form, Papers, Tools, render};
 pub use run::{Bench, Paths};
 pub use sample::{Sample, Shares};
 

@@ -7,7 +7,7 @@ use crate::table::Grid;
 
 const STYLE: &str = include_str!("report.css");
 /// A plot's size, and its margins: left, right, top, bottom. Pixels.
-const SIZE: [f64; 2] = [400.0, 270.0];
+pub(crate) const SIZE: [f64; 2] = [400.0, 270.0];
 const MARGIN: [f64; 4] = [60.0, 22.0, 12.0, 48.0];
 /// About how many lines a plot has across.
 const GRID_LINES: f64 = 5.0;
@@ -38,7 +38,7 @@ pub(crate) fn table(out: &mut String, Grid { title, head, rows }: &Grid) {
     };
     let _ = write!(
         out,
-        "<div class=wide><table>{}<thead><tr>{}</tr></thead><tbody>",
+        "<div class=\"wide\"><table>{}<thead><tr>{}</tr></thead><tbody>",
         if title.is_empty() { String::new() } else { format!("<caption>{}</caption>", escaped(title)) },
         cells("th", head)
     );
@@ -57,21 +57,21 @@ impl Look {
         Self(contenders.iter().position(|other| other == one).unwrap_or(0))
     }
 
-    fn colour(self) -> &'static str {
+    pub(crate) fn colour(self) -> &'static str {
         COLOURS[self.0 % COLOURS.len()]
     }
 
     /// Its sign at a place; hollow where there is no more than a bound.
-    fn sign(self, x: f64, y: f64, is_hollow: bool) -> String {
+    pub(crate) fn sign(self, x: f64, y: f64, is_hollow: bool) -> String {
         let fill = if is_hollow { "#fff" } else { self.colour() };
-        let paint = format!("fill=\"{fill}\" stroke=\"{}\" stroke-width=1.5", self.colour());
+        let paint = format!("fill=\"{fill}\" stroke=\"{}\" stroke-width=\"1.5\"", self.colour());
         let path = |points: &[(f64, f64)]| {
             let points: String =
                 points.iter().map(|(dx, dy)| format!("{:.1},{:.1} ", x + dx, y + dy)).collect();
             format!("<polygon points=\"{}\" {paint} />", points.trim_end())
         };
         match self.0 % SHAPES {
-            0 => format!("<circle cx={x:.1} cy={y:.1} r=3.5 {paint} />"),
+            0 => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" {paint} />"),
             1 => path(&[(-3.2, -3.2), (3.2, -3.2), (3.2, 3.2), (-3.2, 3.2)]),
             2 => path(&[(0.0, -4.4), (4.2, 3.4), (-4.2, 3.4)]),
             _ => path(&[(0.0, -4.6), (4.6, 0.0), (0.0, 4.6), (-4.6, 0.0)]),
@@ -81,19 +81,20 @@ impl Look {
 
 /// The signs of these contenders, and what the dashed line is, where there is one.
 pub(crate) fn legend(out: &mut String, all: &[String], shown: &[String], dashed: &str) {
-    out.push_str("<p class=legend>");
+    out.push_str("<p class=\"legend\">");
     for one in shown {
         let look = Look::of(all, one);
         let _ = write!(
             out,
-            "<span><svg viewBox=\"0 0 28 12\"><line x1=0 x2=28 y1=6 y2=6 stroke=\"{}\" stroke-width=2 />{}</svg>{}</span> ",
+            "<span><svg viewBox=\"0 0 28 12\"><line x1=\"0\" x2=\"28\" y1=\"6\" y2=\"6\" stroke=\"{}\" stroke-width=\"2\" />{}</svg>{}</span> ",
             look.colour(),
             look.sign(14.0, 6.0, false),
             escaped(one)
         );
     }
     if !dashed.is_empty() {
-        let line = "<svg viewBox=\"0 0 28 12\"><line class=floor x1=0 x2=28 y1=6 y2=6 /></svg>";
+        let line =
+            "<svg viewBox=\"0 0 28 12\"><line class=\"floor\" x1=\"0\" x2=\"28\" y1=\"6\" y2=\"6\" /></svg>";
         let _ = write!(out, "<span>{line}{dashed}</span>");
     }
     out.push_str("</p>");
@@ -125,6 +126,19 @@ pub(crate) struct Plot {
 impl Plot {
     pub(crate) fn draw(&self, out: &mut String, lines: &[(Look, Vec<Point>)]) {
         let [width, height] = SIZE;
+        let title = escaped(&self.title);
+        let _ = write!(
+            out,
+            "<figure><figcaption>{title}</figcaption><svg viewBox=\"0 0 {width} {height}\" role=\"img\" \
+             aria-label=\"{title}\">"
+        );
+        self.draw_inside(out, lines);
+        out.push_str("</svg></figure>");
+    }
+
+    /// What is inside the picture, whose size is [`SIZE`].
+    pub(crate) fn draw_inside(&self, out: &mut String, lines: &[(Look, Vec<Point>)]) {
+        let [width, height] = SIZE;
         let [left, right, top, bottom] = MARGIN;
         let values = lines.iter().flat_map(|(_, points)| points.iter().map(|point| point.y));
         let most = values.chain(self.floor.iter().map(|(_, y)| *y)).fold(self.least_top, f64::max);
@@ -135,20 +149,14 @@ impl Plot {
             let up = (y / (count * step)).clamp(0.0, 1.0);
             (left + x * (width - left - right), height - bottom - up * (height - top - bottom))
         };
-        let title = escaped(&self.title);
-        let _ = write!(
-            out,
-            "<figure><figcaption>{title}</figcaption><svg viewBox=\"0 0 {width} {height}\" role=img \
-             aria-label=\"{title}\">"
-        );
         for number in 0..=count as u32 {
             let value = f64::from(number) * step;
             let (x, y) = at(0.0, value);
             let (right, left, y_text) = (width - right, x - 8.0, y + 4.0);
             let _ = write!(
                 out,
-                "<line class=grid x1={x:.1} x2={right:.1} y1={y:.1} y2={y:.1} />\
-                 <text x={left:.1} y={y_text:.1} text-anchor=end>{value:.digits$}</text>"
+                "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{right:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" />\
+                 <text x=\"{left:.1}\" y=\"{y_text:.1}\" text-anchor=\"end\">{value:.digits$}</text>"
             );
         }
         for (share, label) in &self.ticks {
@@ -156,17 +164,17 @@ impl Plot {
             let (end, under, label) = (y + 4.0, y + 18.0, escaped(label));
             let _ = write!(
                 out,
-                "<line class=axis x1={x:.1} x2={x:.1} y1={y:.1} y2={end:.1} />\
-                 <text x={x:.1} y={under:.1} text-anchor=middle>{label}</text>"
+                "<line class=\"axis\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{y:.1}\" y2=\"{end:.1}\" />\
+                 <text x=\"{x:.1}\" y=\"{under:.1}\" text-anchor=\"middle\">{label}</text>"
             );
         }
         let ((x0, y0), (x1, y1)) = (at(0.0, 0.0), at(1.0, count * step));
         let (middle_x, middle_y) = (f64::midpoint(x0, x1), f64::midpoint(y0, y1));
         let _ = write!(
             out,
-            "<polyline class=axis points=\"{x0:.1},{y1:.1} {x0:.1},{y0:.1} {x1:.1},{y0:.1}\" />\
-             <text class=name x={middle_x:.1} y={:.1} text-anchor=middle>{}</text>\
-             <text class=name transform=\"translate(14 {middle_y:.1}) rotate(-90)\" text-anchor=middle>{}</text>",
+            "<polyline class=\"axis\" points=\"{x0:.1},{y1:.1} {x0:.1},{y0:.1} {x1:.1},{y0:.1}\" />\
+             <text class=\"name\" x=\"{middle_x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
+             <text class=\"name\" transform=\"translate(14 {middle_y:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
             height - 8.0,
             escaped(&self.along),
             escaped(&self.up)
@@ -177,7 +185,7 @@ impl Plot {
         if !self.floor.is_empty() {
             let _ = write!(
                 out,
-                "<polyline class=floor points=\"{}\" />",
+                "<polyline class=\"floor\" points=\"{}\" />",
                 path(&mut ends_drawn(&self.floor).into_iter())
             );
         }
@@ -189,7 +197,6 @@ impl Plot {
                 out.push_str(&look.sign(x, y, point.is_bound));
             }
         }
-        out.push_str("</svg></figure>");
     }
 }
 
@@ -224,29 +231,38 @@ fn digits(step: f64) -> usize {
 /// A plot of bars that lie, each as long as the median of its values, which are dots on it; from 0
 /// to 1, or to the greatest.
 pub(crate) fn bars(out: &mut String, title: &str, all: &[String], rows: &[(&str, &[f64])]) {
+    let (mut inside, title) = (String::new(), escaped(title));
+    let [width, height] = bars_inside(&mut inside, all, rows);
+    let _ = write!(
+        out,
+        "<figure class=\"bars\"><figcaption>{title}</figcaption><svg viewBox=\"0 0 {width} {height}\" role=\"img\" \
+         aria-label=\"{title}\">{inside}</svg></figure>"
+    );
+}
+
+/// What is inside the picture; returns its size.
+pub(crate) fn bars_inside(out: &mut String, all: &[String], rows: &[(&str, &[f64])]) -> [f64; 2] {
     const WIDTH: f64 = 760.0;
+    /// Room for names: at the least so much, and about what a character takes.
     const LEFT: f64 = 230.0;
+    const CHARACTER: f64 = 6.2;
     const RIGHT: f64 = 60.0;
     const ROW: f64 = 24.0;
     const AXIS: f64 = 24.0;
     let most = rows.iter().flat_map(|(_, values)| values.iter().copied()).fold(1.0, f64::max);
     let step = step(most);
-    let at = |value: f64| LEFT + value / most * (WIDTH - LEFT - RIGHT);
+    let longest = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    let left = LEFT.max(longest as f64 * CHARACTER + 16.0);
+    let at = |value: f64| left + value / most * (WIDTH - left - RIGHT);
     let bottom = ROW * rows.len() as f64 + 8.0;
-    let title = escaped(title);
-    let _ = write!(
-        out,
-        "<figure class=bars><figcaption>{title}</figcaption><svg viewBox=\"0 0 {WIDTH} {}\" role=img aria-label=\"{title}\">",
-        bottom + AXIS
-    );
     for number in 0..=(most / step + 1e-9) as u32 {
         let value = f64::from(number) * step;
         let (x, y) = (at(value), bottom + 16.0);
         let class = if (value - 1.0).abs() < 1e-9 { "floor" } else { "grid" };
         let _ = write!(
             out,
-            "<line class={class} x1={x:.1} x2={x:.1} y1=0 y2={bottom:.1} />\
-             <text x={x:.1} y={y:.1} text-anchor=middle>{value:.1}</text>"
+            "<line class=\"{class}\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"0\" y2=\"{bottom:.1}\" />\
+             <text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{value:.1}</text>"
         );
     }
     for (row, (name, values)) in rows.iter().enumerate() {
@@ -255,23 +271,27 @@ pub(crate) fn bars(out: &mut String, title: &str, all: &[String], rows: &[(&str,
         let after = at(values.iter().copied().fold(middle, f64::max)) + 8.0;
         let _ = write!(
             out,
-            "<text x={:.1} y={:.1} text-anchor=end>{}</text>\
-             <rect x={LEFT} y={y:.1} width={:.1} height={:.1} rx=2 fill=\"{}\" />\
-             <text class=value x={after:.1} y={:.1}>{middle:.3}</text>",
-            LEFT - 8.0,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
+             <rect x=\"{left}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"2\" fill=\"{}\" />\
+             <text class=\"value\" x=\"{after:.1}\" y=\"{:.1}\">{middle:.3}</text>",
+            left - 8.0,
             y + 12.0,
             escaped(name),
-            at(middle) - LEFT,
+            at(middle) - left,
             ROW - 8.0,
             Look::of(all, name).colour(),
             y + 12.0
         );
         for value in *values {
-            let _ =
-                write!(out, "<circle class=run cx={:.1} cy={:.1} r=3 />", at(*value), y + (ROW - 8.0) / 2.0);
+            let _ = write!(
+                out,
+                "<circle class=\"run\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" />",
+                at(*value),
+                y + (ROW - 8.0) / 2.0
+            );
         }
     }
-    out.push_str("</svg></figure>");
+    [WIDTH, bottom + AXIS]
 }
 
 #[cfg(test)]

@@ -101,6 +101,7 @@ impl Cell {
 }
 
 /// A table of texts; the first column names the rows.
+#[derive(Clone, Debug)]
 pub(crate) struct Grid {
     pub(crate) title: String,
     pub(crate) head: Vec<String>,

@@ -3,12 +3,15 @@
 
 mod file;
 mod lab;
+mod papers;
 mod peak;
 mod peers;
 mod plain;
 mod report;
+mod request;
 mod serve;
 mod substrate;
+mod swap;
 mod wan;
 
 use std::cell::RefCell;
@@ -45,8 +48,13 @@ enum BenchCommand {
     Rma(Run),
     Wan(wan::Args),
     File(file::Args),
+    Papers(papers::Args),
     #[command(hide = true)]
     Peak(peak::Args),
+    #[command(hide = true)]
+    Request(request::Args),
+    #[command(hide = true)]
+    Swap(swap::Args),
     /// Be the other side: prints where to find it, and goes on until it is stopped
     Serve(ServeArgs),
 }
@@ -145,7 +153,10 @@ pub(crate) fn main(args: Args) -> ExitCode {
     let outcome = match args.command {
         BenchCommand::Wan(args) => return wan::main(&args),
         BenchCommand::File(args) => return file::main(&args),
+        BenchCommand::Papers(args) => return papers::main(&args),
         BenchCommand::Peak(args) => return peak::main(&args),
+        BenchCommand::Request(args) => return request::main(&args),
+        BenchCommand::Swap(args) => return swap::main(&args),
         BenchCommand::Serve(args) => serve::run(&args),
         BenchCommand::Pingpong(run) => measure(Test::Pingpong, &run),
         BenchCommand::Stream(run) => measure(Test::Stream, &run),

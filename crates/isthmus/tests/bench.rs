@@ -176,3 +176,54 @@ fn a_copy_is_measured_on_this_host_and_over_a_lab() {
         assert!(samples[0]["emulator"]["links"].is_array(), "{samples:?}");
     }
 }
+
+/// The section that needs no MPI: maps, four organisations, and five networks, with their routers.
+#[test]
+fn a_section_of_the_papers_is_measured_from_its_labs_to_its_pages() {
+    if !can_have_a_lab() {
+        return;
+    }
+    let out = tempfile::tempdir().expect("a folder");
+    let words = ["papers", "--only", "routes", "--provider-path", "/nonesuch", "--out"];
+    let run = |words: &[&str]| {
+        let mut command = Command::new("timeout");
+        command
+            .args(["--signal=KILL", "300", env!("CARGO_BIN_EXE_isthmus"), "bench"])
+            .args(words)
+            .arg(out.path());
+        command.env_remove("ISTHMUS_CONFIG").output().expect("it starts")
+    };
+    let output = run(&words);
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    let read = |name: &str| std::fs::read_to_string(out.path().join(name)).expect(name);
+    let samples = read("samples.jsonl");
+    assert_eq!(samples.lines().count(), 4, "{samples}");
+    let page = read("papers.md");
+    for told in [
+        "| SN2 | 2,1 | - | 2,3 | 2,1,W* | 2,1,W4 |",
+        "| 3,1,W4 of AS3, to AS4 | 125 | 125 |",
+        "| 1,5,6,8 | 262 | 262 |",
+        "| all five, through four routers | ",
+    ] {
+        assert!(page.contains(told), "{told}: {page}");
+    }
+    assert!(read("papers.html").contains("all five, through four routers"));
+    std::fs::remove_file(out.path().join("papers.md")).expect("removed");
+    assert!(run(&["papers", "--render"]).status.success());
+    assert_eq!(read("papers.md"), page, "the same samples make the same page");
+}
+
+#[test]
+fn the_papers_can_be_asked_for_their_plan_and_an_empty_folder_has_no_report() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let empty = folder.path().to_str().expect("a name");
+    let output = isthmus(&["bench", "papers", "--render", empty], LOOPBACK);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(text(&output.stderr).contains("has no samples"), "{}", text(&output.stderr));
+    let words = ["bench", "papers", "--dry-run", "--full", "--provider-path", empty, "--mpi", empty];
+    let said = text(&isthmus(&words, LOOPBACK).stdout);
+    for section in ["movement: ", "cci: ", "parallel: ", "distance: ", "protocols: ", "routes: "] {
+        assert!(said.lines().any(|line| line.starts_with(section)), "{section}: {said}");
+    }
+    assert!(said.contains("left out: no ") && said.contains("--mpi"), "what is missing is named: {said}");
+}

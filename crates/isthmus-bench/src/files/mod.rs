@@ -7,8 +7,9 @@ mod report;
 mod run;
 mod sample;
 mod script;
-mod source;
+pub(crate) mod source;
 
+pub(crate) use contender::find;
 pub use contender::{FileContender, Io};
 pub use run::{FileBench, FilePaths, FileRun};
 pub use sample::FileSample;

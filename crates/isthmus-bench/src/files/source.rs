@@ -11,7 +11,7 @@ const IN_FOLDER: u32 = 1000;
 
 /// A file that cannot be compressed, or a folder with so many of them, unless it is there; their pages are
 /// in memory then.
-pub(super) fn make(path: &Path, bytes: u64, files: u32) -> io::Result<()> {
+pub(crate) fn make(path: &Path, bytes: u64, files: u32) -> io::Result<()> {
     if files > 1 {
         return make_folder(path, bytes / u64::from(files), files);
     }
@@ -43,13 +43,13 @@ fn make_folder(path: &Path, each: u64, files: u32) -> io::Result<()> {
 
 /// On a virtual machine the first touch of a page costs several times its copying: the pages that
 /// the copy will get are touched before.
-pub(super) fn touch_pages(path: &Path, bytes: u64) -> io::Result<()> {
+pub(crate) fn touch_pages(path: &Path, bytes: u64) -> io::Result<()> {
     io::copy(&mut io::repeat(0).take(bytes), &mut File::create(path)?)?;
     fs::remove_file(path)
 }
 
 /// Removes a copy, or what there is of it.
-pub(super) fn remove(path: &Path) -> io::Result<()> {
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
     let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -58,7 +58,7 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
 }
 
 /// Whether two files, or two folders with all in them, are the same.
-pub(super) fn equal(one: &Path, other: &Path) -> io::Result<bool> {
+pub(crate) fn equal(one: &Path, other: &Path) -> io::Result<bool> {
     if !one.is_dir() {
         return equal_files(one, other);
     }

@@ -10,7 +10,7 @@ use isthmus_substrate::{
     Access, Connection, Endpoint, EndpointOptions, Event, Region, SendOptions, Substrate,
 };
 
-use super::{At, Fault, ServeArgs};
+use super::{At, Fault, ServeArgs, request};
 
 /// What the substrate's server is to do, as the payload of a request.
 pub(super) const ECHO: &[u8] = b"echo";
@@ -29,6 +29,8 @@ const MEMORY_MAX: usize = 1 << 30;
 pub(super) const ECHO_SLEEPING: u8 = b'e';
 pub(super) const ECHO_POLLING: u8 = b'p';
 pub(super) const TCP_SINK: u8 = b's';
+/// With the lengths of a request and of its answer behind it.
+pub(super) const REQUESTS: u8 = b'r';
 /// For so many looks in vain a server polls before it sleeps.
 const POLLS: u32 = 20_000;
 
@@ -239,6 +241,11 @@ fn tcp(mut stream: TcpStream) {
     let mut bytes = vec![0; 1 << 20];
     let mut what = [0];
     if stream.read_exact(&mut what).is_err() || stream.set_nonblocking(what[0] == ECHO_POLLING).is_err() {
+        return;
+    }
+    if what[0] == REQUESTS {
+        // Its end is the connection's.
+        let _ = request::answer(stream);
         return;
     }
     while let Ok(len @ 1..) = polled(|| stream.read(&mut bytes)) {

@@ -13,18 +13,18 @@ use super::serve::{ECHO, MEMORY, Place, SINK, SUNK, endpoint};
 use super::{At, Fault};
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// How long one may take that may be lost.
 const UU_PATIENCE: Duration = Duration::from_millis(200);
 /// How long what is on its way may take to arrive, where nobody tells.
 const UU_SETTLE: Duration = Duration::from_millis(20);
-/// Round trips that are not counted.
+/// Round trips that are not counted: so many, or as many as are.
 const WARM_UP: u64 = 200;
 
 const SILENT: SendOptions = SendOptions { silent: true, ..SendOptions::DEFAULT };
 
 /// Waits for an event by polling, as the plain sides' sockets wait by sleeping.
-fn next(endpoint: &Endpoint, patience: Duration) -> Result<Option<Event>, Fault> {
+pub(super) fn next(endpoint: &Endpoint, patience: Duration) -> Result<Option<Event>, Fault> {
     let start = Instant::now();
     loop {
         if let Some(event) = endpoint.get_event()? {
@@ -44,7 +44,7 @@ pub(super) struct Client<'a> {
 }
 
 impl Client<'_> {
-    fn connect(&self, words: &[u8]) -> Result<(Endpoint, Connection), Fault> {
+    pub(super) fn connect(&self, words: &[u8]) -> Result<(Endpoint, Connection), Fault> {
         let (place, endpoint) = (self.place, endpoint(self.at)?);
         let options = ConnectOptions { timeout: Some(PATIENCE) };
         endpoint.connect(&place.uri, words, self.level, 0, &options)?;
@@ -73,11 +73,12 @@ impl Client<'_> {
         let mut times = histogram();
         let mut lost = 0;
         let patience = if self.level.is_reliable() { PATIENCE } else { UU_PATIENCE };
-        for round in 0..WARM_UP + count {
+        let warm_up = WARM_UP.min(count);
+        for round in 0..warm_up + count {
             let start = Instant::now();
             endpoint.send(to, &message, &SILENT)?;
             match next(&endpoint, patience)? {
-                Some(Event::Received(_)) if round >= WARM_UP => {
+                Some(Event::Received(_)) if round >= warm_up => {
                     times.record(start.elapsed().as_nanos() as u64)?;
                 }
                 Some(Event::Received(_)) => {}
@@ -134,7 +135,7 @@ impl Client<'_> {
     }
 
     /// How many messages the other side has sunk.
-    fn sunk(&self, endpoint: &Endpoint) -> Result<u64, Fault> {
+    pub(super) fn sunk(&self, endpoint: &Endpoint) -> Result<u64, Fault> {
         let options = ConnectOptions { timeout: Some(PATIENCE) };
         endpoint.connect(&self.place.uri, SUNK, Level::Ro, 0, &options)?;
         match next(endpoint, PATIENCE)? {

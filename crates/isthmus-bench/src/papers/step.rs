@@ -1,0 +1,265 @@
+//! What a section wants to have run: steps, each in a lab of its own.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use isthmus_units::{Percent, Rate, Span};
+
+use crate::lab;
+use crate::link::Link;
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// About ten minutes.
+    Short,
+    /// Hours.
+    Full,
+}
+
+impl Form {
+    /// Its name in samples.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Short => "short",
+            Self::Full => "full",
+        }
+    }
+}
+
+/// Where the parts are that take part.
+#[derive(Clone, Debug)]
+pub struct Tools {
+    /// The isthmus command.
+    pub isthmus: PathBuf,
+    /// The folder of the provider.
+    pub provider: PathBuf,
+    /// The folder of an MPICH: `bin/mpiexec`, `bin/mpicc`.
+    pub mpich: PathBuf,
+    /// The folder of an Open MPI: `bin/mpirun`, `bin/mpicc`.
+    pub open_mpi: PathBuf,
+    /// The folder of the mover's libraries, with one folder for each MPI.
+    pub movers: PathBuf,
+    /// Where files are that fit into memory.
+    pub folder: PathBuf,
+    /// Where samples and report go, and longer files.
+    pub out: PathBuf,
+}
+
+/// What a section knows when it plans.
+pub(crate) struct Context<'a> {
+    pub(crate) tools: &'a Tools,
+    pub(crate) form: Form,
+}
+
+impl Context<'_> {
+    pub(crate) fn is_full(&self) -> bool {
+        self.form == Form::Full
+    }
+
+    /// One value for the short form, another for the full one.
+    pub(crate) fn of<T>(&self, short: T, full: T) -> T {
+        if self.is_full() { full } else { short }
+    }
+}
+
+/// A program that is compiled before the first step that needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// `transfer-mpich`, `transfer-openmpi`: `transfer.c` with the mover's library.
+    Transfer(Mpi),
+    /// `messages-mpich`, `messages-openmpi`: `messages.c`.
+    Messages(Mpi),
+    /// `program-mpich`: the program of `isthmus bench wan`.
+    Wan,
+}
+
+/// An MPI that programs are built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mpi {
+    Mpich,
+    OpenMpi,
+}
+
+impl Mpi {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Mpich => "mpich",
+            Self::OpenMpi => "openmpi",
+        }
+    }
+
+    pub(crate) fn folder(self, tools: &Tools) -> PathBuf {
+        match self {
+            Self::Mpich => tools.mpich.clone(),
+            Self::OpenMpi => tools.open_mpi.clone(),
+        }
+    }
+}
+
+/// One run. In `script` and `lab`, `@WORK@` is the folder of programs, `@SOURCE@` the file that is to be
+/// copied and `@COPY@` where its copy goes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Step {
+    /// What is measured, by name and value: what rows and columns of the report are made of.
+    pub(crate) facts: BTreeMap<String, String>,
+    /// Who does it.
+    pub(crate) contender: String,
+    pub(crate) link: Option<Link>,
+    /// The lab's configuration. None: it runs on this host.
+    pub(crate) lab: Option<String>,
+    pub(crate) script: String,
+    /// The least time possible, all that it sends together. Seconds.
+    pub(crate) floor_s: f64,
+    /// When it is ended. Seconds.
+    pub(crate) limit_s: f64,
+    /// When the program ends itself, from when its time begins to count, where it does. Seconds.
+    pub(crate) within_s: Option<f64>,
+    /// Length of the file that it copies. Bytes.
+    pub(crate) file: Option<u64>,
+    pub(crate) programs: Vec<Program>,
+    /// Why it cannot be run here, with the remedy.
+    pub(crate) missing: Option<String>,
+    /// Further files that it needs in `@WORK@`.
+    pub(crate) files: Vec<(String, String)>,
+}
+
+impl Step {
+    pub(crate) fn with(mut self, name: &str, value: impl ToString) -> Self {
+        self.facts.insert(name.to_owned(), value.to_string());
+        self
+    }
+
+    /// About how long it takes, its lab's start and end included. Seconds.
+    pub(crate) fn expected_s(&self) -> f64 {
+        if self.missing.is_some() { 0.0 } else { self.floor_s * SLACK + START_S }
+    }
+
+    /// Its name for people.
+    pub(crate) fn title(&self) -> String {
+        let facts: Vec<_> = self.facts.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        let link = self.link.map_or(String::new(), |link| format!(", {} {}", link.rate, link.title()));
+        format!("{}: {}{link}", self.contender, facts.join(", "))
+    }
+}
+
+/// What a run takes beyond its floor, roughly: a factor, and the start and end of lab and programs. Seconds.
+const SLACK: f64 = 1.3;
+const START_S: f64 = 2.5;
+
+/// A link of MTU 9000.
+pub(crate) fn link(rate: Rate, rtt_us: u64, loss: f64) -> Link {
+    Link { rate, rtt: Span(rtt_us * 1_000), loss: Percent(loss), mtu: 9_000 }
+}
+
+/// The configuration of a lab of sites a and b with this link between them.
+pub(crate) fn lab_of(link: Link, congestion: Option<&str>) -> Option<String> {
+    Some(lab::config(&[(link, None)], 1, congestion))
+}
+
+/// The beginning of a script: `isthmus bench serve` runs at site b, `$to` is where, and `$bench` begins a
+/// measurement in site a.
+pub(crate) fn served() -> String {
+    let at = |site: &str| format!("lab-rsh {site} env ISTHMUS_CONFIG=@WORK@/wan.toml @ISTHMUS@ bench");
+    format!(
+        "rm -f where; printf '[device]\\ninterface = \"wan0\"\\n' > wan.toml\n{} serve > where 2> serve.log &\nn=0\n\
+         until [ -s where ]; do n=$((n + 1)); [ $n -lt 100 ] || {{ tail -n 1 serve.log >&2; exit 3; }}; sleep 0.1; done\n\
+         to=$(cat where); bench='{}'\n",
+        at("b"),
+        at("a")
+    )
+}
+
+/// The command line of an MPI job with so many ranks at each of the sites a and b.
+pub(crate) fn job(tools: &Tools, over: Over, ranks: u32, program: &str) -> String {
+    match over {
+        Over::OpenMpi => open_mpi(tools, ranks, program),
+        _ => mpich(tools, over, ranks, program),
+    }
+}
+
+/// What an MPI job's messages go by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    /// MPICH over Isthmus.
+    Isthmus,
+    /// The same with the setting `transfer`.
+    Transfer(&'static str),
+    /// MPICH over libfabric's `tcp;ofi_rxm`.
+    Stock,
+    /// Open MPI's TCP BTL.
+    OpenMpi,
+}
+
+impl Over {
+    pub(crate) fn mpi(self) -> Mpi {
+        if self == Self::OpenMpi { Mpi::OpenMpi } else { Mpi::Mpich }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Isthmus => "Isthmus",
+            Self::Transfer(how) => how,
+            Self::Stock => "stock tcp",
+            Self::OpenMpi => "Open MPI tcp BTL",
+        }
+    }
+
+    /// What this machine does not have for it, with the remedy.
+    pub(crate) fn missing(self, tools: &Tools) -> Option<String> {
+        let folder = self.mpi().folder(tools);
+        let (launcher, option) = match self.mpi() {
+            Mpi::Mpich => ("bin/mpiexec", "--mpi"),
+            Mpi::OpenMpi => ("bin/mpirun", "--open-mpi"),
+        };
+        [launcher, "bin/mpicc"].into_iter().map(|tool| folder.join(tool)).find(|path| !path.is_file()).map(
+            |path| {
+                let name = self.mpi().name();
+                format!("no {}: tools/bootstrap.sh {name}, or name its folder with {option}", path.display())
+            },
+        )
+    }
+}
+
+fn quoted(path: &std::path::Path) -> String {
+    lab::quoted(&path.display().to_string())
+}
+
+fn mpich(tools: &Tools, over: Over, ranks: u32, program: &str) -> String {
+    let mut line = format!(
+        "{} -launcher rsh -launcher-exec \"$ISTHMUS_LAB_RSH\" -hosts a,b -iface mgmt0 -ppn {ranks} -n {}",
+        quoted(&tools.mpich.join("bin/mpiexec")),
+        2 * ranks
+    );
+    let mut set = |name: &str, value: &str| {
+        let _ = write!(line, " -genv {name} {value}");
+    };
+    set("MPIR_CVAR_CH4_NETMOD", "ofi");
+    set("MPIR_CVAR_NOLOCAL", "1");
+    if over == Over::Stock {
+        set("FI_PROVIDER", "'tcp;ofi_rxm'");
+        set("FI_TCP_IFACE", "wan0");
+    } else {
+        set("FI_PROVIDER", "isthmus");
+        set("FI_PROVIDER_PATH", &quoted(&tools.provider));
+        set("FI_ISTHMUS_INTERFACE", "wan0");
+        // What it chooses is told there.
+        set("FI_LOG_LEVEL", "info");
+        set("FI_LOG_PROV", "isthmus");
+        if let Over::Transfer(how) = over {
+            set("FI_ISTHMUS_TRANSFER", how);
+        }
+    }
+    format!("{line} {program}")
+}
+
+fn open_mpi(tools: &Tools, ranks: u32, program: &str) -> String {
+    format!(
+        "lab-rsh a {} --allow-run-as-root --bind-to none -np {} --host a:{ranks},b:{ranks} --map-by ppr:{ranks}:node \
+         --prtemca plm_ssh_agent \"$ISTHMUS_LAB_RSH\" --prtemca prte_if_include mgmt0 --mca pml ob1 \
+         --mca btl self,tcp --mca btl_tcp_if_include wan0 --mca coll ^sm,han --mca mpi_yield_when_idle 1 {program}",
+        quoted(&tools.open_mpi.join("bin/mpirun")),
+        2 * ranks
+    )
+}

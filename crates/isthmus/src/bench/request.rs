@@ -1,0 +1,142 @@
+//! `isthmus bench request`: requests and answers over plain TCP, by one connection or several at once.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use isthmus_units::Size;
+
+use super::serve::{Place, REQUESTS};
+use super::{FAILED, Fault};
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What is read or written at once. Bytes.
+const PIECE: usize = 1 << 20;
+
+/// Send messages over plain TCP, each of which is answered, and print how long they took
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The other side, as `isthmus bench serve` printed it
+    #[arg(long, value_name = "WHERE")]
+    to: String,
+    /// Length of a message
+    #[arg(long)]
+    size: Size,
+    /// Length of its answer
+    #[arg(long, default_value = "1B")]
+    answer: Size,
+    /// How many, one after the other
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    count: u32,
+    /// Connections, each of which carries a fragment of every message
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    streams: u32,
+}
+
+pub(super) fn main(args: &Args) -> ExitCode {
+    match measure(args) {
+        Ok(mut each_us) => {
+            let seconds = each_us.iter().sum::<f64>() / 1e6;
+            each_us.sort_by(f64::total_cmp);
+            let p50_us = each_us[each_us.len() / 2];
+            let (size, count, streams) = (args.size.0, args.count, args.streams);
+            outln!(
+                "{}",
+                serde_json::json!({
+                    "size": size, "count": count, "streams": streams, "seconds": seconds, "p50_us": p50_us,
+                    "each_us": each_us,
+                })
+            );
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            errln!("isthmus bench: {error}");
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+/// What each message took until its answer had come. Microseconds.
+fn measure(args: &Args) -> Result<Vec<f64>, Fault> {
+    let to = args.to.parse::<Place>()?.tcp;
+    let fragment = |number: u32, of: u64| {
+        let edge = |number: u32| of * u64::from(number) / u64::from(args.streams);
+        edge(number + 1) - edge(number)
+    };
+    let connect =
+        |number| Pair::connect(to, fragment(number, args.size.0), fragment(number, args.answer.0).max(1));
+    let mut pairs = (0..args.streams).map(connect).collect::<Result<Vec<_>, _>>()?;
+    let mut each_us = Vec::new();
+    // The first message opens the congestion windows, and does not count.
+    for round in 0..=args.count {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            let asked: Vec<_> = pairs.iter_mut().map(|pair| scope.spawn(|| pair.ask())).collect();
+            let mut ended = asked.into_iter().map(std::thread::ScopedJoinHandle::join);
+            ended.try_for_each(|end| end.unwrap_or_else(|_| Err(std::io::Error::other("a thread failed"))))
+        })?;
+        if round > 0 {
+            each_us.push(start.elapsed().as_secs_f64() * 1e6);
+        }
+    }
+    Ok(each_us)
+}
+
+/// One connection, and the lengths of what goes to and fro.
+struct Pair {
+    stream: TcpStream,
+    size: u64,
+    answer: u64,
+    piece: Vec<u8>,
+}
+
+impl Pair {
+    fn connect(to: SocketAddr, size: u64, answer: u64) -> std::io::Result<Self> {
+        let mut stream = TcpStream::connect(to)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let lengths = [size.to_le_bytes(), answer.to_le_bytes()].concat();
+        stream.write_all(&[&[REQUESTS], lengths.as_slice()].concat())?;
+        Ok(Self { stream, size, answer, piece: vec![7; PIECE] })
+    }
+
+    fn ask(&mut self) -> std::io::Result<()> {
+        write(&mut self.stream, self.size, &self.piece)?;
+        read(&mut self.stream, self.answer, &mut self.piece)
+    }
+}
+
+/// The other side's part: answers until the connection ends.
+pub(super) fn answer(mut stream: TcpStream) -> std::io::Result<()> {
+    let mut lengths = [[0; 8]; 2];
+    for length in &mut lengths {
+        stream.read_exact(length)?;
+    }
+    let [size, answer] = lengths.map(u64::from_le_bytes);
+    let mut piece = vec![7; PIECE];
+    loop {
+        read(&mut stream, size, &mut piece)?;
+        write(&mut stream, answer, &piece)?;
+    }
+}
+
+fn write(stream: &mut TcpStream, mut left: u64, piece: &[u8]) -> std::io::Result<()> {
+    while left > 0 {
+        let len = left.min(piece.len() as u64);
+        stream.write_all(&piece[..len as usize])?;
+        left -= len;
+    }
+    Ok(())
+}
+
+fn read(stream: &mut TcpStream, mut left: u64, piece: &mut [u8]) -> std::io::Result<()> {
+    while left > 0 {
+        let len = left.min(piece.len() as u64);
+        stream.read_exact(&mut piece[..len as usize])?;
+        left -= len;
+    }
+    Ok(())
+}
