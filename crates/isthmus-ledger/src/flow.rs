@@ -37,7 +37,8 @@ pub struct Plan {
     pub pace: u64,
     /// Limit on the bytes in flight. Bytes (wire).
     pub window: u64,
-    /// Share of packets lost at random, that is, not by congestion.
+    /// Share of packets lost at random, that is, not by congestion. While the capacity is not known: what a short queue
+    /// has dropped of a flight.
     pub loss: f64,
     /// Shortest round trip. Microseconds.
     pub rtt_us: Micros,

@@ -9,7 +9,7 @@ use crate::Micros;
 pub(crate) const QUANTUM_US: Micros = 1_000;
 /// The part of a short round trip that it is, and the least: the queue of such a path holds little more. Microseconds.
 const QUANTUM_PART: Micros = 16;
-const QUANTUM_LEAST_US: Micros = 250;
+pub(crate) const QUANTUM_LEAST_US: Micros = 250;
 /// The part of a round trip for which there is nothing to send in a rest.
 const REST_PART: Micros = 4;
 /// Quanta that a queue is to have room for beside what is caught up on after a rest: the next one, and what stands there.

@@ -23,7 +23,7 @@ use crate::answers::Answers;
 use crate::congestion::{CongestionControl, Limits};
 use crate::detection::LossDetection;
 use crate::mtu::{IP_UDP_BYTES, PAYLOAD_BASE, PathMtu};
-use crate::pacer::{Cap, Pacer, quantum_us};
+use crate::pacer::{Cap, Pacer, QUANTUM_LEAST_US, quantum_us};
 use crate::parity::Parity;
 use crate::path::{Common, Learned, Path};
 use crate::protection::{Initial, Protection, Sealed, Session};
@@ -816,7 +816,12 @@ impl Stream {
         self.probe_at = Some(now + wait);
     }
 
-    /// How long what goes at once takes at the pace, and for how long an acknowledgement waits at most. Microseconds.
+    /// How long what goes at once takes at the pace. Microseconds.
+    fn pace_quantum_us(&self) -> Micros {
+        if self.congestion.is_shallow() { QUANTUM_LEAST_US } else { self.quantum_us() }
+    }
+
+    /// The same where no queue is known to be short, and for how long an acknowledgement waits at most. Microseconds.
     fn quantum_us(&self) -> Micros {
         quantum_us(self.path.rtt_least_us().unwrap_or(0))
     }

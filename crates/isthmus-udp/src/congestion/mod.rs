@@ -94,6 +94,10 @@ pub trait CongestionControl: Send + std::fmt::Debug {
     fn wants_train(&self) -> bool {
         false
     }
+    /// Whether the bottleneck's queue is so short that what leaves at once has to be little.
+    fn is_shallow(&self) -> bool {
+        false
+    }
     /// Its name in compositions.
     fn name(&self) -> &'static str;
     /// What it is doing, for people.

@@ -115,7 +115,7 @@ impl Stream {
         {
             return Some(Load::Probe(size));
         }
-        let load = if self.window_is_open() && self.pacer.is_open(now, self.quantum_us()) {
+        let load = if self.window_is_open() && self.pacer.is_open(now, self.pace_quantum_us()) {
             let load = self.next_of_stream(now, size, room, shard);
             // As long as nothing is known of the path, a queue is what tells of it, unless it overflows.
             if load.is_none() && (self.congestion.capacity().is_some() || self.path.loss() > OVERFLOW_LOSS) {
@@ -123,7 +123,7 @@ impl Stream {
                 self.pacer.rest(now, rtt_us, self.path.queue_most_us());
             }
             load
-        } else if self.window_is_open_for_parity() && self.pacer.is_open(now, self.quantum_us()) {
+        } else if self.window_is_open_for_parity() && self.pacer.is_open(now, self.pace_quantum_us()) {
             self.see_to_parity(now);
             self.next_parity(size).map(Load::Parity)
         } else {
@@ -482,7 +482,7 @@ impl Stream {
         self.counters.packets_sent += 1;
         if carried.is_some() {
             let pace = self.congestion.pace_after(self.sent.in_flight());
-            self.pacer.note(now, u64::from(wire), pace, self.quantum_us());
+            self.pacer.note(now, u64::from(wire), pace, self.pace_quantum_us());
             if self.probe_at.is_none() {
                 self.arm_probe(now);
             }

@@ -331,8 +331,7 @@ fn exchanges_over_a_long_path_do_with_a_short_queue() {
                     TIMES as f64 * path.floor_s(1_000_000) / Pair::new(&path, DEFAULT, 1_000_000).run().0
                 }));
                 let _ = write!(text, "{share:>8.2}");
-                let least = if queue_us >= 2_500 { 0.75 } else { 0.35 };
-                assert!(share >= least, "{share} with {rtt_us} us and a queue of {queue_us} us");
+                assert!(share >= 0.75, "{share} with {rtt_us} us and a queue of {queue_us} us");
             }
             text.push('\n');
         }

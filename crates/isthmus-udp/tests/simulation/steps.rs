@@ -62,7 +62,7 @@ struct Row {
 const ROWS: [Row; 4] = [
     Row { rtt_us: 24_000, queue_us: 20_000, loss: 0.0, least: [0.80, 0.50, 0.80] },
     Row { rtt_us: 100_000, queue_us: 20_000, loss: 0.0, least: [0.90, 0.90, 0.95] },
-    Row { rtt_us: 24_000, queue_us: 2_500, loss: 0.0, least: [0.30, 0.25, 0.50] },
+    Row { rtt_us: 24_000, queue_us: 2_500, loss: 0.0, least: [0.55, 0.40, 0.60] },
     Row { rtt_us: 24_000, queue_us: 20_000, loss: 0.01, least: [0.80, 0.40, 0.65] },
 ];
 

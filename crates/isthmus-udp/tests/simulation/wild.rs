@@ -120,8 +120,8 @@ const ROWS: &[Row] = &[
         |link| jitter(link, 60, Jitter::Spikes { every_ns: 1_000 * MS }),
         (0.91, 1.02),
     ),
-    row("queue of 0.05 RTT", 1_500, 24, |link| queue(link, 50), (0.94, 1.06)),
-    row("queue of 0.02 RTT", 1_500, 100, |link| queue(link, 20), (0.79, 1.14)),
+    row("queue of 0.05 RTT", 1_500, 24, |link| queue(link, 50), (0.97, 1.04)),
+    row("queue of 0.02 RTT", 1_500, 100, |link| queue(link, 20), (0.95, 1.04)),
     row(
         "queue of 0.02 RTT, 0.1 % lost",
         1_500,
@@ -130,7 +130,7 @@ const ROWS: &[Row] = &[
             queue(link, 20);
             lose(link, Loss::Independent(0.001));
         },
-        (0.79, 1.15),
+        (0.93, 1.06),
     ),
     row("queue of 0.05 RTT", 9_000, 100, |link| queue(link, 50), (0.98, 1.02)),
     row("queue of 0.25 RTT", 1_500, 24, |link| queue(link, 250), (0.98, 1.03)),
@@ -147,7 +147,7 @@ const ROWS: &[Row] = &[
         9_000,
         100,
         |link| police(link, 400_000_000, 200_000),
-        (0.85, 1.15),
+        (0.94, 1.09),
     ),
     row("0.25 % lost in bursts", 1_500, 24, |link| lose(link, BURSTY), (0.98, 1.03)),
     row("0.25 % lost in bursts", 9_000, 100, |link| lose(link, BURSTY), (0.98, 1.02)),

@@ -64,6 +64,33 @@ impl Bursts {
     }
 }
 
+/// How fast packets arrive that arrive together, however many of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Arrival {
+    /// The present burst, its first acknowledgement left out: bytes (wire), packets, and receiver's time.
+    bytes: u64,
+    packets: u64,
+    span_us: Micros,
+    /// The fastest burst. Bytes/s (wire); 0: there was none.
+    pub(super) fastest: f64,
+}
+
+impl Arrival {
+    /// Takes in an acknowledgement. A burst of fewer than `least` packets does not count.
+    pub(super) fn note(&mut self, sample: &AckSample, least: u64) {
+        if sample.resumed || ends_burst(sample) {
+            *self = Self { fastest: self.fastest, ..Self::default() };
+            return;
+        }
+        self.bytes += sample.acked_bytes;
+        self.packets += sample.acked_packets;
+        self.span_us += sample.span_us;
+        if self.packets >= least {
+            self.fastest = self.fastest.max(super::per_second(self.bytes, self.span_us));
+        }
+    }
+}
+
 fn ends_burst(sample: &AckSample) -> bool {
     sample.span_us > GAP_US.min(sample.rtt_least_us / GAP_PART)
 }

@@ -89,7 +89,7 @@ impl Rate {
     /// Takes over what is known of the path.
     fn adopt(&mut self, now: Micros, plan: &Plan) {
         self.recall(plan.capacity, plan.rtt_us);
-        self.chance = (plan.loss * ADOPTED_PACKETS, ADOPTED_PACKETS);
+        (self.chance, self.verified) = ((plan.loss * ADOPTED_PACKETS, ADOPTED_PACKETS), plan.loss);
         self.rates = [0.0; 3];
         self.trial = None;
         self.round = Round::default();
@@ -142,6 +142,9 @@ impl Rate {
                 round.delivered_before = group.delivered.wrapping_sub(round.acked_bytes);
             }
         }
+        if plan.capacity == 0 && plan.loss > 0.0 && matches!(self.phase, Phase::Start) {
+            self.overflow = self.overflow.max(plan.loss);
+        }
         (self.role, self.group) = (role, group.copied());
     }
 
@@ -153,7 +156,7 @@ impl Rate {
         let (loss, rtt_us) = (self.chance(), self.rtt_least_us);
         if matches!(self.phase, Phase::Start) {
             let (pace, window) = (self.hint as u64, self.window_of_all() as u64);
-            return Some(Plan { capacity: 0, pace, window, loss, rtt_us });
+            return Some(Plan { capacity: 0, pace, window, loss: self.overflow, rtt_us });
         }
         let (pace, window) = (self.pace_of_all() as u64, self.window_of_all() as u64);
         let capacity = match self.phase {

@@ -41,13 +41,14 @@ mod reader;
 mod round;
 mod shared;
 mod start;
+mod verify;
 
 use isthmus_ledger::{Group, Plan};
 
 use super::{AckSample, CongestionControl, Cubic, Limits, per_second};
 use crate::Micros;
 use crate::pacer::{QUANTUM_US, is_short, quantum_us};
-use burst::Bursts;
+use burst::{Arrival, Bursts};
 use group::Role;
 use model::Model;
 use probe::{Floor, Probe};
@@ -129,6 +130,12 @@ enum Phase {
     /// Less is sent for a round, so that our own queue drains.
     Drain,
     Shared(Cubic),
+    /// Less is sent, as what arrived (bytes/s, wire) is not all that was sent: this share was lost.
+    Verify {
+        pace: f64,
+        arrived: f64,
+        loss: f64,
+    },
     /// Half is sent, to see whether a queue is one, and whose.
     Probe(Probe),
 }
@@ -187,6 +194,17 @@ pub struct Rate {
     /// Losses by chance: lost and all packets.
     chance: (f64, f64),
     trial: Option<Trial>,
+    /// The part of them that was verified: less was sent than arrived, and so much was lost.
+    verified: f64,
+    /// Rounds without more than what arrived, after losses that were congestion.
+    quiet: u32,
+    /// Share of a flight, or of a round, that a short queue dropped; 0: none did.
+    overflow: f64,
+    /// When one last did so in start-up, and how fast packets have arrived since.
+    overflowed_at: Micros,
+    arrival: Arrival,
+    /// The longest queue that was seen. Microseconds.
+    queue_most_us: Micros,
     /// The capacity when a queue last stood. Bytes/s (wire).
     known: f64,
     /// What arrived in the last rounds in which one stood, the newest first. Bytes/s (wire); 0:
@@ -255,6 +273,12 @@ impl Rate {
             round: Round::default(),
             chance: (0.0, 0.0),
             trial: None,
+            verified: 0.0,
+            quiet: 0,
+            overflow: 0.0,
+            overflowed_at: 0,
+            arrival: Arrival::default(),
+            queue_most_us: 0,
             known: 0.0,
             rates: [0.0; 3],
             line: 0.0,
@@ -299,7 +323,7 @@ impl Rate {
             Phase::Cruise if self.is_modelled => {
                 self.path_bytes(self.model.window_us(round_us + self.queue_us(), self.rtt_least_us))
             }
-            Phase::Cruise => self.path_bytes(round_us + self.queue_us()),
+            Phase::Cruise | Phase::Verify { .. } => self.path_bytes(round_us + self.queue_us()),
             Phase::Drain => {
                 let least_us = if self.may_doubt() { 2 * QUANTUM_US } else { 0 };
                 let less_us = (2 * self.queue_us()).max(least_us);
@@ -313,14 +337,17 @@ impl Rate {
     /// How fast all together send. Bytes/s (wire).
     fn pace_of_all(&self) -> f64 {
         let pace = match self.phase {
+            Phase::Start if self.is_shallow() && self.hint > 0.0 => self.hint,
             Phase::Start if let Some(rate) = self.bursts.rate(&self.limits) => rate,
             Phase::Start if self.capacity == 0.0 => self.limits.first_pace as f64,
             Phase::Start => 2.0 * self.capacity,
             Phase::Cruise if self.is_modelled => self.model.gain(self.chance()) * self.capacity,
+            Phase::Cruise if self.quiet > 0 => self.capacity,
             Phase::Cruise | Phase::Drain => 1.02 * self.capacity,
             Phase::Shared(cubic) => cubic.pace() as f64,
             Phase::Probe(Probe { cubic: Some(cubic), .. }) => cubic.pace() as f64,
             Phase::Probe(_) => self.capacity,
+            Phase::Verify { pace, .. } => pace,
         };
         pace.min(self.limits.cap as f64)
     }
@@ -390,6 +417,7 @@ impl Rate {
     /// Takes this round's losses for chance, whatever was known before.
     fn accept_chance(&mut self, losses: Losses) {
         self.chance = (losses.lost as f64, losses.all as f64);
+        self.verified = losses.ratio();
         self.trial = None;
     }
 
@@ -441,7 +469,9 @@ impl Rate {
 
     /// A step that makes a queue of at most 8 ms in a round trip.
     fn step_near(&self) -> f64 {
-        let alone = (STEP_QUEUE_US / self.rtt_least_us.max(1) as f64).min(STEP_NEAR);
+        // A queue that overflowed has room for half of itself.
+        let room_us = if self.is_shallow() { self.queue_most_us as f64 / 2.0 } else { f64::MAX };
+        let alone = (STEP_QUEUE_US.min(room_us) / self.rtt_least_us.max(1) as f64).min(STEP_NEAR);
         alone.max(self.step_among())
     }
 
@@ -534,6 +564,7 @@ impl Rate {
                 self.check_drain = true;
             }
             Phase::Shared(cubic) => self.share(sample, &round, queue, rate, cubic),
+            Phase::Verify { arrived, loss, .. } => self.end_verify(sample, &round, rate, (arrived, loss)),
             Phase::Probe(probe) => self.end_probe(sample, &round, queue, rate, probe),
         }
     }
@@ -561,6 +592,11 @@ impl Rate {
             Some(calm) if excess.is_none() => self.learn_chance(calm),
             _ => {}
         }
+        self.quiet = self.quiet.saturating_sub(1);
+        if self.is_shallow() && !round.app_limited && self.begins_verify(sample, rate, excess) {
+            return;
+        }
+        let excess = excess.filter(|_| !self.is_shallow());
         if let (Some(calm), Some(trial)) = (calm, &mut self.trial) {
             trial.note(calm);
         }
@@ -626,6 +662,9 @@ impl Rate {
     }
 
     fn raise(&mut self, rate: f64) {
+        if self.quiet > 0 {
+            return;
+        }
         if self.hold > 0 {
             self.hold -= 1;
             return;
@@ -673,6 +712,7 @@ impl CongestionControl for Rate {
         let sample = &self.floor.note(sample);
         (self.rtt_us, self.rtt_least_us) = (sample.rtt_us, sample.rtt_least_us);
         self.packet_bytes = sample.packet_bytes;
+        self.queue_most_us = self.queue_most_us.max(sample.queue_us.unwrap_or(0));
         if let Some(back) = sample.back_us {
             let most = if is_short(sample.rtt_least_us) { self.slack_us() } else { 0 };
             self.back_us = ((7 * self.back_us + back) / 8).min(most);
@@ -721,11 +761,12 @@ impl CongestionControl for Rate {
     fn pace_after(&self, in_flight: u64) -> u64 {
         // The burst that tells the rate goes first; what follows is not to overflow a queue.
         let all = if let Some(group) = self.begins_among() {
-            let is_past = in_flight + group.others_in_flight > self.first_window();
+            let is_past = self.is_shallow() || in_flight + group.others_in_flight > self.first_window();
             let grown = per_second(group.plan.window, self.rtt_least_us);
-            let hint = group.plan.pace as f64;
+            let own = if self.is_shallow() { self.hint } else { 0.0 };
+            let hint = own.max(group.plan.pace as f64);
             // Slow start paces at twice the window in a round trip.
-            let all = if hint < HINT_FILLS * grown { 2.0 * grown } else { hint };
+            let all = if own == 0.0 && hint < HINT_FILLS * grown { 2.0 * grown } else { hint };
             Some(all).filter(|all| is_past && *all > 0.0)
         } else {
             Some(self.hint).filter(|_| self.role != Role::Follows && self.is_past_burst(in_flight))
@@ -772,6 +813,10 @@ impl CongestionControl for Rate {
         unknown && self.role != Role::Follows
     }
 
+    fn is_shallow(&self) -> bool {
+        self.overflow > 0.0
+    }
+
     fn name(&self) -> &'static str {
         "rate"
     }
@@ -784,6 +829,7 @@ impl CongestionControl for Rate {
             Phase::Drain => "drain",
             Phase::Shared(_) => "shared",
             Phase::Probe(_) => "probe",
+            Phase::Verify { .. } => "verify",
         }
     }
 }

@@ -99,16 +99,17 @@ pub(super) struct Model {
 }
 
 impl Model {
-    fn best(&self) -> f64 {
+    /// The largest of them.
+    pub(super) fn best(&self) -> f64 {
         self.rates.iter().copied().fold(0.0, f64::max)
     }
 
-    fn push(&mut self, rate: f64) {
+    pub(super) fn push(&mut self, rate: f64) {
         self.rates.rotate_right(1);
         self.rates[0] = rate;
     }
 
-    fn replace(&mut self, rate: f64) {
+    pub(super) fn replace(&mut self, rate: f64) {
         self.rates = [0.0; RATE_ROUNDS];
         self.rates[0] = rate;
     }

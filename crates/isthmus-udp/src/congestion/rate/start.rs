@@ -1,6 +1,6 @@
 //! Start-up of the rate control: what the first flights tell of their path.
 
-use super::burst::{was_empty, was_held_up};
+use super::burst::{Arrival, was_empty, was_held_up};
 use super::round::Round;
 use super::*;
 
@@ -13,6 +13,9 @@ const START_PACKETS: u64 = 32;
 const DOUBTS_MOST: u32 = 8;
 /// Loss in start-up beyond which what arrives says nothing of the path.
 const LOST_START: f64 = 0.5;
+/// A queue that overflows and was never longer is short: it has no room for the 1 to 4 ms that are kept standing.
+/// Microseconds.
+const SHALLOW_US: Micros = 4_000;
 /// Loss in start-up beyond which it is hardly chance alone.
 pub(super) const CHANCE_MOST: f64 = 0.2;
 /// Most by which one round trip may raise the capacity in start-up.
@@ -32,6 +35,7 @@ impl Rate {
     /// Start-up: looks at the flight as it arrives.
     pub(super) fn on_start(&mut self, sample: &AckSample) {
         self.watch_queue(sample);
+        self.watch_overflow(sample);
         // Who is not held up by the queue tells nothing of it: others may have made it.
         if !self.had_enough(&self.train, self.by_others(&self.train)) && !self.train.is_train {
             self.train = Round::default();
@@ -48,6 +52,7 @@ impl Rate {
     pub(super) fn on_start_of_all(&mut self, sample: &AckSample) {
         self.round.note(sample, 3 * self.queue_us(), self.delivered());
         self.watch_queue(sample);
+        self.watch_overflow(sample);
         if sample.round_ended {
             self.round = Round::default();
         }
@@ -84,6 +89,26 @@ impl Rate {
         self.learn_of_others(sample);
     }
 
+    /// A short queue drops much of a flight that leaves at once. If it is shorter than [`START_QUEUE_US`] it does not show
+    /// either, and what arrived tells the bottleneck's rate all the same.
+    fn watch_overflow(&mut self, sample: &AckSample) {
+        self.arrival.note(sample, TRAIN_PACKETS);
+        let packets = self.round.losses().all.max(1) as f64;
+        let noise = 4.0 * (CHANCE_MOST * (1.0 - CHANCE_MOST) / packets).sqrt();
+        let overflows = self.round.loss() > CHANCE_MOST + noise && sample.lost_packets > 0;
+        let was_heard = sample.now - self.overflowed_at >= sample.rtt_us;
+        if !overflows || !was_heard || self.queue_most_us > SHALLOW_US || self.arrival.fastest == 0.0 {
+            return;
+        }
+        if self.is_shallow() || self.hint == 0.0 {
+            // Where the receiver reads in batches they seem to come faster than they do.
+            let before = if self.hint > 0.0 { self.hint } else { self.pace() as f64 };
+            self.hint = if self.arrival.fastest < 0.9 * before { self.arrival.fastest } else { before / 2.0 };
+        }
+        (self.overflowed_at, self.arrival) = (sample.now, Arrival::default());
+        self.overflow = self.round.loss();
+    }
+
     fn end_round_of_start(&mut self, sample: &AckSample) {
         let round = std::mem::take(&mut self.round);
         let rate = per_second(round.bytes, round.span_us);
@@ -103,6 +128,7 @@ impl Rate {
             }
         }
         let most = self.bursts.rate(&self.limits).unwrap_or(f64::MAX).min(self.limits.cap as f64);
+        let most = if self.is_shallow() && self.hint > 0.0 { most.min(self.hint) } else { most };
         if self.capacity >= FULL * most {
             self.fill(sample.now, most);
         }
@@ -173,6 +199,10 @@ impl Rate {
         // Of a round that has just begun nothing left in start-up.
         let began = sample.now - self.round_at < sample.rtt_us / 8;
         self.skip = if began { FLIGHT_ROUNDS - 1 } else { FLIGHT_ROUNDS };
+        if self.is_shallow() && self.trial.take().is_some() && !starved {
+            self.capacity = rate;
+            return self.verify(sample.now, verify::PART * rate, rate, 0.0);
+        }
         self.enter(sample.now, Phase::Cruise);
     }
 

@@ -256,6 +256,41 @@ fn what_was_not_sent_yet_is_no_less_than_the_path_carries() {
     assert!(capacity(&rate) >= CAPACITY, "{}", capacity(&rate));
 }
 
+/// A path that is sent more than it carries, and has hardly a queue.
+#[test]
+fn losses_of_a_full_path_are_not_taken_for_chance() {
+    const CAPACITY: u64 = 125_000_000;
+    let (mut rate, mut now) = (Rate::new(Limits::default()), 0);
+    rate.recall(CAPACITY * 11 / 10, 366_000);
+    rate.overflow = 0.5;
+    // What is sent in a round trip, of which no more arrives than the path carries.
+    let (mut sent, mut lost) = (0, 0);
+    for _ in 0..40 {
+        let packets = rate.pace() * 366 / 1_000 / 9_038;
+        let acked = packets.min(CAPACITY * 366 / 1_000 / 9_038);
+        long_round(&mut rate, &mut now, acked, packets - acked);
+        (sent, lost) = (sent + packets, lost + packets - acked);
+    }
+    let capacity = rate.capacity().expect("known");
+    assert!((CAPACITY * 95 / 100..CAPACITY * 106 / 100).contains(&capacity), "{capacity}");
+    assert!(lost * 50 < sent, "{lost} of {sent}");
+}
+
+/// A path that loses by chance, however little is sent.
+#[test]
+fn chance_is_made_good() {
+    const CAPACITY: u64 = 125_000_000;
+    let (mut rate, mut now) = (Rate::new(Limits::default()), 0);
+    rate.recall(CAPACITY, 366_000);
+    rate.overflow = 0.5;
+    for _ in 0..10 {
+        let packets = rate.pace().min(CAPACITY) * 366 / 1_000 / 9_038;
+        long_round(&mut rate, &mut now, packets * 95 / 100, packets * 5 / 100);
+    }
+    let capacity = rate.capacity().expect("known");
+    assert!((CAPACITY * 97 / 100..CAPACITY * 2).contains(&capacity), "{capacity}");
+}
+
 /// Several that start at once, of which none sees what all have.
 #[test]
 fn a_part_of_the_path_is_soon_known_for_one() {

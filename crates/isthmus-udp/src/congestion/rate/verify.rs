@@ -1,4 +1,5 @@
-//! Verify: a little less is sent than arrives, to see which losses are chance.
+//! Verify: a little less is sent than arrives, to see which losses are chance. For paths whose queue is known to be
+//! short.
 //!
 //! A queue that overflows loses nothing then, and chance loses the same share. Without this test a short queue, which
 //! overflows before it shows, would pass for a lossy path, and the capacity, made good for those losses, would rise
@@ -11,7 +12,7 @@ use super::*;
 pub(super) const PART: f64 = 0.95;
 /// Rounds in which no more is tried after losses that were congestion. BBRv3 waits up to 63 rounds, and 2 to 3 s; with
 /// more than these, flows that began together take too long to take over from those that have ended
-/// (`flows_that_were_opened_before_share_what_each_had_for_itself`).
+/// (`flows_that_were_opened_before_share_what_each_had_for_itself`, when all paths were verified).
 const QUIET_ROUNDS: u32 = 8;
 /// Part of the losses that has to go for them to be congestion.
 const CONGESTION: f64 = 0.5;
@@ -31,13 +32,13 @@ impl Rate {
             self.chance.0 = self.verified * self.chance.1;
         }
         self.skip = 1;
-        self.verify(sample.now, rate, loss);
+        self.verify(sample.now, PART * rate / (1.0 - self.chance()), rate, loss);
         true
     }
 
-    /// Begins to send less than arrived, at `rate`, as `loss` of what was sent is lost.
-    pub(super) fn verify(&mut self, now: Micros, rate: f64, loss: f64) {
-        self.enter(now, Phase::Verify { rate: rate / (1.0 - self.chance()), loss });
+    /// Begins to send at `pace`, as `loss` of what was sent was lost and the rest arrived at `arrived`.
+    pub(super) fn verify(&mut self, now: Micros, pace: f64, arrived: f64, loss: f64) {
+        self.enter(now, Phase::Verify { pace, arrived, loss });
     }
 
     /// Whether what was taken for chance round by round is more than was verified. A short queue that overflows a
@@ -48,11 +49,24 @@ impl Rate {
         p > self.verified + EXCESS_LEAST.max(4.0 * deviation)
     }
 
-    /// What is lost while less is sent than arrived is chance. If less is lost than before, the rest was congestion.
-    pub(super) fn end_verify(&mut self, sample: &AckSample, round: &Round, rate: f64, loss: f64) {
+    /// What is lost while less is sent than arrived is chance. If less is lost than before, the rest was congestion. If
+    /// much is lost, others overflow the queue. The last two say at what rate it arrived before, and what share was lost.
+    pub(super) fn end_verify(
+        &mut self,
+        sample: &AckSample,
+        round: &Round,
+        rate: f64,
+        (arrived, loss): (f64, f64),
+    ) {
         self.skip = 1;
-        if !round.app_limited {
-            let (losses, known) = (round.losses(), self.chance());
+        let (losses, known) = (round.losses(), self.chance());
+        if round.app_limited {
+            return self.enter(sample.now, Phase::Cruise);
+        }
+        if losses.ratio() > start::CHANCE_MOST {
+            self.quiet = QUIET_ROUNDS;
+            self.capacity = rate;
+        } else {
             let noise = self.excess_above(losses.all, sample.loss_run) - known;
             if (losses.ratio() - known).abs() > noise {
                 self.accept_chance(losses);
@@ -66,11 +80,10 @@ impl Rate {
             }
             // What was lost of that one round may have been chance: the rounds since the last time show what the path
             // carries.
-            let arrived = rate * (1.0 - known);
             self.capacity = self.model.best().clamp(arrived, arrived / USED) / (1.0 - self.chance());
             self.model.replace(arrived);
-            self.note_known();
         }
+        self.note_known();
         self.enter(sample.now, Phase::Cruise);
     }
 }
