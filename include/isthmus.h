@@ -399,10 +399,10 @@ int isthmus_look_up(const char *place, const char *name, uint64_t patience_us, c
  * ISTHMUS_INVALID for a wrong place or secret, ISTHMUS_SYSTEM where it cannot be announced there. */
 int isthmus_announce(const char *at, const char *secret, const char *uri, isthmus_name *announced);
 
-/* Finds the address that a program announces at a meeting place, now or until patience_us have passed. The
+/* Finds the address that a program announces at a meeting place. It looks until patience_us have passed. The
  * address and a NUL go to `uri`, which has room for `len` bytes; ISTHMUS_URI_MAX are enough. One look at a
- * router or host may take 5 s, also where the patience is shorter. Of a program that was killed the file is
- * left: whether anybody is at the address, isthmus_connect tells. Returns ISTHMUS_INVALID for a wrong place or
+ * router or host may take 5 s, even if the patience is shorter. A killed program leaves its file behind:
+ * isthmus_connect tells whether anybody is at the address. Returns ISTHMUS_INVALID for a wrong place or
  * secret, ISTHMUS_TIMED_OUT where nobody announced, ISTHMUS_REJECTED where waiting does not help, such as for
  * another secret. */
 int isthmus_find(const char *at, const char *secret, uint64_t patience_us, char *uri, size_t len);

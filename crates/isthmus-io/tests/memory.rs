@@ -65,15 +65,19 @@ fn short_messages_for_which_a_poll_had_no_room_come_with_the_next_ones() {
         for (tag, buffer) in (0..).zip(&mut buffers) {
             recv(&b, None, tag, buffer);
         }
-        for tag in 0..MESSAGES {
-            send(&a, peer, tag, &mut tag.to_le_bytes());
+        // Where the ring is full, a message is read from its buffer until it is completed.
+        let mut messages: Vec<[u8; 8]> = (0..MESSAGES).map(u64::to_le_bytes).collect();
+        for (tag, message) in (0..).zip(&mut messages) {
+            send(&a, peer, tag, message);
         }
-        let (mut done, start) = (Vec::new(), Instant::now());
-        while done.len() < MESSAGES as usize {
-            assert!(start.elapsed() < LIMIT, "only {} came", done.len());
-            a.poll(&mut Vec::new());
-            // Asleep before messages that are there it would stay so.
-            b.wait(Some(LIMIT));
+        let (mut done, mut sent, start) = (Vec::new(), Vec::new(), Instant::now());
+        while done.len() < MESSAGES as usize || sent.len() < MESSAGES as usize {
+            assert!(start.elapsed() < LIMIT, "only {} came, {} went", done.len(), sent.len());
+            a.poll(&mut sent);
+            if done.len() < MESSAGES as usize {
+                // Asleep before messages that are there it would stay so.
+                b.wait(Some(LIMIT));
+            }
             b.poll_some(room, &mut done);
         }
         assert!(done.iter().map(|completion| completion.tag).eq(0..MESSAGES));
