@@ -5,6 +5,7 @@ The table shows medians of the steps, in milliseconds, and what the link allows:
 
     tools/measure-steps.py                                    100 ms, 1 Gb/s, 4 + 4 ranks
     tools/measure-steps.py --rtt 24ms --ranks 16              another path, 8 + 8 ranks
+    tools/measure-steps.py --rtt 24ms --queue 312500B         a queue of 2.5 ms
     tools/measure-steps.py --set FI_ISTHMUS_LEDGER=off        flows of a host know nothing of each other
     tools/measure-steps.py --transport tcp                    the MPI's own way
 """

@@ -60,6 +60,17 @@ mkdir -p "$out"
 rm -f "$out"/isthmus-*"$platform".whl
 "$python/bin/python" -m wheel pack --dest-dir "$out" "$root"
 made=$(echo "$out"/isthmus-*"$platform".whl)
+# Packed again as tightly as deflate can, which `wheel pack` does not offer.
+"$python/bin/python" - "$made" <<'PACK'
+import os, sys, zipfile
+
+path = sys.argv[1]
+options = {"compression": zipfile.ZIP_DEFLATED, "compresslevel": 9}
+with zipfile.ZipFile(path) as loose, zipfile.ZipFile(path + ".tight", "w", **options) as tight:
+    for entry in loose.infolist():
+        tight.writestr(entry, loose.read(entry), zipfile.ZIP_DEFLATED, 9)
+os.replace(path + ".tight", path)
+PACK
 if [[ $platform == manylinux* ]]; then
     # It says which systems the libraries allow, and is believed before the name.
     said=$("$python/bin/python" -m auditwheel show "$made")

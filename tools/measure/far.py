@@ -26,6 +26,7 @@ def add_options(parser):
     """The options of the link and of the ranks."""
     parser.add_argument("--rate", default="1Gbit")
     parser.add_argument("--loss", default="0")
+    parser.add_argument("--queue", help="such as 312500B; default: rate times round trip")
     parser.add_argument("--ranks", type=int, default=8, help="of both sites together: an even number")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="in the environment of all ranks")
     parser.add_argument("--mpi", choices=list(mpis.MPIS), default="mpich")
@@ -63,4 +64,5 @@ def program_of(mpi, name):
 def in_lab(args, rtt, **options):
     """Runs the same command once more inside a lab with this round trip."""
     lab = [str(mpis.ISTHMUS), "lab", "run", "--quiet", "--mgmt", "--rate", args.rate, "--rtt", rtt, "--loss", args.loss]
+    lab += ["--queue", args.queue] if args.queue else []
     return subprocess.run([*lab, "--", sys.executable, *sys.argv], env={**os.environ, INSIDE: rtt}, **options)
