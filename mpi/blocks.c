@@ -483,7 +483,7 @@ void move_blocks(struct transfer *t)
         }
         words_turn(t);
         // Who waits in vain looks less and less often: the processors are the others'.
-        pause_ns = busy ? REST_NS : pause_ns < REST_MOST_NS ? 2 * pause_ns : pause_ns;
+        pause_ns = busy ? REST_NS : longer_rest(pause_ns);
         if (!busy && !t->over)
             pool_rest(&t->pool, pause_ns);
     }

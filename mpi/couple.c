@@ -136,7 +136,7 @@ static void find_port(struct meeting *meeting, double patience)
     }
     while (!(in = fopen(meeting->file, "r")) && errno == ENOENT && now_s() < until)
         for (int i = 0; i < PORT_CHECK_NS / REST_NS; i++)
-            rest();
+            rest(REST_NS);
     size_t length = in ? fread(meeting->port, 1, sizeof meeting->port - 1, in) : 0;
     meeting->port[length] = 0;
     if (in)

@@ -80,7 +80,7 @@ static void mpi_nothing(struct isthmus_mpi_coupling *c)
 static void mpi_wait(struct isthmus_mpi_coupling *c)
 {
     (void)c;
-    rest();
+    rest(REST_NS);
 }
 
 static int mpi_error(const struct isthmus_mpi_coupling *c, const MPI_Status *status)

@@ -28,6 +28,8 @@
 // (`newest`), and both sides speak the newest of both. The first release knew version 4 only, and left `newest` 0.
 enum { PROTOCOL = 0x49534d30, OLDEST = 4, NEWEST = 4 };
 enum { DIGEST_LEN = 32, MAX_THREADS = 16, REST_NS = 50000, REST_MOST_NS = 400000, MAX_BLOCKS = 64 };
+// The longest rest where more threads want to run than there are processors, and how long that answer is valid.
+enum { CROWDED_REST_NS = 3200000, CROWD_NS = 20000000 };
 enum { TAG_WORD = 1, TAG_COUNTS, TAG_DATA, TAG_RECORD, TAG_PING, TAG_FINISHED, TAG_DIGESTS, TAG_HAD, TAG_ASK, TAG_GRANT };
 enum { KIND_FILE = 1, KIND_ARRAY };
 // Of a block that is sent without its data, since something failed elsewhere.
@@ -53,7 +55,9 @@ int tell(const struct trouble *trouble);
 
 double now_s(void);
 // The waits of an MPI spin; ours leave the processor to who has something to do.
-void rest(void);
+void rest(int64_t ns);
+// The rest after one of `rest_ns` that brought nothing: twice as long, up to REST_MOST_NS or CROWDED_REST_NS.
+int64_t longer_rest(int64_t rest_ns);
 // Waits for a request, resting. The MPI's code.
 int await(MPI_Request *request);
 

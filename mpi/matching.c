@@ -368,7 +368,7 @@ static void wait_a_little(struct isthmus_mpi_coupling *c)
     if (c->link->open)
         link_turn(c->link, REST_MOST_NS / 1000);
     else
-        rest();
+        rest(REST_NS);
 }
 
 static int error_of(const struct isthmus_mpi_coupling *c, const MPI_Status *status)

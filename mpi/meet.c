@@ -178,7 +178,7 @@ static void find_other(struct meeting *m)
                  "nobody is at %.90s after %.0f s (%.90s): does the other application call isthmus_couple there, with part 1?",
                  m->place, m->patience, attempt.why);
         for (int i = 0; i < TURN_US / (REST_NS / 1000) && !trouble->code; i++)
-            rest();
+            rest(REST_NS);
     }
 }
 

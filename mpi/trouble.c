@@ -3,9 +3,11 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static char last_error[sizeof((struct trouble *)0)->text];
 
@@ -72,19 +74,47 @@ double now_s(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-void rest(void)
+void rest(int64_t ns)
 {
-    nanosleep(&(struct timespec){.tv_nsec = REST_NS}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+}
+
+// Whether more threads want to run than there are processors (the fourth field of proc_loadavg(5)). Then each look of
+// a rank that waits holds up one that works.
+static int is_crowded(void)
+{
+    static _Atomic int64_t asked_ns;
+    static _Atomic int crowded;
+    int64_t now_ns = (int64_t)(now_s() * 1e9);
+    if (now_ns - atomic_load(&asked_ns) > CROWD_NS) {
+        atomic_store(&asked_ns, now_ns);
+        long running = 0;
+        FILE *load = fopen("/proc/loadavg", "re");
+        if (load && fscanf(load, "%*s %*s %*s %ld", &running) != 1)
+            running = 0;
+        if (load)
+            fclose(load);
+        atomic_store(&crowded, running > sysconf(_SC_NPROCESSORS_ONLN));
+    }
+    return atomic_load(&crowded);
+}
+
+int64_t longer_rest(int64_t rest_ns)
+{
+    if (2 * rest_ns <= REST_MOST_NS)
+        return 2 * rest_ns;
+    int64_t most_ns = is_crowded() ? CROWDED_REST_NS : REST_MOST_NS;
+    return 2 * rest_ns < most_ns ? 2 * rest_ns : most_ns;
 }
 
 int await(MPI_Request *request)
 {
     int there = 0;
-    for (;;) {
+    for (int64_t rest_ns = REST_NS;; rest_ns = longer_rest(rest_ns)) {
         int error = MPI_Test(request, &there, MPI_STATUS_IGNORE);
         if (error != MPI_SUCCESS || there)
             return error;
-        rest();
+        rest(rest_ns);
     }
 }
 
