@@ -4,6 +4,7 @@ use std::fmt::Arguments;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
@@ -20,6 +21,10 @@ const MESSAGE_BYTES: usize = 1 << 16;
 /// Most bytes that go in one message.
 pub const SEND_BYTES: usize = 64_000;
 
+/// Attempts in a row to send a message after which it counts as dropped if the system has no buffer for it. Count; with
+/// half a millisecond between attempts, 10 ms: longer than an interface at 10 Gb/s takes for the longest of usual queues.
+const REFUSALS_MAX: u32 = 20;
+
 /// See the module.
 #[derive(Debug)]
 pub struct UdpSocket {
@@ -30,6 +35,22 @@ pub struct UdpSocket {
     metas: Box<[RecvMeta; MESSAGES]>,
     clocks: Clocks,
     drops: Drops,
+    refused: Refused,
+}
+
+/// Attempts in a row for which the system had no buffer (`ENOBUFS`).
+#[derive(Debug, Default)]
+struct Refused(AtomicU32);
+
+impl Refused {
+    /// The result of an attempt: `none` says that the system had no buffer. An interface's queue is full for moments
+    /// only, and then the packets wait for it. An interface that refuses them time and again has dropped them.
+    fn note(&self, none: bool, sent: Sent) -> Sent {
+        let before = if none { self.0.load(Ordering::Relaxed) } else { 0 };
+        let gives_up = before + 1 == REFUSALS_MAX;
+        self.0.store(if none && !gives_up { before + 1 } else { 0 }, Ordering::Relaxed);
+        if none && gives_up { Sent::Dropped } else { sent }
+    }
 }
 
 impl UdpSocket {
@@ -54,6 +75,7 @@ impl UdpSocket {
             metas: Default::default(),
             clocks: Clocks::new(),
             drops: Drops::default(),
+            refused: Refused::default(),
         })
     }
 
@@ -107,12 +129,14 @@ impl UdpSocket {
             segment_size: (packets.len() > segment).then_some(segment),
             src_ip: None,
         };
-        match self.state.try_send(UdpSockRef::from(&self.socket), &transmit) {
+        let result = self.state.try_send(UdpSockRef::from(&self.socket), &transmit);
+        let none = matches!(&result, Err(error) if error.raw_os_error() == Some(libc::ENOBUFS));
+        let sent = match result {
             Ok(()) => Sent::Yes,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Sent::BLOCKED,
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Sent::BLOCKED,
+            Err(error) if none || error.kind() == io::ErrorKind::WouldBlock => Sent::BLOCKED,
             Err(_) => Sent::Dropped,
-        }
+        };
+        self.refused.note(none, sent)
     }
 
     /// Empties the system's queue of errors, and gives `tell` the hosts that said that
@@ -183,6 +207,21 @@ mod tests {
     fn what_the_interface_does_not_carry_is_dropped_and_harms_nothing() {
         let a = UdpSocket::bind("127.0.0.1:0".parse().expect("valid"), |_| {}).expect("loopback");
         assert_eq!(a.send("127.0.0.1:9".parse().expect("valid"), 70_000, &[0; 70_000]), Sent::Dropped);
+    }
+
+    #[test]
+    fn an_interface_that_refuses_time_and_again_has_dropped_the_packets() {
+        let refused = Refused::default();
+        for _ in 0..2 {
+            assert!((1..REFUSALS_MAX).all(|_| refused.note(true, Sent::BLOCKED) == Sent::BLOCKED));
+            assert_eq!(refused.note(true, Sent::BLOCKED), Sent::Dropped);
+        }
+        assert_eq!(refused.note(true, Sent::BLOCKED), Sent::BLOCKED);
+        assert_eq!(refused.note(false, Sent::Yes), Sent::Yes);
+        assert!(
+            (1..REFUSALS_MAX).all(|_| refused.note(true, Sent::BLOCKED) == Sent::BLOCKED),
+            "it began anew"
+        );
     }
 
     #[test]

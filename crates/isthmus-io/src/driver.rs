@@ -175,6 +175,7 @@ impl Driver {
         }
         self.looked_us.store(now_us, Ordering::Relaxed);
         charges.iter().filter_map(|charge| charge.endpoint.upgrade()).for_each(|endpoint| {
+            endpoint.end_blackholed();
             endpoint.warn_of_stalls();
             endpoint.warn_of_drops();
         });

@@ -11,6 +11,8 @@ mod summary;
 mod transfer;
 mod trust;
 
+use std::time::Duration;
+
 use std::env;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -73,6 +75,11 @@ macro_rules! settings {
         }
 
         impl Settings {
+    /// Silence after which a lane is given up: [`Settings::peer_timeout`], within 1 s and 20 s.
+    pub(crate) fn patience(&self) -> Duration {
+        self.peer_timeout.to_duration().clamp(Duration::from_secs(1), Duration::from_secs(20))
+    }
+
     /// Whether lanes on this host go by shared memory. Not with tls: the other end would not have proved who it is.
     pub(crate) fn by_memory(&self) -> bool {
         self.tls == TlsMode::Off && self.fabric.split(',').any(|name| name.trim() == MEMORY)

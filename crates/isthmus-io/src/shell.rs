@@ -19,7 +19,7 @@ use isthmus_proto::{Action, Engine, LaneId, LaneLoss, Micros};
 use isthmus_udp::{Composition, Dropped};
 use socket2::Socket;
 
-use crate::carrier::{Carriers, Outdone, PathNews, Transfer, Untrusted};
+use crate::carrier::{Carriers, Outdone, PathNews, Silence, Transfer, Untrusted};
 use crate::lane::{IDLE_READS, Lane, Phase, Spares, fill, read_some};
 use crate::lock::Mutex;
 use crate::log::{info_log, warn_sparingly};
@@ -647,6 +647,9 @@ impl Shell {
 }
 
 pub(crate) fn loss_of(error: &io::Error) -> LaneLoss {
+    if let Some(Silence(silence)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        return LaneLoss::Silent { text: error.to_string(), us: silence.as_micros() as u64 };
+    }
     match error.kind() {
         _ if error.get_ref().is_some_and(|inner| inner.is::<Untrusted>()) => {
             LaneLoss::Untrusted(error.to_string())

@@ -14,7 +14,9 @@ mod pace;
 mod path_sharing;
 mod race;
 mod sealed;
+mod segments;
 mod tcp;
+mod tcp_probe;
 mod tls;
 mod udp;
 mod unencrypted;
@@ -48,8 +50,9 @@ pub(crate) use memory::{MemoryLane, NAME as MEMORY, RECORD_MAX, ShownRegion, Sle
 use path_sharing::PathSharing;
 use race::{RaceLane, Winner};
 use sealed::SealedLane;
+use segments::Segments;
 use tcp::{Looked, Paths, Weakness};
-pub(crate) use tcp::{TcpLane, listen};
+pub(crate) use tcp::{TcpLane, limit_segments, listen};
 use tls::TlsLane;
 pub(crate) use tls::{PROTOCOLS, Tls, Untrusted};
 use udp::Known;
@@ -64,6 +67,11 @@ pub(crate) enum Transfer {
     Blocked,
     Failed(io::Error),
 }
+
+/// The error of a lane that ends since nothing was heard of its other end for this long.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("nothing was heard for {} s", .0.as_secs())]
+pub(crate) struct Silence(pub(crate) Duration);
 
 /// New measurements of a lane's path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -431,6 +439,26 @@ impl Carrier {
         PathNews { sample, outdone, rtt_us: None }
     }
 
+    /// The segment size of a TCP lane that stands still ([`TcpLane::stuck_segment`]). Bytes.
+    pub(crate) fn stuck_segment(&self) -> Option<u32> {
+        self.tcp()?.stuck_segment()
+    }
+
+    /// The address at the other end of a TCP lane.
+    pub(crate) fn tcp_peer(&self) -> Option<SocketAddr> {
+        self.tcp()?.peer()
+    }
+
+    /// Its TCP connection, if that carries its data.
+    fn tcp(&self) -> Option<&TcpLane> {
+        match self {
+            Self::Tcp(lane) => Some(lane),
+            Self::Tls(lane) => Some(lane.tcp()),
+            Self::Sealed(lane) => lane.inner.tcp(),
+            Self::Fabric(_) | Self::Memory(_) | Self::Udp(_) | Self::Race(_) | Self::Arrived(_) => None,
+        }
+    }
+
     /// Whether to seal what this lane carries. `rtt_us` is its round trip, if known.
     pub(crate) fn sealing(&self, rtt_us: Option<u64>, shared: &Carriers) -> Sealing {
         let by_setting = match shared.encrypt {
@@ -566,6 +594,7 @@ pub(crate) struct Carriers {
     /// The routers, which are reached by TCP only.
     routers: Vec<SocketAddr>,
     paths: Paths,
+    segments: Segments,
     hubs: Hubs,
     memory: Memory,
     news: Vec<News>,
@@ -609,7 +638,9 @@ impl Carriers {
                 protocols.tcp.clone(),
                 PathSharing::new(own, ledger),
                 Limit::new(settings.rate_limit.clone()),
+                settings.patience(),
             ),
+            segments: Segments::default(),
             hubs,
             memory,
             news: Vec::new(),
@@ -704,8 +735,9 @@ impl Carriers {
     pub(crate) fn dial(&mut self, to: SocketAddr, key: &Key) -> io::Result<Carrier> {
         let by = self.way_to(to);
         let by_tcp = if to.ip() == self.own { for_tcp(to) } else { to };
+        let segment = self.segments.limit(to.ip());
         if let Some(tls) = self.tls.as_ref().filter(|_| !self.routers.contains(&to)) {
-            let lane = tls.dialled(TcpLane::dial(by_tcp, self.from)?)?;
+            let lane = tls.dialled(TcpLane::dial(by_tcp, self.from, segment)?)?;
             return Ok(match by {
                 Some(Known::Tcp | Known::Blocked) => Carrier::Tls(Box::new(lane)),
                 by => Carrier::Race(Box::new(RaceLane::dial_sealed(to, lane, by.is_some(), self.udp_from))),
@@ -722,7 +754,7 @@ impl Carriers {
         {
             return Ok(Carrier::Udp(udp.dial_provisionally(to, key, self.udp_from, train)));
         }
-        let lane = TcpLane::dial(by_tcp, self.from)?;
+        let lane = TcpLane::dial(by_tcp, self.from, segment)?;
         if by.is_none_or(|by| by == Known::Wanted)
             && let Some(udp) = &mut self.udp
         {
@@ -741,6 +773,17 @@ impl Carriers {
         } else {
             Carrier::Fabric(Box::new(FabricLane::dialled(lane, near)))
         })
+    }
+
+    /// Begins a look at all lanes for paths that drop large packets.
+    pub(crate) fn begin_segment_look(&mut self) {
+        self.segments.begin_look();
+    }
+
+    /// A TCP lane with segments of `segment` bytes to the process that listens at `at` stands still. `Some` if large
+    /// packets do not get through: the segment size from now on.
+    pub(crate) fn judge_segment(&mut self, at: SocketAddr, segment: u32) -> Option<u32> {
+        self.segments.judge(at, segment)
     }
 
     /// Makes further lanes to this host go by UDP, since TCP is weak there. True if they should be dialled: UDP is

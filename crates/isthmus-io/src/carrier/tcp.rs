@@ -17,7 +17,7 @@ use super::congestion::{self, Look, PathJudge, Sample, Trace};
 use super::limit::Limit;
 use super::pace::{self, PaceVerdict, Pacing};
 use super::path_sharing::{PathLook, PathSharing};
-use super::{Settled, Transfer};
+use super::{Settled, Silence, Transfer};
 use crate::log::info_log;
 use crate::settings::TcpCongestion;
 
@@ -41,14 +41,17 @@ const ACK_SOON_US: [libc::c_int; 3] = [2_000, 8_000, 20_000];
 const BUSY_TENTHS: u128 = 8;
 /// The kernel is told of a new pace only if it differs by at least this fraction (1/50).
 const PACE_PART: u64 = 50;
-/// How long transmitted data, or an attempt to connect, may go unanswered.
-const USER_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long an attempt to connect may go unanswered.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Silence before the first keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 /// Pause between keepalive probes.
 const KEEPALIVE_PAUSE: Duration = Duration::from_secs(3);
 /// Unanswered keepalive probes after which the connection ends. Count.
 const KEEPALIVE_PROBES: u32 = 4;
+/// A lane stands still after this many retransmissions in a row without an answer. Count; the first are not rare on a
+/// lossy path.
+const STUCK_RESENT: u8 = 3;
 /// Most connections that may wait to be accepted. Count.
 const BACKLOG: i32 = 4096;
 
@@ -71,12 +74,19 @@ pub(crate) struct Paths {
     hosts: HashMap<IpAddr, PathJudge>,
     sharing: PathSharing,
     limit: Limit,
+    /// Silence after which a lane is given up.
+    patience: Duration,
 }
 
 impl Paths {
-    /// `congestion` is the setting of that name.
-    pub(super) fn new(congestion: PerHost<TcpCongestion>, sharing: PathSharing, limit: Limit) -> Self {
-        Self { congestion, hosts: HashMap::new(), sharing, limit }
+    /// `congestion` is the setting of that name. Lanes are given up after `patience` of silence.
+    pub(super) fn new(
+        congestion: PerHost<TcpCongestion>,
+        sharing: PathSharing,
+        limit: Limit,
+        patience: Duration,
+    ) -> Self {
+        Self { congestion, hosts: HashMap::new(), sharing, limit, patience }
     }
 
     /// Changes the congestion control that is set.
@@ -89,6 +99,8 @@ impl Paths {
 #[derive(Debug)]
 pub(crate) struct TcpLane {
     socket: Socket,
+    /// Silence after which it is given up.
+    patience: Duration,
     /// The last sample of it; `None` if measurements change nothing: the user chose the congestion control, or the peer
     /// is on this host.
     trace: Option<Trace>,
@@ -117,6 +129,7 @@ impl TcpLane {
     fn new(socket: Socket) -> Self {
         Self {
             socket,
+            patience: CONNECT_TIMEOUT,
             trace: Some(Trace::default()),
             asked: false,
             lossy: false,
@@ -131,9 +144,9 @@ impl TcpLane {
         }
     }
 
-    /// Starts to connect.
-    pub(super) fn dial(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Self> {
-        dial(to, from).map(Self::new)
+    /// Starts to connect, from the address `from` if one is given. Segments have at most `segment` bytes, both ways.
+    pub(super) fn dial(to: SocketAddr, from: Option<IpAddr>, segment: Option<u32>) -> io::Result<Self> {
+        dial(to, from, segment).map(Self::new)
     }
 
     /// An incoming connection.
@@ -169,7 +182,8 @@ impl TcpLane {
 
     /// Sets a new connection up.
     fn prepare(&mut self, paths: &mut Paths) {
-        tune(&self.socket);
+        self.patience = paths.patience;
+        tune(&self.socket, paths.patience);
         let (path, local) = (sample(&self.socket), is_local(&self.socket));
         match path {
             Some(sample) if congestion::is_slow_to_repair(sample) => {
@@ -350,12 +364,12 @@ impl TcpLane {
         if let [piece] = pieces {
             // `recv` is cheaper than `readv`, and programs that wait call it all the time.
             // SAFETY: the caller vouches for the piece; the kernel writes only there.
-            return transfer(unsafe {
+            return self.transfer(unsafe {
                 libc::recv(self.raw(), piece.iov_base, piece.iov_len, libc::MSG_DONTWAIT)
             });
         }
         // SAFETY: the caller vouches for the pieces; the kernel writes only there.
-        transfer(unsafe { libc::readv(self.raw(), pieces.as_ptr(), pieces.len() as i32) })
+        self.transfer(unsafe { libc::readv(self.raw(), pieces.as_ptr(), pieces.len() as i32) })
     }
 
     /// Writes from `pieces`; a closed peer is an error, not a signal.
@@ -366,14 +380,27 @@ impl TcpLane {
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         if let [piece] = pieces {
             // SAFETY: the caller vouches for the piece.
-            return transfer(unsafe { libc::send(self.raw(), piece.iov_base, piece.iov_len, flags) });
+            return self.transfer(unsafe { libc::send(self.raw(), piece.iov_base, piece.iov_len, flags) });
         }
         // SAFETY: an all-zero msghdr is valid.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = pieces.as_mut_ptr();
         message.msg_iovlen = pieces.len();
         // SAFETY: the caller vouches for the pieces, and `message` outlives the call.
-        transfer(unsafe { libc::sendmsg(self.raw(), &message, flags) })
+        self.transfer(unsafe { libc::sendmsg(self.raw(), &message, flags) })
+    }
+
+    /// The result of a system call.
+    fn transfer(&self, result: isize) -> Transfer {
+        if result >= 0 {
+            return Transfer::Bytes(result as usize);
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Transfer::Blocked,
+            io::ErrorKind::TimedOut => Transfer::Failed(io::Error::other(Silence(self.patience))),
+            _ => Transfer::Failed(error),
+        }
     }
 
     /// Reads into one buffer; `None` if there is nothing now.
@@ -415,6 +442,19 @@ impl TcpLane {
         sample(&self.socket).map(|sample| sample.rtt_us)
     }
 
+    /// The address at the other end.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        self.socket.peer_addr().ok()?.as_socket()
+    }
+
+    /// The segment size (bytes) if the lane stands still: its oldest data was retransmitted [`STUCK_RESENT`] times, and
+    /// nothing came back.
+    pub(super) fn stuck_segment(&self) -> Option<u32> {
+        let info = info(&self.socket).filter(|_| !is_local(&self.socket))?;
+        let stuck = info.tcpi_unacked > 0 && info.tcpi_retransmits >= STUCK_RESENT;
+        stuck.then_some(info.tcpi_snd_mss)
+    }
+
     fn raw(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
@@ -444,22 +484,25 @@ pub(crate) struct Looked {
     pub(super) idled: bool,
 }
 
-/// Starts to connect to `to`, from the address `from` if one is given.
-fn dial(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Socket> {
+/// As [`TcpLane::dial`].
+fn dial(to: SocketAddr, from: Option<IpAddr>, segment: Option<u32>) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     if let Some(ip) = from {
         socket.bind(&SocketAddr::new(ip, 0).into())?;
     }
-    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+    socket.set_tcp_user_timeout(Some(CONNECT_TIMEOUT))?;
+    if let Some(segment) = segment {
+        limit_segments(&socket, segment);
+    }
     match socket.connect(&to.into()) {
         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
         _ => Ok(socket),
     }
 }
 
-/// Sets the options that every lane has.
-fn tune(socket: &Socket) {
+/// Sets the options that every lane has. It ends after `patience` without an answer.
+fn tune(socket: &Socket, patience: Duration) {
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
         .with_interval(KEEPALIVE_PAUSE)
@@ -467,7 +510,7 @@ fn tune(socket: &Socket) {
     // Each option only makes a lane better, so no failure ends it.
     let _ = socket.set_tcp_nodelay(true);
     let _ = socket.set_tcp_keepalive(&keepalive);
-    let _ = socket.set_tcp_user_timeout(Some(USER_TIMEOUT));
+    let _ = socket.set_tcp_user_timeout(Some(patience));
     let _ = SockRef::from(socket).set_tcp_notsent_lowat(NOTSENT_LOWAT);
 }
 
@@ -494,6 +537,12 @@ fn widen(socket: &Socket) {
 /// Limits the rate at which the kernel sends. Bytes/s.
 fn set_pace(socket: &Socket, pace: u64) {
     set(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, pace);
+}
+
+/// Limits the segments of a connection, or of those that a listener will accept, in both directions. Bytes. Only before
+/// it is connected.
+pub(crate) fn limit_segments(socket: &Socket, segment: u32) {
+    set(socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG, segment);
 }
 
 /// Makes the kernel retransmit at least every second, or every four round trips, instead of after growing pauses. A
@@ -533,17 +582,6 @@ fn blocked<T>(came: Result<T, Errno>) -> io::Result<Option<T>> {
     }
 }
 
-fn transfer(result: isize) -> Transfer {
-    if result >= 0 {
-        return Transfer::Bytes(result as usize);
-    }
-    let error = io::Error::last_os_error();
-    match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Transfer::Blocked,
-        _ => Transfer::Failed(error),
-    }
-}
-
 /// Whether a socket's peer is on this host.
 fn is_local(socket: &Socket) -> bool {
     let peer = peer_ip(socket);
@@ -566,23 +604,10 @@ fn sample(socket: &Socket) -> Option<Sample> {
 
 /// As [`sample`], with the counts for the lane.
 fn look(socket: &Socket) -> Option<Look> {
-    let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
-    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: the buffer has the length that is passed along.
-    let status = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            info.as_mut_ptr().cast(),
-            &mut len,
-        )
-    };
-    // SAFETY: zeroed, and all of its fields are integers.
-    let info = unsafe { info.assume_init() };
+    let info = info(socket)?;
     let bytes = |segments: u32| u64::from(segments) * u64::from(info.tcpi_snd_mss);
     let (packets, resent) = (u64::from(info.tcpi_data_segs_out), u64::from(info.tcpi_total_retrans));
-    (status == 0 && info.tcpi_rtt > 0).then(|| Look {
+    (info.tcpi_rtt > 0).then(|| Look {
         path: Sample { rtt_us: u64::from(info.tcpi_rtt), packets, retransmissions: resent },
         lane: LaneSample {
             acked: info.tcpi_bytes_acked,
@@ -598,6 +623,24 @@ fn look(socket: &Socket) -> Option<Look> {
         arrived: info.tcpi_bytes_acked + bytes(info.tcpi_sacked),
         in_flight: bytes(info.tcpi_unacked.saturating_sub(info.tcpi_sacked)),
     })
+}
+
+/// What the kernel knows of a socket (`TCP_INFO` of `tcp(7)`).
+fn info(socket: &Socket) -> Option<libc::tcp_info> {
+    let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the buffer has the length that is passed along.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &mut len,
+        )
+    };
+    // SAFETY: zeroed, and all of its fields are integers.
+    (status == 0).then(|| unsafe { info.assume_init() })
 }
 
 #[cfg(test)]

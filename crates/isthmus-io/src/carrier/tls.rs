@@ -122,6 +122,10 @@ impl TlsLane {
         self.tcp.fd()
     }
 
+    pub(super) fn tcp(&self) -> &TcpLane {
+        &self.tcp
+    }
+
     pub(super) fn rtt_us(&self) -> Option<u64> {
         self.tcp.rtt_us()
     }

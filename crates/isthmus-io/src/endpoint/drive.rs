@@ -107,6 +107,13 @@ impl Endpoint {
         Some(result)
     }
 
+    /// Ends lanes whose large packets do not get through. The I/O thread calls this once a second.
+    pub(crate) fn end_blackholed(&self) {
+        if !self.is_closed() {
+            self.with_shell(|shell| shell.end_blackholed(&self.core));
+        }
+    }
+
     /// Writes what was posted, and wakes the threads that sleep until that is done.
     fn put_out(&self, shell: &mut Shell) {
         self.watch.stir();

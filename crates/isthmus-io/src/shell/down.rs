@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use isthmus_proto::{LaneId, LaneLoss};
 
 use super::{Core, READS_PER_TURN, Shell};
-use crate::carrier::Transfer;
+use crate::carrier::{Transfer, limit_segments};
 use crate::lane::{Phase, fill};
 use crate::lock::Mutex;
-use crate::log::debug_log;
+use crate::log::{debug_log, warn_log};
 
 /// How long a lane may take to be connected, or to write what is left.
 const SETTLE_TIME: Duration = Duration::from_secs(10);
@@ -98,6 +98,41 @@ impl Shell {
     /// How many lanes are coming up or going down.
     pub(super) fn unsettled(&self) -> usize {
         self.count - self.open
+    }
+
+    /// Ends TCP lanes whose large packets do not get through, and makes further ones smaller (`carrier/segments.rs`).
+    pub(crate) fn end_blackholed(&mut self, core: &Mutex<Core>) {
+        self.carriers.begin_segment_look();
+        for index in 0..self.lanes.len() {
+            let Some(lane) = self.lanes[index].as_ref().filter(|lane| lane.phase == Phase::Open) else {
+                continue;
+            };
+            let (Some(segment), Some(peer)) = (lane.carrier.stuck_segment(), lane.carrier.tcp_peer()) else {
+                continue;
+            };
+            // A peer that dialled us listens elsewhere, on the same host.
+            let listens_at = if lane.dialled {
+                Some(peer)
+            } else {
+                let told = core.lock().engine.lane_locator(LaneId(index as u32));
+                told.filter(|told| told.ip() == peer.ip())
+            };
+            let Some(limit) = listens_at.and_then(|at| self.carriers.judge_segment(at, segment)) else {
+                continue;
+            };
+            let text = format!(
+                "packets with {segment} bytes of data do not reach {}, where small ones do: the path's MTU is smaller than \
+                 the interface's, and nothing on it says so; lanes by TCP have segments of at most {limit} bytes for 10 \
+                 minutes; lower the interface's MTU, or let ICMP \"fragmentation needed\" through",
+                peer.ip()
+            );
+            warn_log!("{text}");
+            self.listeners.iter().for_each(|listener| limit_segments(listener, limit));
+            if let Some(lane) = &mut self.lanes[index] {
+                lane.carrier.discard();
+            }
+            self.lose(index, &LaneLoss::Broken(text), core);
+        }
     }
 
     /// Ends lanes that take too long to come up or go down.

@@ -31,6 +31,13 @@ pub enum LaneLoss {
     Closed,
     /// It broke, or could not be made.
     Broken(String),
+    /// Nothing was heard of the other end.
+    Silent {
+        /// The same in words.
+        text: String,
+        /// For how long. Microseconds.
+        us: Micros,
+    },
     /// The shell closed it because another carrier or interface is better; it is dialled again at once.
     Left(String),
     /// It could not be made because one side does not trust the other. The text says why, and what to do.

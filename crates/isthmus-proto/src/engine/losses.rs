@@ -48,7 +48,7 @@ impl Engine {
                 };
                 return self.fail_peer(peer, error, mem);
             }
-            self.schedule_retry(now, peer, matches!(loss, LaneLoss::Left(_)));
+            self.schedule_retry(now, peer, loss);
         } else {
             if was_dialing {
                 self.schedule_spread(now, peer);
@@ -114,17 +114,24 @@ impl Engine {
         let text = match loss {
             LaneLoss::Refused => "connection refused",
             LaneLoss::Closed => "closed by the peer",
-            LaneLoss::Broken(text) | LaneLoss::Left(text) | LaneLoss::Untrusted(text) => text,
+            LaneLoss::Silent { text, .. }
+            | LaneLoss::Broken(text)
+            | LaneLoss::Left(text)
+            | LaneLoss::Untrusted(text) => text,
         };
         connection.trouble.last_failure = format!("{through}{text}");
     }
 
-    fn schedule_retry(&mut self, now: Micros, peer: PeerId, at_once: bool) {
+    /// Plans the next attempt to reach a peer, and the time at which it is given up.
+    fn schedule_retry(&mut self, now: Micros, peer: PeerId, loss: &LaneLoss) {
+        let timeout = self.config.peer_timeout_us;
         let connection = self.connection(peer);
-        connection.trouble.lost_since.get_or_insert(now);
-        let at = now + if at_once { 0 } else { connection.trouble.back_off() };
+        let silent = if let LaneLoss::Silent { us, .. } = loss { *us } else { 0 };
+        let since = *connection.trouble.lost_since.get_or_insert(now.saturating_sub(silent));
+        let at = now + if matches!(loss, LaneLoss::Left(_)) { 0 } else { connection.trouble.back_off() };
         connection.trouble.retry_at = Some(at);
         self.timers.insert((at, peer));
+        self.timers.insert((since.saturating_add(timeout), peer));
     }
 
     /// Delays the next further lane, since one could not be made.
@@ -164,15 +171,15 @@ impl Engine {
         let connection = self.connection(peer);
         let retry_at = connection.trouble.get_mut().map(|trouble| &mut trouble.retry_at);
         let due = retry_at.is_some_and(|at| at.take_if(|at| *at <= now).is_some());
-        if !due || !connection.lanes.is_empty() || connection.trouble.failed.is_some() {
+        if !connection.lanes.is_empty() || connection.trouble.failed.is_some() {
             return;
         }
         let out_for = connection.trouble.lost_since.map_or(0, |since| now.saturating_sub(since));
-        if out_for >= timeout {
+        if out_for >= timeout && connection.trouble.lost_since.is_some() {
             let text = connection.trouble.last_failure.clone();
             let error = self.unreachable(peer, out_for, &text);
             self.fail_peer(peer, error, mem);
-        } else if connection.dialing == 0 && !self.parted {
+        } else if due && connection.dialing == 0 && !self.parted {
             self.dial(peer);
         }
     }

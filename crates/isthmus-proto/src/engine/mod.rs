@@ -368,6 +368,12 @@ impl Engine {
         peer
     }
 
+    /// Where the peer at a lane's other end listens, as it says; `None` for lanes through a router.
+    pub fn lane_locator(&self, lane: LaneId) -> Option<SocketAddr> {
+        let lane = self.lanes.get(lane.0 as usize).filter(|lane| lane.router.is_none())?;
+        Some(self.peer_address(lane.peer?)?.locator)
+    }
+
     /// The address of a peer; for a wildcard that has answered, its full address.
     pub fn peer_address(&self, peer: PeerId) -> Option<Address> {
         let peer = self.resolve(peer);

@@ -8,7 +8,7 @@ use isthmus_seal::Secret;
 use isthmus_udp::{Failure, Micros, Stream, StreamId};
 use isthmus_wire::AsId;
 
-use super::super::{Settled, Transfer};
+use super::super::{Settled, Silence, Transfer};
 use super::Udp;
 use super::loans::Loans;
 
@@ -72,6 +72,7 @@ impl UdpLane {
     /// Every piece is valid for writing and nobody else touches it during the call.
     pub(in super::super) unsafe fn read(&mut self, pieces: &mut [libc::iovec], udp: &mut Udp) -> Transfer {
         let now = udp.now();
+        let patience = udp.patience;
         let came = udp.port.with(now, self.stream, |stream| {
             let mut total = 0;
             for piece in pieces {
@@ -85,7 +86,9 @@ impl UdpLane {
             }
             match total {
                 0 if stream.is_finished() => Transfer::Bytes(0),
-                0 => stream.failure().map_or(Transfer::Blocked, |why| Transfer::Failed(error_of(why))),
+                0 => stream
+                    .failure()
+                    .map_or(Transfer::Blocked, |why| Transfer::Failed(error_of(why, patience))),
                 _ => Transfer::Bytes(total),
             }
         });
@@ -105,10 +108,10 @@ impl UdpLane {
         lent: &[bool],
         udp: &mut Udp,
     ) -> Transfer {
-        let (now, loans) = (udp.now(), &mut self.loans);
+        let (now, loans, patience) = (udp.now(), &mut self.loans, udp.patience);
         let went = udp.port.with(now, self.stream, |stream| {
             if let Some(why) = stream.failure() {
-                return Transfer::Failed(error_of(why));
+                return Transfer::Failed(error_of(why, patience));
             }
             let mut total = 0;
             for (piece, lent) in pieces.iter().zip(lent) {
@@ -206,7 +209,7 @@ impl UdpLane {
         // The verdict is clearer than what the stream itself says.
         match (udp.verdict(self.stream), transfer) {
             (Some(error), Some(Transfer::Blocked | Transfer::Failed(_)) | None) => Transfer::Failed(error),
-            (None, None) => Transfer::Failed(error_of(Failure::Silent)),
+            (None, None) => Transfer::Failed(error_of(Failure::Silent, udp.patience)),
             (_, Some(transfer)) => transfer,
         }
     }
@@ -228,6 +231,10 @@ fn take(stream: &mut Stream, now: isthmus_udp::Micros, room: &mut [u8]) -> usize
     filled
 }
 
-fn error_of(why: Failure) -> io::Error {
-    io::Error::other(format!("of packets: {why}"))
+/// The error of a stream that has failed, which is given up after `patience` of silence.
+fn error_of(why: Failure, patience: Duration) -> io::Error {
+    match why {
+        Failure::Silent => io::Error::other(Silence(patience)),
+        _ => io::Error::other(format!("of packets: {why}")),
+    }
 }

@@ -10,7 +10,6 @@ mod cpu_fallback;
 mod lane;
 mod loans;
 mod provisional;
-mod tcp_probe;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Arguments;
@@ -28,6 +27,7 @@ use isthmus_udp::{
 use isthmus_units::PerHost;
 use isthmus_wire::{AsId, Key};
 
+use super::tcp_probe::TcpProbes;
 use super::unencrypted;
 use crate::ledger;
 use crate::log::{debug_log, info_log};
@@ -38,7 +38,6 @@ use cpu_fallback::{Change, CpuFallback, Work};
 pub(crate) use lane::UdpLane;
 pub(crate) use provisional::Outdone;
 use provisional::{Outlook, Provisional};
-use tcp_probe::TcpProbes;
 
 /// Most reads of the socket in one pass. Count.
 const READS: usize = 8;
@@ -52,8 +51,6 @@ const LOOK_US: Micros = 5_000;
 const WATCH_US: Micros = 250_000;
 /// Silence after which a lane sends a keepalive: only that shows that the peer's process has ended. Microseconds.
 const KEEPALIVE_US: Micros = 5_000_000;
-/// Shortest silence after which a lane is given up, whatever `peer_timeout` says. Microseconds.
-const MIN_PATIENCE_US: Micros = 1_000_000;
 /// UDP is blocked if a new lane gets no answer for this long. Microseconds.
 const NO_ANSWER_US: Micros = 3_000_000;
 /// How long the choice of UDP or TCP for a host stays valid. Microseconds (1 min).
@@ -114,6 +111,8 @@ pub(crate) struct Udp {
     port: Port,
     epoch: Instant,
     lanes: HashMap<StreamId, LaneRecord>,
+    /// Silence after which a stream is given up.
+    patience: Duration,
     /// Incoming streams that are no lanes yet.
     accepted: Vec<(StreamId, SocketAddr)>,
     /// Streams that were lanes and still have something to deliver.
@@ -151,17 +150,16 @@ pub(crate) struct Udp {
 }
 
 impl Udp {
-    /// Streams on this socket. They are given up after `peer_timeout` of silence.
+    /// Streams on this socket. They are given up after [`Settings::patience`] of silence.
     pub(crate) fn open(
         socket: PacketSocket,
         mut config: PortConfig,
         settings: &Settings,
     ) -> io::Result<Self> {
-        let patience = settings.peer_timeout.to_duration();
         config.sessions_only = settings.tls == TlsMode::Required;
         config.stream.keepalive_us = KEEPALIVE_US;
-        config.stream.patience_us =
-            (patience.as_micros() as Micros).clamp(MIN_PATIENCE_US, config.stream.patience_us);
+        let patience = settings.patience();
+        config.stream.patience_us = patience.as_micros() as Micros;
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(|error| io::Error::other(error.to_string()))?;
         Ok(Self {
@@ -169,6 +167,7 @@ impl Udp {
             port: Port::new(config, key),
             epoch: Instant::now(),
             lanes: HashMap::new(),
+            patience,
             accepted: Vec::new(),
             leaving: Vec::new(),
             news: VecDeque::new(),

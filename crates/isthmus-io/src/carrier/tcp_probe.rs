@@ -1,10 +1,11 @@
-//! TCP probes: whether a process still listens. UDP alone does not tell an ended process from a cut cable.
+//! TCP probes: whether a process still listens. Neither UDP nor a TCP lane that stands still tells an ended process, a cut
+//! cable and a path that drops large packets from each other.
 
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::super::tcp::TcpLane;
+use super::tcp::TcpLane;
 
 /// Most probes at a time. Count.
 const OPEN_MAX: usize = 16;
@@ -28,7 +29,7 @@ impl TcpProbes {
         if self.0.len() >= OPEN_MAX || self.0.iter().any(|tcp_probe| tcp_probe.to == to) {
             return;
         }
-        self.0.push(TcpProbe { to, lane: TcpLane::dial(to, None), since: Instant::now() });
+        self.0.push(TcpProbe { to, lane: TcpLane::dial(to, None, None), since: Instant::now() });
     }
 
     pub(super) fn is_empty(&self) -> bool {
