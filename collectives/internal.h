@@ -2,6 +2,8 @@
 // collectives send each byte across each wide link once.
 //
 //   calls.c     the MPI functions that programs call; each is run here or left to the MPI
+//   fortran.c   the same for Fortran, of MPIs whose Fortran calls pass the C functions by
+//   mpis.h      what the MPIs differ in
 //   settings.c  the environment
 //   sites.c     which ranks are near each other
 //   plan.c      what is kept for each communicator
@@ -23,24 +25,9 @@
 #ifndef ISTHMUS_COLLECTIVES_INTERNAL_H
 #define ISTHMUS_COLLECTIVES_INTERNAL_H
 
-#include <mpi.h>
+#include "mpis.h"
+
 #include <stdint.h>
-
-// Functions with large counts (MPI 4), which Open MPI has from 6 on.
-#if defined(OPEN_MPI) && OMPI_MAJOR_VERSION < 6
-#define LARGE_COUNTS 0
-#else
-#define LARGE_COUNTS (MPI_VERSION >= 4)
-#endif
-
-// MPI functions whose counts may be large, by the name that has the largest.
-#if LARGE_COUNTS
-#define COUNTED(function) function##_c
-typedef MPI_Count counted;
-#else
-#define COUNTED(function) function
-typedef int counted;
-#endif
 
 // What a function returns that leaves the call to the MPI.
 enum { LEAVE = -1 };

@@ -7,6 +7,11 @@ import time
 from . import mpis, process, suite
 from .cases import FAILED, Case, Failure, Skip, die, last_words, must_pass, ranks_of
 
+# What the library covers, by its own names.
+OPERATIONS = ("barrier", "bcast", "reduce", "allreduce", "gather", "gatherv", "scatter", "scatterv", "allgather", "alltoall", "alltoallv",
+              "reduce_scatter", "scan", "exscan")
+# The MPIs that it is tested with.
+MPIS = ("mpich", "openmpi", "intel", "debian-openmpi")
 SEED = int(os.environ.get("ISTHMUS_SEED", "1"))
 # Ranks, and which of them share a site: in blocks, alternating, unequal, three sites, one rank alone.
 LAYOUTS = ((6, "0-2;3-5"), (6, "0,2,4;1,3,5"), (7, "0;1-6"), (8, "0,3,6;1,2;4,5,7"), (5, "0-3;4"), (8, "2-4;0,1,5-7"))
@@ -111,14 +116,58 @@ def mpi4py(c):
     return outcome.detail
 
 
+# How a Fortran program gets to know MPI, and the options that the program and old interfaces need for it.
+FORTRAN = {"mpif.h": ["-fallow-argument-mismatch"], "use mpi": ["-DUSE_MPI", "-fallow-argument-mismatch"], "use mpi_f08": ["-DUSE_MPI_F08"]}
+
+
+def compile_fortran(c, interface, program):
+    """The program with this interface, or why the MPI here has no such interface."""
+    real = mpis.fortran_compiler()
+    if not real:
+        raise Skip("no Fortran compiler: apt-get install gfortran")
+    if c.mpi.name == "debian-openmpi":
+        words, env = ["mpif90.openmpi"], {"OMPI_FC": real}
+    else:
+        # Its wrapper knows its own compiler; its modules are of this one for two of the interfaces.
+        base = c.mpi.folder
+        modules = sorted(base.glob("include/mpi/gfortran/12.*"))
+        words, env = [real, f"-I{base}/include", *(f"-I{folder}" for folder in modules)], {}
+        words += [f"-L{base}/lib", f"-Wl,-rpath,{base}/lib"]
+    source = mpis.ROOT / "tests" / "mpi" / "far_fortran.F90"
+    libraries = [] if c.mpi.name == "debian-openmpi" else ["-lmpifort", "-lmpi"]
+    build = process.run([*words, "-O1", "-Wall", *FORTRAN[interface], "-o", str(program), str(source), *libraries], env, c.log(".compile"), 60)
+    if build.status != 0:
+        raise Failure(f"{interface}: it does not compile: {last_words(build.output)}")
+
+
+def fortran(c):
+    """Each collective, called from Fortran by each interface, is run by the library, and gives what it must."""
+    interfaces = list(FORTRAN) if c.mpi.name == "debian-openmpi" else list(FORTRAN)[:2]
+    for number, interface in enumerate(interfaces):
+        program = c.mpi.programs / f"far_fortran_{number}"
+        compile_fortran(c, interface, program)
+        for algorithm in ("leaders", "parallel"):
+            env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": "0-1;2-4", "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}",
+                   "ISTHMUS_COLLECTIVES_TRACE": "1"}
+            ended = start(c, 5, (program.name,), env, f".{number}.{algorithm}").wait(60)
+            must_pass(ended)
+            ran = set(re.findall(r"isthmus-collectives: (\w+) of \d+ B .*: (?:leaders|parallel) \(", ended.output))
+            if missed := set(OPERATIONS) - ran:
+                raise Failure(f"{interface}, {algorithm}: the library did not run {', '.join(sorted(missed))}")
+    return f"{len(OPERATIONS)} collectives by {', '.join(interfaces)}"
+
+
 CASES = {
     case.name: case
     for case in (
-        Case("far-random", random_calls, places=("host",), mpis=("mpich",)),
-        Case("far-threads", threads, places=("host",), mpis=("mpich",)),
-        Case("far-sites", sites_found, places=("host", "sites"), mpis=("mpich",)),
-        Case("far-killed", killed_rank, places=("host",), mpis=("mpich",)),
-        Case("far-mpi4py", mpi4py, places=("host",), mpis=("mpich",)),
-        Case("far-settings", settings, places=("host",), mpis=("mpich",)),
+        Case("far-random", random_calls, places=("host",), mpis=MPIS),
+        Case("far-threads", threads, places=("host",), mpis=MPIS),
+        Case("far-sites", sites_found, places=("host", "sites"), mpis=MPIS),
+        Case("far-killed", killed_rank, places=("host",), mpis=MPIS),
+        # Debian's has no mpi4py.
+        Case("far-mpi4py", mpi4py, places=("host",), mpis=("mpich", "openmpi", "intel")),
+        Case("far-settings", settings, places=("host",), mpis=MPIS),
+        # Those here that have Fortran bindings.
+        Case("far-fortran", fortran, places=("host",), mpis=("debian-openmpi", "intel")),
     )
 }

@@ -189,7 +189,7 @@ def python(c):
 
 def compiled(c, name, *flags, wrapper=None):
     """An example in Fortran, compiled by `wrapper` or else the plain compiler."""
-    real = next((name for name in ("gfortran", "gfortran-12", "gfortran-14") if shutil.which(name)), None)
+    real = mpis.fortran_compiler()
     if not real or (wrapper and not shutil.which(wrapper)):
         raise Skip("no Fortran compiler: apt-get install gfortran")
     program = c.mpi.programs / f"{name}_f90"

@@ -195,6 +195,9 @@ class OpenMpi(Mpi):
         words += ["--mca", "coll", "^sm,han", "--mca", "mpi_yield_when_idle", "1"]
         words += self.one_sided(transport)
         rank_env = {**provider_env(transport, place, self.libfabric_name(transport)), **(env or {})}
+        # For ranks only: launchers and remote shells need not load it, too.
+        preloaded = rank_env.pop("LD_PRELOAD", None)
+        words += ["-x", f"LD_PRELOAD={preloaded}"] if preloaded else []
         for key in sorted(rank_env):
             words += ["-x", key]
         return words + list(program), rank_env
@@ -263,6 +266,11 @@ def compile_programs(mpi, sources, log):
         if ended.status != 0:
             return ended.output
     return None
+
+
+def fortran_compiler():
+    """The GNU compiler for Fortran, by the name that it has here; None: there is none."""
+    return next((name for name in ("gfortran", "gfortran-12", "gfortran-14") if shutil.which(name)), None)
 
 
 # --- the mover for MPI programs ----------------------------------------------

@@ -22,6 +22,12 @@ static const char *const NAMES[KINDS] = {"Barrier", "Bcast", "Reduce", "Allreduc
 #define LARGE_COUNTS 1
 #endif
 
+#if defined(OPEN_MPI) || defined(I_MPI_VERSION)
+#define SAME_DATATYPES 1
+#else
+#define SAME_DATATYPES 0
+#endif
+
 // A unit is three ints, laid out in one of these manners; all have the same signature.
 enum { PLAIN, CONTIGUOUS, STRIDED, BACKWARDS, LAYOUTS };
 struct layout {
@@ -293,8 +299,9 @@ static void play(struct worker *w, long number, MPI_Comm comm)
             if (r->in_place && i < j && j == r->rank)
                 r->sends[i] = units;
         }
-    // Of a reduction all ranks give the same datatype; else each has its own.
-    uint64_t *choice = reduces(r->what) ? shared : own;
+    // Of a reduction all ranks give the same datatype; else each has its own. Not on Open MPI and Intel MPI: there each rank
+    // chooses an algorithm, or the length of segments, by its own datatype, so that their own collectives fail or hang.
+    uint64_t *choice = reduces(r->what) || SAME_DATATYPES ? shared : own;
     int from_layout = below(choice, LAYOUTS), to_layout = reduces(r->what) ? from_layout : below(choice, LAYOUTS);
     int op = below(shared, 9);
     r->op = op == 8 ? compose : op == 7 ? add_units : BUILT_IN[op];
@@ -306,6 +313,11 @@ static void play(struct worker *w, long number, MPI_Comm comm)
     // commute reads the gaps of a datatype: what is left to it would fail here.
     if (r->what == ALLGATHERV || r->what == ALLGATHER)
         to_layout = below(shared, LAYOUTS);
+#ifdef I_MPI_VERSION
+    // Intel MPI's own Allgather puts blocks to wrong places if the datatypes of sender and receiver have different lengths.
+    if (r->what == ALLGATHERV || r->what == ALLGATHER)
+        to_layout = from_layout;
+#endif
     if (r->op == compose && (r->what == REDUCE_SCATTER || r->what == REDUCE_SCATTER_BLOCK))
         from_layout = to_layout = CONTIGUOUS;
     long many = r->units * r->ranks + laid(r->counts, r->ranks) + laid(r->sends, r->ranks) + laid(r->receives, r->ranks);

@@ -5,12 +5,13 @@
 //! which circumstances is a [`Sample`]. `table` and `html` tell medians of samples. `beside` is of two
 //! that share a link. `files` does the same with files: those that MPI programs send each other, and
 //! those that commands copy. `papers` repeats the experiments of the project's source papers, and reports their figures
-//! beside ours.
+//! beside ours. `collectives` measures collectives of MPI across two sites.
 
 #![forbid(unsafe_code)]
 
 mod beside;
 mod choices;
+mod collectives;
 mod contender;
 mod files;
 mod html;
@@ -27,6 +28,7 @@ mod table;
 use std::io;
 use std::path::PathBuf;
 
+pub use collectives::Collectives;
 pub use contender::Contender;
 pub use files::{FileBench, FileContender, FilePaths, FileRun, FileSample, Io};
 pub use link::Link;

@@ -232,7 +232,7 @@ fn digits(step: f64) -> usize {
 /// to 1, or to the greatest.
 pub(crate) fn bars(out: &mut String, title: &str, all: &[String], rows: &[(&str, &[f64])]) {
     let (mut inside, title) = (String::new(), escaped(title));
-    let [width, height] = bars_inside(&mut inside, all, rows);
+    let [width, height] = bars_inside(&mut inside, |name| Look::of(all, name), rows);
     let _ = write!(
         out,
         "<figure class=\"bars\"><figcaption>{title}</figcaption><svg viewBox=\"0 0 {width} {height}\" role=\"img\" \
@@ -240,8 +240,12 @@ pub(crate) fn bars(out: &mut String, title: &str, all: &[String], rows: &[(&str,
     );
 }
 
-/// What is inside the picture; returns its size.
-pub(crate) fn bars_inside(out: &mut String, all: &[String], rows: &[(&str, &[f64])]) -> [f64; 2] {
+/// What is inside the picture, each bar as it is to look by its name; returns its size.
+pub(crate) fn bars_inside(
+    out: &mut String,
+    look: impl Fn(&str) -> Look,
+    rows: &[(&str, &[f64])],
+) -> [f64; 2] {
     const WIDTH: f64 = 760.0;
     /// Room for names: at the least so much, and about what a character takes.
     const LEFT: f64 = 230.0;
@@ -279,7 +283,7 @@ pub(crate) fn bars_inside(out: &mut String, all: &[String], rows: &[(&str, &[f64
             escaped(name),
             at(middle) - left,
             ROW - 8.0,
-            Look::of(all, name).colour(),
+            look(name).colour(),
             y + 12.0
         );
         for value in *values {

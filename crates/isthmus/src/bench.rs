@@ -1,6 +1,7 @@
 //! `isthmus bench`: latency and goodput of the substrate beside plain sockets, and MPI across
 //! emulated WANs beside its peers.
 
+mod collectives;
 mod file;
 mod lab;
 mod papers;
@@ -49,6 +50,7 @@ enum BenchCommand {
     Wan(wan::Args),
     File(file::Args),
     Papers(papers::Args),
+    Collectives(collectives::Args),
     #[command(hide = true)]
     Peak(peak::Args),
     #[command(hide = true)]
@@ -154,6 +156,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
         BenchCommand::Wan(args) => return wan::main(&args),
         BenchCommand::File(args) => return file::main(&args),
         BenchCommand::Papers(args) => return papers::main(&args),
+        BenchCommand::Collectives(args) => return collectives::main(&args),
         BenchCommand::Peak(args) => return peak::main(&args),
         BenchCommand::Request(args) => return request::main(&args),
         BenchCommand::Swap(args) => return swap::main(&args),

@@ -227,3 +227,54 @@ fn the_papers_can_be_asked_for_their_plan_and_an_empty_folder_has_no_report() {
     }
     assert!(said.contains("left out: no ") && said.contains("--mpi"), "what is missing is named: {said}");
 }
+
+#[test]
+fn collectives_can_be_asked_for_their_plan_and_say_what_is_missing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let empty = folder.path().to_str().expect("a name");
+    let words = ["bench", "collectives", "--provider-path", empty, "--mpi", empty];
+    let run = |more: &[&str]| isthmus(&[&words[..], more].concat(), LOOPBACK);
+    let said = text(&run(&["--dry-run"]).stdout);
+    assert!(said.starts_with("8 jobs, "), "two round trips, two losses, two transports: {said}");
+    for told in ["MPICH over Isthmus: MiB 1", "order blocks,alternating", "100ms, 1%", "left out: no "] {
+        assert!(said.contains(told), "{told}: {said}");
+    }
+    let said = text(&run(&["--dry-run", "--quick", "--rtt", "366ms"]).stdout);
+    assert!(
+        said.starts_with("2 jobs, ") && said.contains("order blocks, ranks 8, 1Gbit 366ms, 0%"),
+        "{said}"
+    );
+    for (words, status, told) in [
+        (&["--out", empty][..], 3, "--mpi"),
+        (&["--render", empty], 3, "has no samples"),
+        (&["--ranks", "5"], 2, "expected an even number from 4 to 64"),
+    ] {
+        let output = run(words);
+        assert_eq!(output.status.code(), Some(status), "{words:?}");
+        assert!(text(&output.stderr).contains(told), "{words:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn collectives_are_measured_from_their_lab_to_their_page() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let (mpi, provider) = (root.join("build/mpi/mpich"), root.join("build/lib"));
+    let mpicc = mpi.join("bin/mpicc");
+    if !mpicc.is_file() || !provider.join("libisthmus-fi.so").is_file() {
+        return eprintln!("skipped: no build/mpi/mpich or build/lib (make test makes them)");
+    }
+    if !can_have_a_lab() {
+        return;
+    }
+    let built = Command::new(root.join("tools/build-collectives.sh")).arg("mpich").arg(&mpicc).status();
+    assert!(built.is_ok_and(|status| status.success()), "the library does not compile");
+    let folder = tempfile::tempdir().expect("a folder");
+    let [mpi, provider] = [mpi, provider].map(|path| path.display().to_string());
+    let words = ["collectives", "--quick", "--rtt", "2ms", "--ranks", "4", "--mpi", &mpi, "--provider-path"];
+    let (samples, page) = measured(&[&words[..], &[&provider]].concat(), folder.path());
+    let count = |sample: &serde_json::Value| sample["results"].as_array().map_or(0, Vec::len);
+    // Ten calls: by the library and past it, and over stock tcp.
+    assert_eq!(samples.iter().map(count).collect::<Vec<_>>(), [20, 10], "{samples:?}");
+    assert!(samples[0]["results"][0]["seconds"].as_f64() > Some(0.0), "{samples:?}");
+    assert!(page.contains("Bcast 1 MiB, library") && page.contains("Bcast 1 MiB, stock tcp"), "{page}");
+}

@@ -105,10 +105,20 @@ impl Chart {
 /// Bars that lie, each as long as its median; `of` has the name of each and its values.
 pub(crate) fn bars(name: &str, title: &str, of: &[(String, Vec<f64>)]) -> Block {
     let names: Vec<String> = of.iter().map(|(name, _)| name.clone()).collect();
+    bars_by(name, title, |name| Look::of(&names, name), of)
+}
+
+/// The same, each bar as it is to look by its name.
+pub(crate) fn bars_by(
+    name: &str,
+    title: &str,
+    look: impl Fn(&str) -> Look,
+    of: &[(String, Vec<f64>)],
+) -> Block {
     let rows: Vec<(&str, &[f64])> =
         of.iter().map(|(name, values)| (name.as_str(), values.as_slice())).collect();
     let mut inside = String::new();
-    let [width, height] = bars_inside(&mut inside, &names, &rows);
+    let [width, height] = bars_inside(&mut inside, look, &rows);
     Block::Picture {
         name: name.to_owned(),
         title: title.to_owned(),

@@ -4,13 +4,13 @@
 //! came out is a line of `samples.jsonl` (`sample`). From these lines alone each section tells its part of the
 //! report (`page`, `chart`), beside what the paper has (`published`). So a report can be made again later.
 
-mod chart;
-mod page;
+pub(crate) mod chart;
+pub(crate) mod page;
 mod published;
-mod runner;
-mod sample;
-mod section;
-mod step;
+pub(crate) mod runner;
+pub(crate) mod sample;
+pub(crate) mod section;
+pub(crate) mod step;
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -36,6 +36,8 @@ const GIGABIT: u64 = 1_000_000_000;
 /// The fact that marks a run by which the highest truthful rate was looked for.
 const PROBE: &str = "probe";
 const TITLE: &str = "The papers, measured";
+/// One sample a line, in the folder of results.
+pub(crate) const SAMPLES: &str = "samples.jsonl";
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -117,12 +119,8 @@ impl Papers {
     pub fn run(&self) -> Result<Came, BenchError> {
         let out = &self.tools.out;
         fs::create_dir_all(out).map_err(BenchError::file(out))?;
-        let path = out.join("samples.jsonl");
-        let earlier = if self.resume { read(&path)? } else { Vec::new() };
-        let mut log = Log { file: File::create(&path).map_err(BenchError::file(&path))?, taken: Vec::new() };
-        for sample in earlier {
-            log.add(sample).map_err(BenchError::file(&path))?;
-        }
+        let path = out.join(SAMPLES);
+        let mut log = Log::open(&path, self.resume)?;
         let mut runner = Runner::new(&self.tools, self.form, self.version.clone())?;
         let began = Instant::now();
         let mut came = Came::default();
@@ -166,7 +164,7 @@ impl Papers {
 }
 
 /// Takes all steps of which there is no sample yet. Returns how many are left.
-fn take_all(
+pub(crate) fn take_all(
     name: &str,
     mut steps: Vec<Step>,
     runner: &mut Runner<'_>,
@@ -196,14 +194,20 @@ fn take_all(
 /// # Errors
 /// Where there are no samples, or the folder cannot be written.
 pub fn render(folder: &Path) -> Result<usize, BenchError> {
-    let path = folder.join("samples.jsonl");
+    let taken = recorded(folder)?;
+    write_report(folder, &taken)?;
+    Ok(taken.len())
+}
+
+/// The samples that a folder has.
+pub(crate) fn recorded(folder: &Path) -> Result<Vec<Taken>, BenchError> {
+    let path = folder.join(SAMPLES);
     let taken = read(&path)?;
     if taken.is_empty() {
         let text = format!("{} has no samples; name the folder that --out named", path.display());
         return Err(BenchError::Missing(text));
     }
-    write_report(folder, &taken)?;
-    Ok(taken.len())
+    Ok(taken)
 }
 
 fn is_probe(sample: &Taken) -> bool {
@@ -215,12 +219,22 @@ fn errln(text: &str) {
 }
 
 /// All samples, in memory and in the file.
-struct Log {
+pub(crate) struct Log {
     file: File,
-    taken: Vec<Taken>,
+    pub(crate) taken: Vec<Taken>,
 }
 
 impl Log {
+    /// With the samples that the file has, or without any.
+    pub(crate) fn open(path: &Path, resume: bool) -> Result<Self, BenchError> {
+        let earlier = if resume { read(path)? } else { Vec::new() };
+        let mut log = Self { file: File::create(path).map_err(BenchError::file(path))?, taken: Vec::new() };
+        for sample in earlier {
+            log.add(sample).map_err(BenchError::file(path))?;
+        }
+        Ok(log)
+    }
+
     fn add(&mut self, sample: Taken) -> io::Result<()> {
         writeln!(self.file, "{}", serde_json::to_string(&sample).unwrap_or_default())?;
         self.taken.push(sample);

@@ -19,6 +19,7 @@ use crate::lab;
 const TRANSFER: &str = include_str!("transfer.c");
 const MESSAGES: &str = include_str!("messages.c");
 const WAN: &str = include_str!("../program.c");
+const COLLECTIVES: &str = include_str!("../collectives/program.c");
 /// Files up to so many bytes lie in memory.
 const IN_MEMORY: u64 = 2_000_000_000;
 /// How much longer than its limit a lab may take to end before it is killed. Seconds.
@@ -127,6 +128,7 @@ impl<'a> Runner<'a> {
             Program::Transfer(mpi) => ("transfer", TRANSFER, mpi),
             Program::Messages(mpi) => ("messages", MESSAGES, mpi),
             Program::Wan => ("program", WAN, Mpi::Mpich),
+            Program::Collectives => ("collectives", COLLECTIVES, Mpi::Mpich),
         };
         let work = self.work.path();
         let source = work.join(format!("{name}.c"));

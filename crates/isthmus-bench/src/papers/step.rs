@@ -73,6 +73,8 @@ pub(crate) enum Program {
     Messages(Mpi),
     /// `program-mpich`: the program of `isthmus bench wan`.
     Wan,
+    /// `collectives-mpich`: the program of `isthmus bench collectives`.
+    Collectives,
 }
 
 /// An MPI that programs are built for.
@@ -222,7 +224,7 @@ impl Over {
     }
 }
 
-fn quoted(path: &std::path::Path) -> String {
+pub(crate) fn quoted(path: &std::path::Path) -> String {
     lab::quoted(&path.display().to_string())
 }
 

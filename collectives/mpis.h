@@ -1,0 +1,37 @@
+// What the MPIs differ in. No other file asks which MPI it is compiled for.
+//
+//                                 MPICH 4 and 5, Intel MPI    Open MPI 4.1 and 5
+//   functions with large counts   yes                         from 6 on
+//   calls from Fortran            go through MPI_ functions   go through PMPI_ functions: fortran.c
+//
+// Handles are numbers in MPICH and pointers in Open MPI. Nothing here depends on it: handles are only passed on, compared
+// with each other, and translated by MPI_Comm_f2c and the like.
+#ifndef ISTHMUS_COLLECTIVES_MPIS_H
+#define ISTHMUS_COLLECTIVES_MPIS_H
+
+#include <mpi.h>
+
+#if defined(OPEN_MPI) && OMPI_MAJOR_VERSION < 6
+#define LARGE_COUNTS 0
+#else
+#define LARGE_COUNTS (MPI_VERSION >= 4)
+#endif
+
+// MPI functions whose counts may be large, by the name that has the largest.
+#if LARGE_COUNTS
+#define COUNTED(function) function##_c
+typedef MPI_Count counted;
+#else
+#define COUNTED(function) function
+typedef int counted;
+#endif
+
+// Fortran calls of Open MPI call PMPI_ functions, which this library must not replace: programs and tools call these to
+// reach the MPI itself. So it has the Fortran functions as well.
+#ifdef OPEN_MPI
+#define FORTRAN_PASSES_BY 1
+#else
+#define FORTRAN_PASSES_BY 0
+#endif
+
+#endif

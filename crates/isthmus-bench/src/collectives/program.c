@@ -1,0 +1,122 @@
+// Times collectives as the program calls them (MPI_) and by the MPI itself (PMPI_), in turn, with the ranks in blocks and
+// alternating between two sites. With the collectives library preloaded the first are the library's.
+//
+//   collectives REPEATS START_S WHOS ORDERS MiB,...
+//
+// WHOS: names, joined by commas; "library" calls MPI_ functions, all others PMPI_ functions. ORDERS: blocks, alternating.
+// All ranks begin at one time of the clock, which they share for they are on one machine; a collective ends when its last
+// rank is done. Prints a RESULT line for each repeat.
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+// Short calls are timed as a row of so many, and are of so many bytes.
+enum { ROW = 10, SHORT = 8, SIZES = 8 };
+// From ALLGATHER on each rank has the bytes; the vector of the ones before is that long.
+enum { BARRIER, ALLREDUCE_SHORT, BCAST, REDUCE, ALLREDUCE, REDUCE_SCATTER, ALLGATHER, ALLTOALL, GATHER, SCATTER, KINDS };
+static const char *const NAMES[KINDS] = {"barrier", "allreduce", "bcast", "reduce", "allreduce", "reduce_scatter", "allgather", "alltoall", "gather", "scatter"};
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+#define CALL(name, ...) (stock ? PMPI_##name(__VA_ARGS__) : MPI_##name(__VA_ARGS__))
+
+static void call(int kind, int stock, MPI_Comm comm, int ranks, char *from, char *to, int bytes)
+{
+    int doubles = bytes / (int)sizeof(double);
+    switch (kind) {
+    case BARRIER: CALL(Barrier, comm); break;
+    case BCAST: CALL(Bcast, to, bytes, MPI_BYTE, 0, comm); break;
+    case REDUCE: CALL(Reduce, from, to, doubles, MPI_DOUBLE, MPI_SUM, 0, comm); break;
+    case ALLREDUCE_SHORT:
+    case ALLREDUCE: CALL(Allreduce, from, to, doubles, MPI_DOUBLE, MPI_SUM, comm); break;
+    case REDUCE_SCATTER: CALL(Reduce_scatter_block, from, to, doubles / ranks, MPI_DOUBLE, MPI_SUM, comm); break;
+    case ALLGATHER: CALL(Allgather, from, bytes, MPI_BYTE, to, bytes, MPI_BYTE, comm); break;
+    case ALLTOALL: CALL(Alltoall, from, bytes, MPI_BYTE, to, bytes, MPI_BYTE, comm); break;
+    case GATHER: CALL(Gather, from, bytes, MPI_BYTE, to, bytes, MPI_BYTE, 0, comm); break;
+    case SCATTER: CALL(Scatter, from, bytes, MPI_BYTE, to, bytes, MPI_BYTE, 0, comm); break;
+    }
+}
+
+// Until the last rank is done. Seconds.
+static double timed(int kind, int stock, MPI_Comm comm, int ranks, char *from, char *to, int bytes, double start_s)
+{
+    int times = kind == BARRIER || kind == ALLREDUCE_SHORT ? ROW : 1;
+    PMPI_Barrier(comm);
+    double start = now_s() + start_s, end, last;
+    PMPI_Bcast(&start, 1, MPI_DOUBLE, 0, comm);
+    double left = start - now_s();
+    if (left > 0)
+        nanosleep(&(struct timespec){(time_t)left, (long)(1e9 * (left - (double)(time_t)left))}, NULL);
+    else
+        fprintf(stderr, "late by %.1f ms\n", -1e3 * left);
+    for (int i = 0; i < times; i++)
+        call(kind, stock, comm, ranks, from, to, bytes);
+    end = now_s() - start;
+    PMPI_Allreduce(&end, &last, 1, MPI_DOUBLE, MPI_MAX, comm);
+    return last / times;
+}
+
+// All repeats of one collective, by each of whom the names tell.
+static void measure(int kind, int bytes, const char *order, const char *whos, MPI_Comm comm, int repeats, double start_s, char *from, char *to)
+{
+    int rank, ranks;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    // The first of each makes connections; it does not count.
+    for (int repeat = -1; repeat < repeats; repeat++)
+        for (const char *who = whos; *who;) {
+            int length = (int)strcspn(who, ",");
+            int stock = strncmp(who, "library", (size_t)length) != 0;
+            double seconds = timed(kind, stock, comm, ranks, from, to, bytes, start_s);
+            if (rank == 0 && repeat >= 0)
+                printf("RESULT {\"order\": \"%s\", \"call\": \"%s\", \"bytes\": %d, \"who\": \"%.*s\", \"seconds\": %.6f}\n",
+                       order, NAMES[kind], bytes, length, who, seconds);
+            fflush(stdout);
+            who += length + (who[length] == ',');
+        }
+}
+
+int main(int argc, char **argv)
+{
+    int rank, ranks, sizes[SIZES], count = 0, most = 0;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    for (char *size = argc == 6 ? strtok(argv[5], ",") : NULL; size && count < SIZES; size = strtok(NULL, ",")) {
+        sizes[count++] = atoi(size) << 20;
+        most = sizes[count - 1] > most ? sizes[count - 1] : most;
+    }
+    if (count == 0 || most <= 0) {
+        if (rank == 0)
+            fputs("usage: collectives REPEATS START_S WHOS ORDERS MiB,...\n", stderr);
+        MPI_Abort(MPI_COMM_WORLD, 2);
+    }
+    size_t each = (size_t)sizes[0] * (size_t)ranks, all = each > (size_t)most ? each : (size_t)most;
+    char *from = malloc(all), *to = malloc(all);
+    memset(from, 0, all);
+    memset(to, 0, all);
+    MPI_Comm comms[2];
+    MPI_Comm_dup(MPI_COMM_WORLD, &comms[0]);
+    // The launcher fills one site after the other.
+    MPI_Comm_split(MPI_COMM_WORLD, 0, rank % (ranks / 2) * 2 + rank / (ranks / 2), &comms[1]);
+    static const char *const ORDERS[] = {"blocks", "alternating"};
+    for (int order = 0; order < 2; order++)
+        for (int kind = 0; strstr(argv[4], ORDERS[order]) && kind < KINDS; kind++) {
+            int is_short = kind == BARRIER || kind == ALLREDUCE_SHORT;
+            // Of the short ones, and where each rank has the bytes, one size is enough.
+            for (int i = 0; i < (is_short || kind >= ALLGATHER ? 1 : count); i++)
+                measure(kind, kind == BARRIER ? 0 : is_short ? SHORT : sizes[i], ORDERS[order], argv[3], comms[order], atoi(argv[1]), atof(argv[2]), from, to);
+        }
+    MPI_Comm_free(&comms[0]);
+    MPI_Comm_free(&comms[1]);
+    free(from);
+    free(to);
+    return MPI_Finalize();
+}

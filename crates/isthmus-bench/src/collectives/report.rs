@@ -1,0 +1,197 @@
+//! The tables and the page, from samples alone.
+
+use serde_json::Value;
+
+use super::{CALLS, Call, MIB, ORDERS, WHOS};
+use crate::link::Link;
+use crate::papers::chart::bars_by;
+use crate::papers::page::{self, Block, Part};
+use crate::papers::sample::Taken;
+use crate::papers::section::{Told, trouble};
+use crate::plot::Look;
+use crate::sample::median;
+use crate::table::{Grid, distinct};
+
+const TITLE: &str = "Collectives across two sites";
+
+/// What a row is about.
+#[derive(Clone, Copy)]
+struct Row {
+    call: &'static Call,
+    bytes: u64,
+    ranks: u64,
+}
+
+impl Row {
+    fn title(&self) -> String {
+        let Call { name, is_row, is_each, .. } = *self.call;
+        let length = match self.bytes {
+            0 => String::new(),
+            bytes if bytes < MIB => format!(" {bytes} B"),
+            bytes => format!(" {} MiB", bytes / MIB),
+        };
+        let more = if is_row {
+            ", in a row"
+        } else if is_each {
+            " each"
+        } else {
+            ""
+        };
+        format!("{}{}{length}{more}", name[..1].to_uppercase(), &name[1..])
+    }
+}
+
+/// The samples of one link.
+struct Measured<'a> {
+    link: Link,
+    taken: Vec<&'a Taken>,
+}
+
+impl Measured<'_> {
+    fn results(&self) -> impl Iterator<Item = (&Taken, &serde_json::Map<String, Value>)> {
+        self.taken.iter().flat_map(|sample| sample.results.iter().map(move |result| (*sample, result)))
+    }
+
+    /// What was measured, in the order of the calls.
+    fn rows(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for call in &CALLS {
+            let of = |(sample, result): (&Taken, &serde_json::Map<String, Value>)| {
+                let bytes = result.get("bytes")?.as_u64()?;
+                let is = result.get("call")?.as_str()? == call.name && (bytes < MIB) == call.is_row;
+                is.then(|| (bytes, sample.fact("ranks").parse().unwrap_or(0)))
+            };
+            let found = distinct(&self.results().filter_map(of).collect::<Vec<_>>(), |found| *found);
+            rows.extend(found.into_iter().map(|(bytes, ranks)| Row { call, bytes, ranks }));
+        }
+        rows
+    }
+
+    /// The times of all calls, and whether the emulator was late meanwhile. Seconds.
+    fn times(&self, row: Row, order: &str, who: &str) -> (Vec<f64>, bool) {
+        let texts = [("call", row.call.name), ("order", order), ("who", who)];
+        let of = |(sample, result): (&Taken, &serde_json::Map<String, Value>)| {
+            let is =
+                texts.iter().all(|(name, value)| result.get(*name).and_then(Value::as_str) == Some(value));
+            let is = is && result.get("bytes").and_then(Value::as_u64) == Some(row.bytes);
+            let seconds = result.get("seconds")?.as_f64()?;
+            is.then(|| (seconds, sample.spoiled()))
+        };
+        let found: Vec<_> = self.results().filter_map(of).collect();
+        (found.iter().map(|(seconds, _)| *seconds).collect(), found.iter().any(|(_, spoiled)| *spoiled))
+    }
+
+    fn orders(&self) -> Vec<&'static str> {
+        let has = |order: &&str| {
+            self.results().any(|(_, result)| result.get("order").and_then(Value::as_str) == Some(order))
+        };
+        ORDERS.into_iter().filter(has).collect()
+    }
+
+    fn title(&self) -> String {
+        format!("{}, {}", self.link.rate, self.link.title())
+    }
+
+    /// Medians, in round trips.
+    fn grid(&self) -> Grid {
+        let orders = self.orders();
+        let columns = || orders.iter().flat_map(|order| WHOS.iter().map(move |who| (*order, *who)));
+        let name = |(order, (who, title)): (&str, (&str, &str))| {
+            if who == WHOS[0].0 { format!("{order}: {title}") } else { title.to_owned() }
+        };
+        let rtt_s = self.link.rtt_s();
+        let line = |row: Row| {
+            let cell = |(order, (who, _)): (&str, (&str, &str))| {
+                let (times, is_spoiled) = self.times(row, order, who);
+                let mark = if is_spoiled { "*" } else { "" };
+                median(times.into_iter())
+                    .map_or_else(|| "-".to_owned(), |middle| format!("{:.2}{mark}", middle / rtt_s))
+            };
+            let allowed = row.call.allowed_s(row.bytes, row.ranks, &self.link) / rtt_s;
+            let cells: Vec<_> = columns().map(cell).collect();
+            [vec![row.title()], cells, vec![format!("{allowed:.2}")]].concat()
+        };
+        let head: Vec<_> = columns().map(name).collect();
+        Grid {
+            title: self.title(),
+            head: [vec!["round trips".to_owned()], head, vec!["allowed".to_owned()]].concat(),
+            rows: self.rows().into_iter().map(line).collect(),
+        }
+    }
+
+    /// What each reaches of what the path allows, with the ranks in this order.
+    fn picture(&self, order: &str) -> Block {
+        let names = WHOS.map(|(_, title)| title.to_owned());
+        let mut bars = Vec::new();
+        for row in self.rows() {
+            let allowed_s = row.call.allowed_s(row.bytes, row.ranks, &self.link);
+            for (who, title) in WHOS {
+                let (times, _) = self.times(row, order, who);
+                if !times.is_empty() {
+                    let shares = times.iter().map(|seconds| allowed_s / seconds).collect();
+                    bars.push((format!("{}, {title}", row.title()), shares));
+                }
+            }
+        }
+        let title = format!("{}, {order}: time allowed / time taken", self.title());
+        let look = |name: &str| Look::of(&names, name.rsplit(", ").next().unwrap_or(name));
+        bars_by("", &title, look, &bars)
+    }
+}
+
+fn measured(taken: &[Taken]) -> Vec<Measured<'_>> {
+    let links = distinct(taken, |sample| sample.link);
+    let of = |link: Link| Measured {
+        link,
+        taken: taken.iter().filter(|sample| sample.link == Some(link)).collect(),
+    };
+    links.into_iter().flatten().map(of).collect()
+}
+
+/// For a terminal.
+pub(super) fn text(taken: &[Taken]) -> String {
+    let grids: Vec<_> = measured(taken).iter().map(|one| one.grid().text()).collect();
+    grids.join("\n") + "\nMedians, in round trips. * the emulator was late itself; - no result.\n"
+}
+
+pub(super) fn html(taken: &[Taken]) -> String {
+    let mut parts = vec![circumstances(taken)];
+    for one in measured(taken) {
+        let mut blocks = vec![Block::Table(Grid { title: String::new(), ..one.grid() })];
+        blocks.extend(one.orders().into_iter().map(|order| one.picture(order)));
+        parts.push(Part { title: one.title(), blocks });
+    }
+    let blocks = trouble(&Told::new(taken.iter().collect()));
+    parts.push(Part { title: String::new(), blocks });
+    page::html(TITLE, &parts)
+}
+
+/// How it was measured, and how to read it.
+fn circumstances(taken: &[Taken]) -> Part {
+    let list = |of: &dyn Fn(&Taken) -> String| distinct(taken, of).join("; ");
+    let loads = taken.iter().map(|sample| sample.load);
+    let (least, most) = loads.fold((f64::MAX, 0.0), |(a, b), load| (f64::min(a, load), f64::max(b, load)));
+    let items = vec![
+        format!("isthmus {}; Linux {}; {}.", list(&|s| s.version.clone()), list(&|s| s.kernel.clone()), list(&|s| s.host.clone())),
+        format!(
+            "{} ranks, half of them at each site. In blocks each site has the ranks of one half; alternating it has every other rank.",
+            list(&|s| s.fact("ranks").to_owned())
+        ),
+        format!(
+            "Figures are medians of {} calls, in round trips. A call ends when its last rank returns.",
+            list(&|s| s.fact("calls").to_owned())
+        ),
+        "`library` and `without` are MPICH over Isthmus, by the library and by MPICH's own collectives, called in turn by one job. \
+         `stock tcp` is the same MPICH over libfabric's `tcp;ofi_rxm`."
+            .to_owned(),
+        "`allowed` is half a round trip, and the time that full packets at the link's rate take for the bytes that must cross one way, losses taken off. \
+         Bars show the allowed time divided by the time taken: 1 is the best possible; dots are the calls."
+            .to_owned(),
+        format!(
+            "Both sites, all ranks and the emulator share the processors; {least:.1} to {most:.1} tasks wanted one when jobs began. \
+             Where the emulator was late itself figures are marked `*`. Links have MTU 9000, and a queue of one bandwidth-delay product."
+        ),
+        format!("Raw samples, with each job's lab and command: `{}`. `isthmus bench collectives --render DIR` makes this page again from them.", crate::papers::SAMPLES),
+    ];
+    Part { title: String::new(), blocks: vec![Block::List(items)] }
+}

@@ -1,0 +1,141 @@
+//! The plan, and the rendering from recorded samples.
+
+use isthmus_units::{Percent, Rate, Span};
+use serde_json::Value;
+
+use super::*;
+
+/// A small run: one call of each, one link.
+const RECORDED: &str = include_str!("recorded.jsonl");
+
+fn recorded() -> Vec<Taken> {
+    RECORDED.lines().map(|line| serde_json::from_str(line).expect("a sample")).collect()
+}
+
+fn link(ms: u64, loss: f64) -> Link {
+    Link { rate: Rate(1_000_000_000), rtt: Span(ms * 1_000_000), loss: Percent(loss), mtu: 9_000 }
+}
+
+fn bench(form: Form) -> Collectives {
+    let folder = PathBuf::from("/nonesuch");
+    let tools = Tools {
+        isthmus: folder.clone(),
+        provider: folder.clone(),
+        mpich: folder.clone(),
+        open_mpi: folder.clone(),
+        movers: folder.clone(),
+        folder: folder.clone(),
+        out: folder.clone(),
+    };
+    Collectives {
+        tools,
+        library: folder,
+        links: vec![link(24, 0.0), link(100, 0.01)],
+        ranks: 8,
+        sizes: vec![1, 16],
+        runs: 5,
+        form,
+        version: String::new(),
+        resume: false,
+    }
+}
+
+#[test]
+fn each_link_has_a_job_with_the_library_and_one_over_stock_tcp() {
+    let steps = bench(Form::Full).steps();
+    assert_eq!(steps.len(), 4);
+    let script = &steps[0].script;
+    assert!(script.contains("env LD_PRELOAD='/nonesuch' ISTHMUS_COLLECTIVES_RATE=1Gbit"), "{script}");
+    assert!(script.ends_with("collectives-mpich 5 0.098 library,stock blocks,alternating 1,16"), "{script}");
+    let script = &steps[1].script;
+    assert!(script.ends_with("collectives-mpich 5 0.098 tcp blocks,alternating 1,16"), "{script}");
+    assert!(!script.contains("LD_PRELOAD") && script.contains("FI_PROVIDER 'tcp;ofi_rxm'"), "{script}");
+    for step in &steps {
+        assert!(step.limit_s > 10.0 * step.floor_s && step.missing.is_some(), "{}", step.title());
+    }
+    // Of six calls of each, the first of which does not count, in two orders, two in one order are left.
+    let quick = Collectives { runs: 1, ..bench(Form::Short) };
+    let ratio = steps[0].floor_s / quick.steps()[0].floor_s;
+    assert!((ratio - 6.0).abs() < 1e-9, "{ratio}");
+}
+
+#[test]
+fn what_the_path_allows_is_half_a_round_trip_and_the_bytes_of_a_site() {
+    let allowed = |at: usize| CALLS[at].allowed_s(MIB, 8, &link(24, 0.0)) / 0.024;
+    let bytes = MIB as f64 / link(24, 0.0).goodput() / 0.024;
+    let names: Vec<_> = CALLS.iter().map(|call| call.name).collect();
+    for (name, vectors) in
+        [("barrier", 0.0), ("bcast", 1.0), ("reduce_scatter", 0.5), ("gather", 4.0), ("alltoall", 16.0)]
+    {
+        let at = names.iter().position(|one| *one == name).expect(name);
+        assert!((allowed(at) - 0.5 - vectors * bytes).abs() < 1e-9, "{name}: {}", allowed(at));
+    }
+}
+
+#[test]
+fn the_program_has_the_same_calls() {
+    let program = include_str!("program.c");
+    let names: Vec<_> = CALLS.iter().map(|call| format!("\"{}\"", call.name)).collect();
+    assert!(program.contains(&format!("NAMES[KINDS] = {{{}}}", names.join(", "))));
+    assert!(program.contains(&format!("ROW = {ROW},")));
+}
+
+#[test]
+fn recorded_samples_make_a_table_and_a_page() {
+    let taken = recorded();
+    let text = report::text(&taken);
+    assert!(text.contains("1Gbit, 24ms, 0%\n"), "{text}");
+    let head = text.lines().nth(1).expect("a head");
+    assert!(
+        head.starts_with("round trips") && head.ends_with("blocks: library  without  stock tcp  allowed"),
+        "{text}"
+    );
+    assert_eq!(
+        text.lines().filter(|line| line.starts_with(char::is_uppercase)).count(),
+        CALLS.len() + 1,
+        "{text}"
+    );
+    let page = report::html(&taken);
+    assert!(
+        page.contains("Bcast 1 MiB, library") && page.contains("Alltoall 1 MiB each, stock tcp"),
+        "{page}"
+    );
+    // A bar and a dot for each.
+    assert_eq!(page.matches("<circle class=\"run\"").count(), 3 * CALLS.len());
+    assert!(!page.contains("NaN") && !page.contains("Runs without a result"), "{page}");
+}
+
+#[test]
+fn medians_are_of_all_calls_and_what_is_missing_or_late_is_marked() {
+    let mut taken = recorded();
+    let mut more = taken[0].clone();
+    let own = |name: &str, value: &str| (name.to_owned(), Value::from(value));
+    let times = |seconds: f64| {
+        let texts = [own("order", "alternating"), own("call", "bcast"), own("who", "library")];
+        let mut result: serde_json::Map<_, _> = texts.into_iter().collect();
+        result.insert("bytes".into(), Value::from(MIB));
+        result.insert("seconds".into(), Value::from(seconds));
+        result
+    };
+    more.results = vec![times(0.048), times(0.072), times(24.0)];
+    more.emulator = serde_json::json!({ "spoiled": true });
+    more.error = Some("it <broke>".into());
+    taken.push(more);
+    let text = report::text(&taken);
+    let line = text.lines().find(|line| line.starts_with("Bcast")).expect("a row");
+    let cells: Vec<_> = line.split_whitespace().collect();
+    assert_eq!(cells[6..], ["3.00*", "-", "-", "0.85"], "{text}");
+    let page = report::html(&taken);
+    assert!(page.contains("Runs without a result") && page.contains("it &lt;broke&gt;"), "{page}");
+}
+
+#[test]
+fn a_page_is_made_again_from_its_samples() {
+    let folder = tempfile::tempdir().expect("a folder");
+    assert!(Collectives::render(folder.path()).expect_err("empty").to_string().contains("has no samples"));
+    fs::write(folder.path().join(SAMPLES), RECORDED).expect("written");
+    assert_eq!(Collectives::render(folder.path()).expect("a report").failed, 0);
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).expect(name);
+    assert_eq!(read("table.txt"), report::text(&recorded()));
+    assert!(read("report.html").contains("<svg"));
+}

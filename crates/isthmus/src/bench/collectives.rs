@@ -1,0 +1,116 @@
+//! `isthmus bench collectives`: MPI collectives across two sites.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use isthmus_bench::{Collectives, Form, Matrix, Tools};
+use isthmus_units::{Percent, Rate, Span};
+
+use super::lab;
+
+const RTTS: [Span; 2] = [Span(24_000_000), Span(100_000_000)];
+const LOSSES: [Percent; 2] = [Percent(0.0), Percent(0.01)];
+/// Of all links. Bytes.
+const MTU: u32 = 9_000;
+/// How often each call is made.
+const RUNS: u32 = 5;
+
+/// MPI collectives across two sites: with the collectives library, without it, and over stock tcp
+///
+/// Every job has a lab of its own (isthmus lab), with half of the ranks at each site: in blocks, and alternating
+/// between the sites. The folder gets samples.jsonl, with each job's circumstances and every call's time; table.txt,
+/// with medians in round trips beside what the path allows; and report.html, one page with tables and plots.
+/// `make collectives` builds the library.
+///
+/// Exit status: 0 all jobs gave a result; 1 some failed; 2 bad usage; 3 something is missing.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// One call of each, ranks in blocks, at 24 ms without loss: about a minute
+    #[arg(long)]
+    quick: bool,
+    /// Round-trip times [default: 24ms,100ms]
+    #[arg(long, value_delimiter = ',')]
+    rtt: Vec<Span>,
+    /// Losses each way [default: 0%,1%]
+    #[arg(long, value_delimiter = ',')]
+    loss: Vec<Percent>,
+    /// Rate of the link, each way
+    #[arg(long, default_value = "1Gbit")]
+    rate: Rate,
+    /// Ranks of both sites together, an even number
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = even)]
+    ranks: u32,
+    /// Lengths of vectors, such as 1,16; Gather and others, where each rank has so much, take the first
+    #[arg(long, default_value = "1", value_name = "MiB", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
+    size: Vec<u32>,
+    /// How often each call is made [default: 5]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: Option<u32>,
+    /// Where samples and report go
+    #[arg(long, value_name = "DIR", default_value = "build/bench/collectives")]
+    out: PathBuf,
+    /// Print what would be run, and how long it takes, and run nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Make the report again from the samples in this folder, and run nothing
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["quick", "dry_run", "resume"])]
+    render: Option<PathBuf>,
+    /// Go on where a run of the same folder ended: what it measured counts
+    #[arg(long)]
+    resume: bool,
+    /// Folder of an MPICH, with bin/mpiexec and bin/mpicc
+    #[arg(long, value_name = "DIR", default_value = "build/mpi/mpich")]
+    mpi: PathBuf,
+    /// Folder that holds libisthmus-fi.so [default: found beside this program]
+    #[arg(long, value_name = "DIR")]
+    provider_path: Option<PathBuf>,
+    /// The collectives library [default: collectives/mpich/libisthmus-collectives.so in the provider's folder]
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
+}
+
+fn even(text: &str) -> Result<u32, String> {
+    let number = text.parse::<u32>().ok().filter(|number| number % 2 == 0 && (4..=64).contains(number));
+    number.ok_or_else(|| "expected an even number from 4 to 64".to_owned())
+}
+
+pub(super) fn main(args: &Args) -> ExitCode {
+    if let Some(folder) = &args.render {
+        return lab::conclude(folder, Collectives::render(folder).map(|came| came.failed == 0));
+    }
+    let Some(provider) = lab::provider(args.provider_path.as_deref()) else { return ExitCode::from(3) };
+    let bench = bench(args, &provider);
+    if args.dry_run {
+        out!("{}", bench.dry_run());
+        return ExitCode::SUCCESS;
+    }
+    lab::conclude(&bench.tools.out, bench.run().map(|came| came.failed == 0))
+}
+
+fn bench(args: &Args, provider: &Path) -> Collectives {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let (provider, out) = (absolute(provider), absolute(&args.out));
+    let usual = provider.join("collectives/mpich/libisthmus-collectives.so");
+    let quick = usize::from(args.quick);
+    let rtts = if args.rtt.is_empty() { &RTTS[..2 - quick] } else { &args.rtt[..] };
+    let losses = if args.loss.is_empty() { &LOSSES[..2 - quick] } else { &args.loss[..] };
+    Collectives {
+        library: args.library.as_deref().map_or(usual, absolute),
+        tools: Tools {
+            isthmus: std::env::current_exe().unwrap_or_else(|_| "isthmus".into()),
+            provider,
+            mpich: absolute(&args.mpi),
+            open_mpi: PathBuf::new(),
+            movers: PathBuf::new(),
+            folder: out.clone(),
+            out,
+        },
+        links: Matrix::links(args.rate, MTU, rtts, losses),
+        ranks: args.ranks,
+        sizes: args.size.clone(),
+        runs: args.runs.unwrap_or(if args.quick { 1 } else { RUNS }),
+        form: if args.quick { Form::Short } else { Form::Full },
+        version: lab::version(),
+        resume: args.resume,
+    }
+}
