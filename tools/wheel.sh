@@ -34,15 +34,14 @@ if [[ $platform == manylinux* ]]; then
 else
     build=build
 fi
-# By this machine's linker, of what `make build` has compiled; what maturin links is replaced.
+# By this machine's linker, of what `make build` has compiled; what maturin links is taken out.
 PYTHON=$python tools/binding.sh "$stage/binding"
 
 "$python/bin/python" -m wheel unpack --dest "$stage/unpacked" "$stage"/binding/*.whl
 root=$(echo "$stage"/unpacked/*)
 data=$root/$(basename "$root").data
-library=$(readlink "$build/lib/libisthmus.so")
-install -m 755 "$build/lib/$library" "$root/isthmus/_native/lib_native.so"
-strip --strip-unneeded "$root/isthmus/_native/lib_native.so"
+# The binding loads the C library that C programs have, below.
+rm -r "$root/isthmus/_native"
 # As an installation; what starts with "bin" goes where pip puts commands.
 BUILD=$build PREFIX=/prefix DESTDIR=$stage/installed tools/install.sh >/dev/null
 mkdir -p "$data"

@@ -9,6 +9,7 @@ import pathlib
 from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int, c_int32, c_int64
 from ctypes import c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any, List
 
 ABI_VERSION = 0
@@ -184,13 +185,25 @@ REMOTE = [
 CALLS["write"] = CALLS["read"] = REMOTE
 
 
+def _bundled(name: str) -> str | None:
+    """The library that pip installed with this package: by a wheel of the binding alone, or by
+    the wheel of everything, whose files pip knows."""
+    # Where maturin puts it; its own face of the library, for cffi, is not used.
+    beside = pathlib.Path(__file__).parent / "_native/lib_native.so"
+    if beside.is_file():
+        return str(beside)
+    try:
+        installed = metadata.files("isthmus") or []
+    except metadata.PackageNotFoundError:
+        return None
+    found = (file.locate() for file in installed if file.name == name)
+    return next((str(path) for path in found if os.path.isfile(path)), None)
+
+
 def _open() -> ctypes.CDLL:
     name = f"libisthmus.so.{ABI_VERSION}"
-    named = os.environ.get("ISTHMUS_LIBRARY")
-    # Where maturin puts the library of a wheel; its own face of it, for cffi, is not used.
-    bundled = pathlib.Path(__file__).parent / "_native/lib_native.so"
     try:
-        library = ctypes.CDLL(named or (str(bundled) if bundled.is_file() else name))
+        library = ctypes.CDLL(os.environ.get("ISTHMUS_LIBRARY") or _bundled(name) or name)
     except OSError as error:
         raise ImportError(
             f"{error}: install Isthmus' C library (make install), or set ISTHMUS_LIBRARY to "
