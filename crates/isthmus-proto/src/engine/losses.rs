@@ -131,7 +131,9 @@ impl Engine {
         let at = now + if matches!(loss, LaneLoss::Left(_)) { 0 } else { connection.trouble.back_off() };
         connection.trouble.retry_at = Some(at);
         self.timers.insert((at, peer));
-        self.timers.insert((since.saturating_add(timeout), peer));
+        if let Some(given_up_at) = since.checked_add(timeout).filter(|at| *at < Micros::MAX) {
+            self.timers.insert((given_up_at, peer));
+        }
     }
 
     /// Delays the next further lane, since one could not be made.
