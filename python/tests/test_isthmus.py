@@ -1,5 +1,6 @@
 """The binding over the real library, between endpoints of one process on loopback."""
 
+import asyncio
 import ctypes
 import gc
 import pathlib
@@ -206,6 +207,31 @@ class Messages(Pair):
                 select.select([self.b], [], [], LIMIT)
             self.assertLess(time.monotonic() - start, LIMIT)
         self.assertIsInstance(event, isthmus.Received)
+
+
+    def test_tasks_run_while_one_awaits_events(self) -> None:
+        at_a, _ = self.connect()
+
+        async def received() -> bytes:
+            async for event in self.b:
+                if isinstance(event, isthmus.Received):
+                    return bytes(event.data)
+            raise AssertionError("it has no end")
+
+        async def both() -> bytes:
+            waits = asyncio.create_task(received())
+            await asyncio.sleep(0.05)
+            with self.assertRaisesRegex(RuntimeError, "another task"):
+                await self.b.next_event()
+            waits.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await waits
+            again = asyncio.create_task(received())
+            await asyncio.sleep(0.05)
+            at_a.send(b"wake up", silent=True)
+            return await asyncio.wait_for(again, LIMIT)
+
+        self.assertEqual(asyncio.run(both()), b"wake up")
 
 
 class Memory(Pair):

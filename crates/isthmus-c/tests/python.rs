@@ -97,5 +97,6 @@ fn the_wheel_holds_all_that_python_programs_need() {
         assert!(venv.example("pingpong", Some(level)).contains("1000 rounds"));
     }
     assert!(venv.example("stream", None).contains("all of it is right"));
+    assert!(venv.example("tasks", None).contains("200 answers came"));
     assert!(venv.example("coupled", None).contains("bit by bit; 0.0050 degrees"));
 }

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::endpoint::Endpoint;
-use crate::endpoint::diagnosis::StateDoor;
+use crate::endpoint::diagnosis::{Asked, StateDoor};
+use crate::figures;
 use crate::log::warn_sparingly;
 use crate::poller::{Alarm, Bell, Events, Poller};
 use crate::signals;
@@ -184,7 +185,14 @@ impl Driver {
     fn tell_state(&self, charges: &[Charge]) {
         let endpoints = charges.iter().filter_map(|charge| charge.endpoint.upgrade());
         if let Some(state) = &self.state {
-            state.answer(|| endpoints.map(|endpoint| endpoint.state()).collect());
+            state.answer(|asked| match asked {
+                Asked::State => endpoints.map(|endpoint| endpoint.state()).collect(),
+                Asked::Figures => {
+                    let mut text = format!("{}\n", figures::HEAD);
+                    endpoints.for_each(|endpoint| endpoint.tell_figures(&mut text));
+                    text
+                }
+            });
         }
     }
 

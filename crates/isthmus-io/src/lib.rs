@@ -30,6 +30,7 @@ mod datagrams;
 mod devices;
 mod driver;
 mod endpoint;
+mod figures;
 mod interface;
 mod lane;
 mod ledger;
@@ -49,8 +50,9 @@ pub use carrier::read_any_ring;
 pub use carrier::try_shared_memory;
 pub use datagrams::Datagrams;
 pub use devices::{DEVICE_PARAMETERS, DeviceSettings, devices_from_file, devices_from_toml};
-pub use endpoint::diagnosis::state_of;
+pub use endpoint::diagnosis::{figures_of, processes, state_of};
 pub use endpoint::{Endpoint, OpenError, PostError};
+pub use figures::{EndpointFigures, LaneFigures, PeerFigures};
 pub use interface::{
     Chosen, Family, InterfaceError, Why, interface_of, interface_trouble, network_bits_of, source_to,
 };

@@ -346,6 +346,17 @@ fn a_process_tells_what_it_waits_for() {
     recv(&b, None, 1, &mut got);
     complete(&[&a, &b], 2);
     assert!(got == data);
+    let told = isthmus_io::figures_of(std::process::id()).expect("the I/O thread answers");
+    let of = |endpoint: &Endpoint| {
+        let address = endpoint.address().to_string();
+        told.iter().find(|figures| figures.address == address).expect("it is told of").peers[0].clone()
+    };
+    let (sender, receiver) = (of(&a), of(&b));
+    assert_eq!((sender.address.as_str(), sender.messages), (b.address().to_string().as_str(), 1));
+    assert_eq!((sender.sent_bytes, receiver.received_bytes), (32 << 20, 32 << 20));
+    assert!(sender.lanes[0].sent_bytes >= Some(32 << 20) && sender.lanes[0].rtt_us > Some(0), "{sender:?}");
+    assert!(sender.why.iter().any(|why| why == "transport tcp"), "{sender:?}");
+    assert!(isthmus_io::processes().expect("the list is read").contains(&std::process::id()));
     a.close();
     b.close();
 }

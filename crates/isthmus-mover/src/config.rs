@@ -51,6 +51,11 @@ pub struct ServeConfig {
     pub admits: Vec<u32>,
     /// Certificates; needed unless `plain`.
     pub tls: Option<Files>,
+    /// Where the status is served by HTTP: HOST:PORT, a loopback address. Default: nowhere.
+    pub status: Option<HostPort>,
+    /// Whether `status` may be an address that others on the network reach. Default false.
+    #[serde(default)]
+    pub status_remote: bool,
     /// Folders, by name.
     #[serde(default, rename = "export")]
     pub exports: BTreeMap<String, Export>,

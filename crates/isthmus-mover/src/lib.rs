@@ -17,6 +17,7 @@
 //!   the messages.
 //! - `plan` chooses the next block. `gauge` sets how many bytes are in flight. `journal` records the blocks that came.
 //!   `digest` is BLAKE3 of files by blocks.
+//! - `sessions` is what a service tells of its sessions.
 //! - `walk`, `expand` and `source` read files. `landing`, `links` and `target` write them. Both use `disk`. `confine`
 //!   keeps
 //!   all paths below the folder.
@@ -56,6 +57,7 @@ pub mod seal;
 mod sender;
 pub mod server;
 mod session;
+pub mod sessions;
 mod source;
 mod succession;
 mod sweep;

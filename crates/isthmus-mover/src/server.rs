@@ -22,6 +22,7 @@ use crate::port::Port;
 use crate::receiver::{Receiving, ReceivingSide};
 use crate::sender::{Sending, SendingSide};
 use crate::session::{Event, TAG_OPEN, Wire, refuse};
+use crate::sessions::{Flow, Sessions};
 use crate::succession::Succession;
 use crate::sweep::Sweep;
 use crate::walk::{Filter, Root, Roots, is_contents};
@@ -120,6 +121,7 @@ struct Service {
     /// Number of clients so far.
     came: AtomicU64,
     sweep: Mutex<Sweep>,
+    sessions: Arc<Sessions>,
 }
 
 /// Serves until `stop` is set. Calls `ready` with its address.
@@ -127,11 +129,12 @@ struct Service {
 /// # Errors
 /// The configuration is wrong, or the system refuses an address.
 pub fn serve(config: ServeConfig, stop: &AtomicBool, ready: impl FnOnce(Address)) -> Result<(), MoverError> {
-    serve_tended(config, stop, ready, &mut || None)
+    serve_tended(config, stop, ready, &mut || None, &Arc::default())
 }
 
 /// Like [`serve`]. It calls `tend` several times a second while the service is alive. If `tend` returns a
-/// configuration, that replaces the present one for new sessions. A faulty configuration is logged and ignored.
+/// configuration, that replaces the present one for new sessions. A faulty configuration is logged and ignored. What
+/// the service does can be read from `sessions`.
 ///
 /// # Errors
 /// As for [`serve`].
@@ -140,8 +143,9 @@ pub fn serve_tended(
     stop: &AtomicBool,
     ready: impl FnOnce(Address),
     tend: &mut dyn FnMut() -> Option<ServeConfig>,
+    sessions: &Arc<Sessions>,
 ) -> Result<(), MoverError> {
-    run(Current::load(config)?, stop, ready, tend)
+    run(Current::load(config)?, stop, ready, tend, sessions.clone())
 }
 
 /// Like [`serve`], with certificates that are in no file. None: neither encrypted nor authenticated.
@@ -154,7 +158,7 @@ pub fn serve_with(
     stop: &AtomicBool,
     ready: impl FnOnce(Address),
 ) -> Result<(), MoverError> {
-    run(Current::with(config, trust)?, stop, ready, &mut || None)
+    run(Current::with(config, trust)?, stop, ready, &mut || None, Arc::default())
 }
 
 fn run(
@@ -162,6 +166,7 @@ fn run(
     stop: &AtomicBool,
     ready: impl FnOnce(Address),
     tend: &mut dyn FnMut() -> Option<ServeConfig>,
+    sessions: Arc<Sessions>,
 ) -> Result<(), MoverError> {
     let settings = current.config.settings();
     let settings = settings.map_err(|error| MoverError::Usage(format!("listen: {error}")))?;
@@ -176,7 +181,8 @@ fn run(
     let (succession, came) = Default::default();
     let admission = Mutex::new(Admission::new(current.config.sessions));
     let (current, sweep) = (Mutex::new(Arc::new(current)), Mutex::new(Sweep::new()));
-    let service = Arc::new(Service { port: port.clone(), current, admission, succession, came, sweep });
+    let service =
+        Arc::new(Service { port: port.clone(), current, admission, succession, came, sweep, sessions });
     while !stop.load(Ordering::Relaxed) {
         if let Some(config) = tend() {
             service.follow(config);
@@ -201,8 +207,9 @@ impl Service {
     /// Uses another configuration for new sessions.
     fn follow(&self, config: ServeConfig) {
         let before = self.current.lock().clone();
-        if config.listen != before.config.listen || config.device != before.config.device {
-            tracing::warn!("listen and [device] change only with a restart");
+        let fixed = |config: &ServeConfig| (config.listen.clone(), config.status.clone());
+        if fixed(&config) != fixed(&before.config) || config.device != before.config.device {
+            tracing::warn!("listen, status and [device] change only with a restart");
         }
         match Current::load(config) {
             Ok(current) => {
@@ -235,6 +242,7 @@ impl Service {
                 Err(error) => format!("it cannot start a session: {error}"),
             }
         };
+        self.sessions.refuse();
         refuse(&self.port, peer, session, &why);
     }
 
@@ -344,8 +352,14 @@ impl Service {
         let usage = |path: &[u8], error: &dyn std::fmt::Display| MoverError::Usage(of(path, error));
         let dry = if open.rules.dry_run { "dry run, nothing is copied: " } else { "" };
         let from = self.port.peer_address(peer).locator;
+        let flow = match &open.way {
+            TransferRequest::Put { .. } => Flow::In,
+            TransferRequest::Get { .. } => Flow::Out,
+        };
+        let entry = self.sessions.begin((as_id, from.ip()), &open.export, flow);
         let mut failures = 0;
         let mut quiet = |notice: Notice| match notice {
+            Notice::Progress(progress) => entry.note(progress, self.port.round_trip(peer)),
             Notice::Failed { text, .. } if failures < FAILURES_TOLD => {
                 failures += 1;
                 tracing::warn!(%from, as_id, "{from}: not copied: {text}");
@@ -361,7 +375,9 @@ impl Service {
                 wire.say(&Control::Opened { name: landing.name().map(<[u8]>::to_vec) })?;
                 let receiving = Receiving { block, memory, threads, disk };
                 let side = ReceivingSide::start(receiving, landing, wire, &mut quiet)?;
-                Ok((what, side.run(rest)?))
+                let summary = side.run(rest)?;
+                entry.end(summary);
+                Ok((what, summary))
             }
             TransferRequest::Get { paths, choice } => {
                 let what = format!("{dry}get {} paths of {}", paths.len(), open.export);
@@ -379,7 +395,9 @@ impl Service {
                 wire.say(&Control::Opened { name: None })?;
                 let sending = Sending { block, memory, threads, disk, rate: open.rate, rules: open.rules };
                 let side = SendingSide::start(sending, roots, filter, wire, &mut quiet)?;
-                Ok((what, side.run()?))
+                let summary = side.run()?;
+                entry.end(summary);
+                Ok((what, summary))
             }
         }
     }

@@ -41,7 +41,7 @@ pub use admission::{ADMITS_KNOWN, public_key};
 pub use atomics::apply as apply_atomic;
 pub use engine::{
     Action, Batch, Config, Counters, Decision, Engine, FAST_PATH_FRAME_MAX, LaneId, LaneKind, LaneLoss,
-    LaneSample, Micros, PeerCounters, PeerFault, Refusal, Segment, Sink, Transfer, Transfers,
+    LaneSample, Micros, PeerCounters, PeerFault, PeerState, Refusal, Segment, Sink, Transfer, Transfers,
 };
 pub use isthmus_seal::Secret;
 pub use memory::{Access, BufferRef, Memory};

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use isthmus_metrics::check_address;
 use isthmus_routes::Metric;
 use isthmus_trust::{Files, TrustError};
 use isthmus_units::{HostPort, Rate, Size};
@@ -87,6 +88,9 @@ pub struct Config {
     /// Where the status is served by HTTP: HOST:PORT, a loopback address. Default: nowhere.
     #[serde(default, deserialize_with = "place")]
     pub status: Option<SocketAddr>,
+    /// Whether `status` may be an address that others on the network reach. Default false.
+    #[serde(default)]
+    pub status_remote: bool,
     /// Settings of each subnet.
     #[serde(default, rename = "subnet")]
     pub subnets: BTreeMap<String, SubnetConfig>,
@@ -193,8 +197,8 @@ impl Config {
     pub fn parse(name: &str, text: &str) -> Result<Self, ConfigError> {
         let config: Self = toml::from_str(text).map_err(|e| text_error(name, text, &e))?;
         let fault = |message: String| Err(ConfigError::Meaning { place: name.to_owned(), message });
-        if let Some(status) = config.status.filter(|status| !status.ip().is_loopback()) {
-            return fault(format!("status = \"{status}\" is open to others; use 127.0.0.1 or [::1]"));
+        if let Some(Err(message)) = config.status.map(|at| check_address(at, config.status_remote)) {
+            return fault(message);
         }
         if config.limits.lanes == 0 || config.limits.lanes_per_source == Some(0) {
             return fault(
@@ -270,6 +274,8 @@ mod tests {
         let rate = said("[subnet.a]\nrate_limit = \"2GiB\"\n");
         assert!(rate.starts_with("router.toml:4:") && rate.contains("1Gbit"), "{rate}");
         assert!(said("status = \"0.0.0.0:1\"").contains("use 127.0.0.1"));
+        let remote = format!("{MINIMAL}status = \"0.0.0.0:1\"\nstatus_remote = true\n");
+        assert!(Config::parse("router.toml", &remote).is_ok(), "it says so");
         let unknown = said("[subnet.a]\nlisten = \"nowhere.invalid:1\"\n");
         assert!(unknown.starts_with("router.toml:4:") && unknown.contains("cannot be resolved"), "{unknown}");
         assert!(said("[subnet.a]\nlisten = \"10.0.0.1\"\n").contains("has no port"));

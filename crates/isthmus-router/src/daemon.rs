@@ -15,7 +15,6 @@ use crate::listen::Listeners;
 use crate::manager::{Watchdog, tell};
 use crate::router::Router;
 use crate::settings::Settings;
-use crate::status;
 
 /// Longest wait for signals where no watchdog is set. The value only bounds the sleep; nothing is due when it ends.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -74,7 +73,7 @@ async fn serve(options: &RunOptions, settings: Settings) -> Result<(), RunError>
     let mut listeners = Listeners::default();
     listeners.follow(&router).await?;
     if let Some(address) = status {
-        status::serve(router.clone(), address).await?;
+        isthmus_metrics::serve(router.clone(), address).await?;
     }
     router.follow_links();
     tokio::spawn(router.clone().measure());

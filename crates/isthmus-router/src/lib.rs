@@ -17,8 +17,8 @@
 //!                 └── link ── many lanes on one wire (TCP, or UDP by datagram)
 //! ```
 //!
-//! `isthmus-trust` checks certificates. `measure` reads the state of the links; `metrics`, `report`, `status` and
-//! `page` show it.
+//! `isthmus-trust` checks certificates. `measure` reads the state of the links, and `history` keeps it for two minutes.
+//! `metrics`, `report`, `status` and `page` show it; `isthmus-metrics` serves it.
 #![forbid(unsafe_op_in_unsafe_fn)]
 
 mod arrivals;
@@ -28,6 +28,7 @@ mod datagram;
 mod dial;
 mod heartbeat;
 pub mod hello;
+mod history;
 mod lane;
 mod link;
 mod links;

@@ -91,7 +91,7 @@ impl Links {
                 link.subnet == subnet && meant && fits(link.neighbour) && link.lives()
             };
             let mut found: Vec<_> = self.standing.lock().iter().filter(usable).cloned().collect();
-            let better = better(&found);
+            let (better, _) = better(&found);
             found.sort_by_key(|link| (link.gauge.transport() != better, link.lanes.load(Relaxed)));
             for link in found.iter().filter(|link| link.has_room()) {
                 if let Some(lane) = link.lane().await {
@@ -106,6 +106,17 @@ impl Links {
             }
             // No event tells that a silent link is heard again, so look once per pause.
             let _ = timeout_at(deadline.min(Instant::now() + heartbeat::PAUSE), changed).await;
+        }
+    }
+
+    /// Which transport new lanes take on the path of `link`, and why.
+    pub(crate) fn why(standing: &[Arc<Link>], link: &Link) -> &'static str {
+        let same = |other: &&Arc<Link>| (other.subnet, other.neighbour) == (link.subnet, link.neighbour);
+        let path: Vec<_> = standing.iter().filter(same).cloned().collect();
+        let first = path.first().map(|link| link.gauge.transport());
+        match path.iter().all(|link| Some(link.gauge.transport()) == first) {
+            true => "the only transport that is up",
+            false => better(&path).1,
         }
     }
 
@@ -173,13 +184,18 @@ fn wanted(settings: &Settings) -> Vec<(SubnetId, Locator)> {
     step::gateways(&settings.table, &settings.router, spoken_for)
 }
 
-/// The better transport for a path. UDP does not mistake losses or long round trips for congestion; TCP costs less CPU.
-fn better(links: &[Arc<Link>]) -> Transport {
+/// The better transport for a path, and why. UDP does not mistake losses or long round trips for congestion; TCP costs
+/// less CPU.
+fn better(links: &[Arc<Link>]) -> (Transport, &'static str) {
     let samples: Vec<_> = links.iter().filter_map(|link| link.gauge.sample()).collect();
     let long = samples.iter().map(|sample| sample.rtt).min().is_some_and(|least| least >= LONG);
     let sum = |of: fn(&Sample) -> u64| samples.iter().map(of).sum::<u64>() as f64;
     let lossy = sum(|sample| sample.retransmitted) > LOSSY * sum(|sample| sample.sent).max(MIN_SENT);
-    if long || lossy { Transport::Udp } else { Transport::Tcp }
+    match (long, lossy) {
+        (true, _) => (Transport::Udp, "UDP: the round trip is 150 ms or more"),
+        (_, true) => (Transport::Udp, "UDP: more than 2 % of the packets are sent again"),
+        _ => (Transport::Tcp, "TCP: the path is short and loses little"),
+    }
 }
 
 /// The unspecified address of the same family as `to`.

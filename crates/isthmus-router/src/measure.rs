@@ -163,6 +163,7 @@ impl Router {
             let Some(now) = link.gauge.sample() else { continue };
             let intervals = by_subnet.entry(link.subnet).or_default();
             if let Some(before) = link.looked.lock().replace(now) {
+                link.history.lock().add(&before, &now, took);
                 intervals.push(Interval { before, now, took });
             }
         }
@@ -204,6 +205,7 @@ mod tests {
             sent,
             retransmitted,
             acknowledged: megabytes * 1_000_000,
+            received: 0,
             unsent: 0,
             busy: Duration::from_millis(busy_ms),
             held: Duration::from_millis(held_ms),

@@ -4,11 +4,13 @@
 use std::fmt::{Display, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use isthmus_routes::Step;
 use isthmus_wire::SubnetId;
 use isthmus_wire::frame::RefuseReason;
 
+use crate::history::KEPT;
 use crate::link::Link;
 use crate::metrics::Counters;
 use crate::report::{name_of, rtt_seconds, targets};
@@ -44,6 +46,13 @@ impl Table {
         }
         self.html.push('\n');
         self.rows += 1;
+    }
+
+    /// A row whose last cell is `html`, which must be free of text from others.
+    fn row_with(&mut self, cells: &[&dyn Display], html: &str) {
+        self.row(cells);
+        self.html.truncate(self.html.trim_end().len());
+        write(&mut self.html, format_args!("<td>{html}\n"));
     }
 
     /// The finished table, or the text `empty` if it has no rows.
@@ -106,7 +115,7 @@ pub(crate) fn page(router: &Router) -> String {
         &mut out,
         format_args!(
             "<footer><span>For programs: <a href=/metrics>metrics</a>, <a href=/routes>routes</a>, \
-             <a href=/measured>measured</a>, <a href=/health>health</a></span> <span>Isthmus {}; this page looks again every {AGAIN} s\
+             <a href=/measured>measured</a>, <a href=/state>state</a>, <a href=/health>health</a></span> <span>Isthmus {}; this page looks again every {AGAIN} s\
              </span></footer>\n",
             env!("CARGO_PKG_VERSION")
         ),
@@ -168,24 +177,92 @@ fn subnets(router: &Router, settings: &Settings) -> String {
 }
 
 fn link_table(settings: &Settings, links: &[Arc<Link>]) -> String {
-    let columns = &["Neighbour", "Subnet", "Other end", "Made", "Signs of life", "#Lanes", "#Round trip"];
+    let columns = &[
+        "Neighbour",
+        "Subnet",
+        "Other end",
+        "Transport",
+        "Made",
+        "Signs of life",
+        "#Age",
+        "#Lanes",
+        "#Out",
+        "#In",
+        "#Loss",
+        "#Round trip",
+        "Last two minutes",
+    ];
     let mut table = Table::new("Links", columns);
     let mut links: Vec<_> = links.iter().collect();
     links.sort_by_key(|link| (link.neighbour, link.subnet, link.gateway.is_none(), link.peer));
     for link in links {
         let rtt = rtt_seconds(link).map_or_else(String::new, |rtt| format!("{:.2} ms", rtt * 1e3));
-        table.row(&[
-            &format_args!("AS {}", link.neighbour.0),
-            &name_of(settings, link.subnet),
-            &link.peer,
-            &if link.gateway.is_some() { "from here" } else { "from there" },
-            &if link.lives() { "yes" } else { "none" },
-            &link.lanes.load(Relaxed),
-            &rtt,
-        ]);
+        let history = link.history.lock();
+        let (out, back) = history.rates();
+        let loss = history.loss().map_or_else(String::new, |loss| format!("{:.2} %", loss * 100.0));
+        let graph = graph(history.both());
+        table.row_with(
+            &[
+                &format_args!("AS {}", link.neighbour.0),
+                &name_of(settings, link.subnet),
+                &link.peer,
+                &link.gauge.transport().to_string().to_uppercase(),
+                &if link.gateway.is_some() { "from here" } else { "from there" },
+                &if link.lives() { "yes" } else { "none" },
+                &age(link.since.elapsed()),
+                &link.lanes.load(Relaxed),
+                &rate(out),
+                &rate(back),
+                &loss,
+                &rtt,
+            ],
+            &graph,
+        );
     }
     let leads_out = settings.places.iter().any(|place| place.carrier == Carrier::Links);
     table.finish(if leads_out { "no link stands" } else { "this router stands on no way out" })
+}
+
+/// A small graph of rates (bits per second), oldest first. Its height is the greatest of them, which it names.
+fn graph(rates: impl Iterator<Item = f64>) -> String {
+    const HEIGHT: f64 = 24.0;
+    let rates: Vec<f64> = rates.collect();
+    let most = rates.iter().copied().fold(0.0, f64::max);
+    if rates.len() < 2 {
+        return String::new();
+    }
+    let first = KEPT - rates.len();
+    let points = rates.iter().enumerate().map(|(at, rate)| {
+        let height = if most > 0.0 { rate / most } else { 0.0 };
+        format!("{},{:.1}", first + at, HEIGHT - 1.0 - (HEIGHT - 2.0) * height)
+    });
+    let points: Vec<_> = points.collect();
+    format!(
+        "<svg class=graph viewBox=\"0 0 {KEPT} {HEIGHT}\" preserveAspectRatio=none role=img \
+         aria-label=\"rate, at most {most}\"><polyline points=\"{points}\"/></svg> <small>to {most}</small>",
+        most = rate(most),
+        points = points.join(" "),
+    )
+}
+
+/// A number of bits per second with a decimal prefix.
+fn rate(bits: f64) -> String {
+    let steps = [(1e9, "Gb/s"), (1e6, "Mb/s"), (1e3, "kb/s")];
+    match steps.iter().find(|(step, _)| bits >= *step) {
+        Some((step, unit)) => format!("{:.1} {unit}", bits / step),
+        None => format!("{bits:.0} b/s"),
+    }
+}
+
+/// A time in its two largest units.
+fn age(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
 }
 
 fn routes(settings: &Settings) -> String {
@@ -255,6 +332,25 @@ mod tests {
         let html = table.finish("none");
         assert!(html.contains("<td>&lt;script><td class=number>a&amp;b"), "{html}");
         assert!(Table::new("T", &["A", "B"]).finish("nothing").contains("colspan=2>nothing"));
+    }
+
+    #[test]
+    fn a_graph_is_as_high_as_its_greatest_rate_and_ends_at_the_right() {
+        let html = graph([0.0, 5e6, 1e7].into_iter());
+        assert!(html.contains("points=\"117,23.0 118,12.0 119,1.0\""), "{html}");
+        assert!(html.contains("at most 10.0 Mb/s"), "{html}");
+        assert_eq!(graph([1.0].into_iter()), "", "one look is no graph");
+        assert!(graph([0.0; 2].into_iter()).contains("118,23.0 119,23.0"));
+        let mut table = Table::new("T", &["A", "B"]);
+        table.row_with(&[&"a<b"], "<svg/>");
+        assert!(table.finish("none").contains("<td>a&lt;b<td><svg/>\n"));
+    }
+
+    #[test]
+    fn ages_and_rates_are_read_easily() {
+        let said = [59, 61, 3_700, 90_000].map(|s| age(Duration::from_secs(s)));
+        assert_eq!(said, ["59 s", "1 min 1 s", "1 h 1 min", "1 d 1 h"]);
+        assert_eq!([0.0, 1500.0, 9.41e9].map(rate), ["0 b/s", "1.5 kb/s", "9.4 Gb/s"]);
     }
 
     #[test]

@@ -1,26 +1,21 @@
-//! The router's state as text for programs: OpenMetrics and JSON.
+//! The router's state for programs: metrics and JSON.
 
-use std::fmt::Write;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use isthmus_metrics::{Kind, Labels, Metrics, limited};
 use isthmus_mux::Counters as LaneCounters;
 use isthmus_routes::{Destination, NextHop, Step};
 use isthmus_wire::SubnetId;
 use serde_json::{Value, json};
 
 use crate::link::Link;
+use crate::links::Links;
 use crate::metrics::Counters;
 use crate::router::Router;
 use crate::settings::Settings;
 use crate::wire::Sample;
-
-/// Text that grows; writing to it cannot fail.
-macro_rules! line {
-    ($out:expr, $($arg:tt)*) => {{
-        let _ = writeln!($out, $($arg)*);
-    }};
-}
 
 /// A subnet's name, where the router stands on it or the map knows it.
 pub(crate) fn name_of(settings: &Settings, subnet: SubnetId) -> String {
@@ -40,156 +35,254 @@ pub(crate) fn measured(router: &Router) -> String {
     router.paths.lock().measured(map, &settings.known).to_text(map)
 }
 
-/// All counts in the OpenMetrics format.
-pub(crate) fn metrics(router: &Router) -> String {
+/// All counts and measurements, for Prometheus.
+pub(crate) fn metrics(router: &Router) -> Metrics {
     let settings = router.settings();
-    let mut out = String::new();
+    let mut metrics = Metrics::new("isthmus_router");
     let subnets = router.metrics.subnets();
-    let mut family = |name: &str, kind: &str, help: &str, of: fn(&Counters) -> [&AtomicU64; 2]| {
-        line!(out, "# TYPE isthmus_router_{name} {kind}\n# HELP isthmus_router_{name} {help}");
-        let suffix = if kind == "counter" { "_total" } else { "" };
-        for (id, counters) in &subnets {
+    let mut family = |name, kind, help, of: fn(&Counters) -> [&AtomicU64; 2]| {
+        let rows = subnets.iter().flat_map(|(id, counters)| {
             let subnet = name_of(&settings, *id);
-            for (direction, count) in ["in", "out"].iter().zip(of(counters)) {
-                let labels = format!("subnet=\"{subnet}\",direction=\"{direction}\"");
-                line!(out, "isthmus_router_{name}{suffix}{{{labels}}} {}", count.load(Relaxed));
-            }
-        }
+            ["in", "out"].into_iter().zip(of(counters)).map(move |(direction, count)| {
+                let labels = vec![("subnet", subnet.clone()), ("direction", direction.to_owned())];
+                (labels, count.load(Relaxed) as f64)
+            })
+        });
+        metrics.add(name, kind, help, rows);
     };
-    family("bytes", "counter", "Bytes relayed from (in) and to (out) a subnet.", |c| {
+    family("bytes", Kind::Counter, "Bytes relayed from (in) and to (out) a subnet.", |c| {
         [&c.bytes_in, &c.bytes_out]
     });
-    family("lanes_opened", "counter", "Lanes relayed since the start.", |c| [&c.lanes_in, &c.lanes_out]);
-    family("lanes", "gauge", "Lanes being relayed.", |c| [&c.lanes_in_now, &c.lanes_out_now]);
-    line!(out, "# TYPE isthmus_router_refusals counter\n# HELP isthmus_router_refusals Lanes refused.");
-    for (reason, count) in router.metrics.refusals() {
-        let reason = format!("{reason:?}").to_lowercase();
-        line!(out, "isthmus_router_refusals_total{{reason=\"{reason}\"}} {count}");
-    }
-    line!(out, "# TYPE isthmus_router_strangers counter");
-    line!(out, "# HELP isthmus_router_strangers Connections closed because they did not speak the protocol.");
-    line!(out, "isthmus_router_strangers_total {}", router.metrics.strangers.load(Relaxed));
-    links(&mut out, &settings, &router.links.standing());
-    out.push_str("# EOF\n");
-    out
+    family("lanes_opened", Kind::Counter, "Lanes relayed since the start.", |c| [&c.lanes_in, &c.lanes_out]);
+    family("lanes", Kind::Gauge, "Lanes being relayed.", |c| [&c.lanes_in_now, &c.lanes_out_now]);
+    let refusals = router
+        .metrics
+        .refusals()
+        .into_iter()
+        .map(|(reason, count)| (vec![("reason", format!("{reason:?}").to_lowercase())], count as f64));
+    metrics.add("refusals", Kind::Counter, "Lanes refused.", refusals);
+    metrics.add(
+        "strangers",
+        Kind::Counter,
+        "Connections closed because they did not speak the protocol.",
+        [(Labels::new(), router.metrics.strangers.load(Relaxed) as f64)],
+    );
+    links(&mut metrics, &settings, &router.links.standing());
+    metrics
 }
 
-fn links(out: &mut String, settings: &Settings, links: &[Arc<Link>]) {
-    line!(out, "# TYPE isthmus_router_links gauge\n# HELP isthmus_router_links Links that stand.");
-    let mut groups: Vec<_> = links.iter().map(|link| (link.neighbour, link.subnet)).collect();
-    groups.sort_unstable();
-    let count = |group: &_| groups.iter().filter(|other| *other == group).count();
-    let mut distinct = groups.clone();
-    distinct.dedup();
-    for group in &distinct {
-        let (neighbour, subnet) = (group.0.0, name_of(settings, group.1));
-        line!(out, "isthmus_router_links{{as=\"{neighbour}\",subnet=\"{subnet}\"}} {}", count(group));
+fn links(metrics: &mut Metrics, settings: &Settings, links: &[Arc<Link>]) {
+    let mut groups: BTreeMap<_, usize> = BTreeMap::new();
+    for link in links {
+        *groups.entry((link.neighbour, link.subnet)).or_default() += 1;
     }
-    let told: Vec<_> = links
-        .iter()
-        .filter_map(|link| {
-            let (neighbour, subnet) = (link.neighbour.0, name_of(settings, link.subnet));
-            let labels = format!(
-                "as=\"{neighbour}\",subnet=\"{subnet}\",peer=\"{}\",transport=\"{}\",link=\"{}\"",
-                link.peer.ip(),
-                link.gauge.transport(),
-                link.number.load(Relaxed)
-            );
-            let seen =
-                LinkFigures { alive: link.lives(), path: link.gauge.sample()?, lanes: link.counters() };
-            Some((labels, seen))
-        })
-        .collect();
+    let groups = groups.into_iter().map(|((neighbour, subnet), count)| {
+        (vec![("as", neighbour.0.to_string()), ("subnet", name_of(settings, subnet))], count as f64)
+    });
+    metrics.add("links", Kind::Gauge, "Links that stand.", groups);
+    let told = links.iter().filter_map(|link| {
+        let labels = vec![
+            ("as", link.neighbour.0.to_string()),
+            ("subnet", name_of(settings, link.subnet)),
+            ("peer", link.peer.ip().to_canonical().to_string()),
+            ("transport", link.gauge.transport().to_string()),
+            ("link", link.number.load(Relaxed).to_string()),
+        ];
+        Some((labels, LinkFigures::of(link)?))
+    });
+    // The links that stand longest come first, so that a new link does not take an older one's labels.
+    let told = limited(told.collect(), LinkFigures::sum);
     for Figure { name, kind, help, of } in &LINK_FIGURES {
-        line!(out, "# TYPE isthmus_router_link_{name} {kind}");
-        if let Some(unit) = ["seconds", "bytes"].into_iter().find(|unit| name.ends_with(unit)) {
-            line!(out, "# UNIT isthmus_router_link_{name} {unit}");
-        }
-        line!(out, "# HELP isthmus_router_link_{name} {help}");
-        let suffix = if *kind == "counter" { "_total" } else { "" };
-        for (labels, seen) in &told {
-            line!(out, "isthmus_router_link_{name}{suffix}{{{labels}}} {}", of(seen));
-        }
+        let rows = told.iter().filter_map(|(labels, seen)| Some((labels.clone(), of(seen)?)));
+        metrics.add(name, *kind, help, rows);
     }
 }
 
-/// The figures of one link at one time.
+/// The figures of one link at one time, or the sum of several links.
 struct LinkFigures {
     alive: bool,
+    /// Seconds; `None` of several links.
+    rtt: Option<f64>,
+    /// Seconds; `None` of several links.
+    age: Option<f64>,
     path: Sample,
     lanes: LaneCounters,
+    lanes_now: usize,
+}
+
+impl LinkFigures {
+    /// `None` before the first measurement.
+    fn of(link: &Link) -> Option<Self> {
+        let path = link.gauge.sample()?;
+        Some(Self {
+            alive: link.lives(),
+            rtt: Some(path.rtt.as_secs_f64()),
+            age: Some(link.since.elapsed().as_secs_f64()),
+            path,
+            lanes: link.counters(),
+            lanes_now: link.lanes.load(Relaxed),
+        })
+    }
+
+    fn sum(of: Vec<Self>) -> Self {
+        let mut sum = Self {
+            alive: true,
+            rtt: None,
+            age: None,
+            path: Sample::default(),
+            lanes: LaneCounters::default(),
+            lanes_now: 0,
+        };
+        for one in of {
+            sum.alive &= one.alive;
+            sum.lanes_now += one.lanes_now;
+            sum.path.acknowledged += one.path.acknowledged;
+            sum.path.received += one.path.received;
+            sum.path.unsent += one.path.unsent;
+            sum.path.sent += one.path.sent;
+            sum.path.retransmitted += one.path.retransmitted;
+            sum.lanes.frames_out += one.lanes.frames_out;
+            sum.lanes.frames_in += one.lanes.frames_in;
+            sum.lanes.queued += one.lanes.queued;
+            sum.lanes.credit += one.lanes.credit;
+            sum.lanes.starved += one.lanes.starved;
+        }
+        sum
+    }
 }
 
 /// A metric that every link has.
 struct Figure {
     name: &'static str,
-    kind: &'static str,
+    kind: Kind,
     help: &'static str,
-    of: fn(&LinkFigures) -> f64,
+    of: fn(&LinkFigures) -> Option<f64>,
 }
 
-const LINK_FIGURES: [Figure; 10] = [
+const LINK_FIGURES: [Figure; 14] = [
     Figure {
-        name: "alive",
-        kind: "gauge",
+        name: "link_alive",
+        kind: Kind::Gauge,
         help: "Whether the other end gives signs of life.",
-        of: |seen| f64::from(u8::from(seen.alive)),
+        of: |seen| Some(f64::from(u8::from(seen.alive))),
     },
     Figure {
-        name: "rtt_seconds",
-        kind: "gauge",
+        name: "link_age_seconds",
+        kind: Kind::Gauge,
+        help: "Time since a link came up.",
+        of: |seen| seen.age,
+    },
+    Figure {
+        name: "link_rtt_seconds",
+        kind: Kind::Gauge,
         help: "Round-trip time of a link, smoothed.",
-        of: |seen| seen.path.rtt.as_secs_f64(),
+        of: |seen| seen.rtt,
     },
     Figure {
-        name: "queued_bytes",
-        kind: "gauge",
+        name: "link_lanes",
+        kind: Kind::Gauge,
+        help: "Lanes on a link.",
+        of: |seen| Some(seen.lanes_now as f64),
+    },
+    Figure {
+        name: "link_sent_bytes",
+        kind: Kind::Counter,
+        help: "Bytes of a link that the other end has acknowledged.",
+        of: |seen| Some(seen.path.acknowledged as f64),
+    },
+    Figure {
+        name: "link_received_bytes",
+        kind: Kind::Counter,
+        help: "Bytes that came on a link.",
+        of: |seen| Some(seen.path.received as f64),
+    },
+    Figure {
+        name: "link_queued_bytes",
+        kind: Kind::Gauge,
         help: "Bytes that a link has yet to send for the first time.",
-        of: |seen| seen.path.unsent as f64,
+        of: |seen| Some(seen.path.unsent as f64),
     },
     Figure {
-        name: "segments",
-        kind: "counter",
+        name: "link_segments",
+        kind: Kind::Counter,
         help: "Segments with data that a link sent.",
-        of: |seen| seen.path.sent as f64,
+        of: |seen| Some(seen.path.sent as f64),
     },
     Figure {
-        name: "retransmissions",
-        kind: "counter",
+        name: "link_retransmissions",
+        kind: Kind::Counter,
         help: "Segments that a link sent again.",
-        of: |seen| seen.path.retransmitted as f64,
+        of: |seen| Some(seen.path.retransmitted as f64),
     },
     Figure {
-        name: "frames_sent",
-        kind: "counter",
+        name: "link_frames_sent",
+        kind: Kind::Counter,
         help: "Frames of lanes that a link sent.",
-        of: |seen| seen.lanes.frames_out as f64,
+        of: |seen| Some(seen.lanes.frames_out as f64),
     },
     Figure {
-        name: "frames_received",
-        kind: "counter",
+        name: "link_frames_received",
+        kind: Kind::Counter,
         help: "Frames of lanes that came on a link.",
-        of: |seen| seen.lanes.frames_in as f64,
+        of: |seen| Some(seen.lanes.frames_in as f64),
     },
     Figure {
-        name: "lanes_queued_bytes",
-        kind: "gauge",
+        name: "link_lanes_queued_bytes",
+        kind: Kind::Gauge,
         help: "Bytes that lanes have written and a link has not taken.",
-        of: |seen| seen.lanes.queued as f64,
+        of: |seen| Some(seen.lanes.queued as f64),
     },
     Figure {
-        name: "credit_bytes",
-        kind: "gauge",
+        name: "link_credit_bytes",
+        kind: Kind::Gauge,
         help: "Bytes that lanes may send beyond what each has for itself.",
-        of: |seen| seen.lanes.credit as f64,
+        of: |seen| Some(seen.lanes.credit as f64),
     },
     Figure {
-        name: "starved",
-        kind: "counter",
+        name: "link_starved",
+        kind: Kind::Counter,
         help: "Times that a lane had something to send and no credit for it.",
-        of: |seen| seen.lanes.starved as f64,
+        of: |seen| Some(seen.lanes.starved as f64),
     },
 ];
+
+/// The state for `isthmus top`: the links with their rates, and what the router relays.
+pub(crate) fn state(router: &Router) -> Value {
+    let settings = router.settings();
+    let standing = router.links.standing();
+    let link = |link: &Arc<Link>| {
+        let (sample, history) = (link.gauge.sample(), link.history.lock());
+        let (out, back) = history.rates();
+        json!({
+            "as": link.neighbour.0,
+            "subnet": name_of(&settings, link.subnet),
+            "peer": link.peer.to_string(),
+            "transport": link.gauge.transport().to_string(),
+            "number": link.number.load(Relaxed),
+            "dialled": link.gateway.is_some(),
+            "alive": link.lives(),
+            "age_s": link.since.elapsed().as_secs_f64(),
+            "lanes": link.lanes.load(Relaxed),
+            "sent_bytes": sample.map(|sample| sample.acknowledged),
+            "received_bytes": sample.map(|sample| sample.received),
+            "sent_bits_per_s": out,
+            "received_bits_per_s": back,
+            "rtt_s": sample.map(|sample| sample.rtt.as_secs_f64()),
+            "loss": history.loss(),
+            "why": Links::why(&standing, link),
+        })
+    };
+    json!({
+        "version": 1,
+        "kind": "router",
+        "name": settings.router.name,
+        "as": settings.as_id().0,
+        "pid": std::process::id(),
+        "draining": router.is_draining(),
+        "lanes": router.lanes(),
+        "links": standing.iter().map(link).collect::<Vec<_>>(),
+    })
+}
 
 /// Where lanes from a subnet can go, and how: each subnet of this AS, and each other AS (as subnet 0).
 pub(crate) fn targets(settings: &Settings, from: SubnetId) -> Vec<(Destination, NextHop)> {

@@ -29,6 +29,7 @@ pub(crate) fn sample(socket: impl AsFd) -> Option<Sample> {
         sent: u64::from(info.tcpi_data_segs_out),
         retransmitted: u64::from(info.tcpi_total_retrans),
         acknowledged: info.tcpi_bytes_acked,
+        received: info.tcpi_bytes_received,
         unsent: u64::from(info.tcpi_notsent_bytes),
         busy: Duration::from_micros(info.tcpi_busy_time),
         held: Duration::from_micros(info.tcpi_rwnd_limited + info.tcpi_sndbuf_limited),

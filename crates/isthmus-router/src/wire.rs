@@ -5,6 +5,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -37,6 +39,8 @@ impl fmt::Display for Transport {
 pub(crate) struct Wire {
     carrier: Either<TcpStream, UdpStream>,
     held: Option<TcpRateLimit>,
+    /// Bytes read so far.
+    received: Arc<AtomicU64>,
 }
 
 /// The rate limit of a TCP connection. A UDP stream keeps the limit inside its protocol.
@@ -58,13 +62,13 @@ impl TcpRateLimit {
 
 impl From<TcpStream> for Wire {
     fn from(stream: TcpStream) -> Self {
-        Self { carrier: Either::Left(stream), held: None }
+        Self { carrier: Either::Left(stream), held: None, received: Arc::default() }
     }
 }
 
 impl From<UdpStream> for Wire {
     fn from(stream: UdpStream) -> Self {
-        Self { carrier: Either::Right(stream), held: None }
+        Self { carrier: Either::Right(stream), held: None, received: Arc::default() }
     }
 }
 
@@ -95,10 +99,11 @@ impl Wire {
 
     /// A handle that reads its state while others use it.
     pub(crate) fn gauge(&self) -> io::Result<Gauge> {
-        Ok(match &self.carrier {
-            Either::Left(stream) => Gauge::Tcp(stream.as_fd().try_clone_to_owned()?),
-            Either::Right(stream) => Gauge::Udp(stream.gauge()),
-        })
+        let state = match &self.carrier {
+            Either::Left(stream) => WireState::Tcp(stream.as_fd().try_clone_to_owned()?),
+            Either::Right(stream) => WireState::Udp(stream.gauge()),
+        };
+        Ok(Gauge { state, received: self.received.clone() })
     }
 }
 
@@ -108,7 +113,10 @@ impl AsyncRead for Wire {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.carrier).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.carrier).poll_read(cx, buf);
+        self.received.fetch_add((buf.filled().len() - before) as u64, Relaxed);
+        read
     }
 }
 
@@ -134,38 +142,44 @@ impl AsyncWrite for Wire {
 }
 
 /// Reads the state of a wire.
-pub(crate) enum Gauge {
+pub(crate) struct Gauge {
+    state: WireState,
+    received: Arc<AtomicU64>,
+}
+
+enum WireState {
     Tcp(OwnedFd),
     Udp(datagram::Gauge),
 }
 
 impl Gauge {
     pub(crate) fn transport(&self) -> Transport {
-        match self {
-            Self::Tcp(_) => Transport::Tcp,
-            Self::Udp(_) => Transport::Udp,
+        match self.state {
+            WireState::Tcp(_) => Transport::Tcp,
+            WireState::Udp(_) => Transport::Udp,
         }
     }
 
     /// The state now. None before the first measurement and after the end.
     pub(crate) fn sample(&self) -> Option<Sample> {
-        match self {
-            Self::Tcp(socket) => tcp_info::sample(socket),
-            Self::Udp(stream) => stream.sample(),
-        }
+        let sample = match &self.state {
+            WireState::Tcp(socket) => tcp_info::sample(socket),
+            WireState::Udp(stream) => stream.sample(),
+        };
+        Some(Sample { received: self.received.load(Relaxed), ..sample? })
     }
 
     /// After our side was closed, waits until the other end has all bytes written. If a TCP socket is dropped with
     /// unread bytes, it resets the connection and the last written bytes can be lost.
     pub(crate) async fn linger(&self) {
-        match self {
-            Self::Tcp(socket) => {
+        match &self.state {
+            WireState::Tcp(socket) => {
                 let Ok(socket) = socket.try_clone() else { return };
                 if let Ok(mut stream) = TcpStream::from_std(socket.into()) {
                     hello::linger(&mut stream).await;
                 }
             }
-            Self::Udp(stream) => stream.settled().await,
+            WireState::Udp(stream) => stream.settled().await,
         }
     }
 }
@@ -180,6 +194,8 @@ pub(crate) struct Sample {
     pub(crate) retransmitted: u64,
     /// Bytes that the other end has acknowledged.
     pub(crate) acknowledged: u64,
+    /// Bytes that came from the other end.
+    pub(crate) received: u64,
     /// Bytes in the socket that were never sent yet.
     pub(crate) unsent: u64,
     /// How long there was data to send, and how long of that the receiver's window or our buffer was the limit.

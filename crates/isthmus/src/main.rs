@@ -21,6 +21,7 @@ mod run;
 mod serve;
 mod ssh;
 mod state;
+mod top;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -55,6 +56,7 @@ enum Command {
     Cp(cp::Args),
     Serve(serve::Args),
     State(state::Args),
+    Top(top::Args),
     Man(man::Args),
     Completions(completions::Args),
     #[command(hide = true)]
@@ -126,6 +128,7 @@ fn run() -> ExitCode {
         Command::Cp(args) => cp::main(args),
         Command::Serve(args) => serve::main(args),
         Command::State(args) => state::main(&args),
+        Command::Top(args) => top::main(&args),
         Command::Man(args) => man::main::<Cli>(&args),
         Command::Completions(args) => completions::main::<Cli>(&args),
         Command::SshServe(args) => ssh::main(&args),

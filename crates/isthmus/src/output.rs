@@ -79,6 +79,11 @@ pub(crate) fn remark(text: Arguments<'_>) {
     let _ = io::stderr().lock().write_all(text.to_string().as_bytes());
 }
 
+/// Whether a result could not be written, or its reader has gone away.
+pub(crate) fn has_failed() -> bool {
+    LOST.lock().is_ok_and(|lost| lost.is_some())
+}
+
 fn lose(error: io::Error) {
     if let Ok(mut lost) = LOST.lock() {
         lost.get_or_insert(error);

@@ -1,16 +1,21 @@
 //! `isthmus serve`: offers folders to other sites.
 
+mod status;
+
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use isthmus_mover::sessions::Sessions;
 use isthmus_mover::{MoverError, ServeConfig, server};
 use isthmus_router::manager;
 use isthmus_wire::Address;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::LogFormat;
+use status::ServiceStatus;
 
 /// Offer folders to `isthmus cp` of other sites
 ///
@@ -45,7 +50,12 @@ fn run(args: &Args) -> Result<(), MoverError> {
         signal_hook::flag::register(signal, stop.clone())?;
     }
     signal_hook::flag::register(SIGHUP, reload.clone())?;
-    let config = ServeConfig::read(&args.config)?;
+    let config = read(args)?;
+    let sessions: Arc<Sessions> = Arc::default();
+    if let Some(at) = status_address(&config)? {
+        let status = ServiceStatus { name: config.listen.to_string(), sessions: sessions.clone() };
+        isthmus_metrics::serve_in_thread(Arc::new(status), at)?;
+    }
     let ready = |address: Address| {
         tracing::info!("serving at {}", address.locator);
         manager::tell("READY=1");
@@ -55,14 +65,27 @@ fn run(args: &Args) -> Result<(), MoverError> {
         watchdog.beat();
         reload.swap(false, Ordering::Relaxed).then(|| read_again(args)).flatten()
     };
-    let done = server::serve_tended(config, &stop, ready, &mut tend);
+    let done = server::serve_tended(config, &stop, ready, &mut tend, &sessions);
     manager::tell("STOPPING=1");
     done
 }
 
+fn read(args: &Args) -> Result<ServeConfig, MoverError> {
+    let config = ServeConfig::read(&args.config)?;
+    status_address(&config).map(|_| config)
+}
+
+/// Where the status is served; the name in the configuration is looked up now.
+fn status_address(config: &ServeConfig) -> Result<Option<SocketAddr>, MoverError> {
+    let Some(status) = &config.status else { return Ok(None) };
+    let at = status.first().map_err(|error| MoverError::Usage(format!("status: {error}")))?;
+    isthmus_metrics::check_address(at, config.status_remote).map_err(MoverError::Usage)?;
+    Ok(Some(at))
+}
+
 /// The configuration as it is now; none where there are faults in it.
 fn read_again(args: &Args) -> Option<ServeConfig> {
-    match ServeConfig::read(&args.config) {
+    match read(args) {
         Ok(config) => {
             manager::tell("STATUS=configuration read again");
             Some(config)

@@ -69,6 +69,7 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-ledger", &[]),
     // Its simulation uses the lab's model of a link.
     ("isthmus-udp", &["isthmus-lab", "isthmus-ledger", "isthmus-seal"]),
+    ("isthmus-metrics", &[]),
     ("isthmus-mux", &[]),
     ("isthmus-abi", &[]),
     ("isthmus-fabric", &["isthmus-abi", "isthmus-wire"]),
@@ -129,6 +130,7 @@ const USES: &[(&str, &[&str])] = &[
         &[
             "isthmus-datagram",
             "isthmus-fabric",
+            "isthmus-metrics",
             "isthmus-mux",
             "isthmus-routes",
             "isthmus-trust",
@@ -144,6 +146,7 @@ const USES: &[(&str, &[&str])] = &[
             "isthmus-io",
             "isthmus-lab",
             "isthmus-launch",
+            "isthmus-metrics",
             "isthmus-mover",
             "isthmus-proto",
             "isthmus-router",

@@ -11,7 +11,7 @@ import time
 import weakref
 from ctypes import byref, c_int, c_size_t, c_uint32, c_uint64
 from types import TracebackType
-from typing import Any, Iterator, Union
+from typing import TYPE_CHECKING, Any, Iterator, Union
 
 from . import _events
 from . import _library as lib
@@ -19,6 +19,9 @@ from ._connection import Connection
 from ._library import Device, EndpointName, EventRecord, Level, MemoryBytes, OptionsRecord
 from ._library import RegionName, Status, call, meaning
 from ._memory import WRITABLE, Lent, borrow
+
+if TYPE_CHECKING:
+    import asyncio
 
 #: Whatever has the buffer protocol, such as an array of numpy.
 Buffer = Union[bytes, bytearray, memoryview, Any]
@@ -32,6 +35,11 @@ _open: "weakref.WeakSet[Endpoint]" = weakref.WeakSet()
 def devices() -> list[Device]:
     """The devices of this host, best first."""
     return lib.list_devices()
+
+
+def _settle(readable: "asyncio.Future[None]") -> None:
+    if not readable.done():
+        readable.set_result(None)
 
 
 class Region:
@@ -68,6 +76,7 @@ class Endpoint:
         joined by commas, or ``*`` for all that are up, make one endpoint on all of them. 0 in
         an option means its default, times are in seconds. ``isthmus.h`` describes the options."""
         self._state = "closed"
+        self._awaited = False
         self._words = itertools.count(1)
         self._connections: dict[int, Connection] = {}
         self._left: weakref.WeakValueDictionary[int, Connection] = weakref.WeakValueDictionary()
@@ -145,6 +154,36 @@ class Endpoint:
         while (event := self.wait(timeout)) is not None:
             yield event
             del event
+
+    async def next_event(self) -> _events.Event:
+        """The next event, in a coroutine of :mod:`asyncio`: other tasks run until there is one. One
+        task at a time may wait. If the task is cancelled, no event is lost."""
+        import asyncio  # Programs without it start faster.
+
+        if self._awaited:
+            raise RuntimeError("another task waits for the events of this endpoint already")
+        loop = asyncio.get_running_loop()
+        self._awaited = True
+        try:
+            while (event := self.poll()) is None:
+                if not self.arm():
+                    continue
+                readable = loop.create_future()
+                loop.add_reader(self._handle, _settle, readable)
+                try:
+                    await readable
+                finally:
+                    loop.remove_reader(self._handle)
+            return event
+        finally:
+            self._awaited = False
+
+    def __aiter__(self) -> Endpoint:
+        """``async for event in endpoint`` takes events as they come."""
+        return self
+
+    async def __anext__(self) -> _events.Event:
+        return await self.next_event()
 
     def arm(self) -> bool:
         """Prepares to sleep on :meth:`fileno`. ``False`` where events are waiting: take them

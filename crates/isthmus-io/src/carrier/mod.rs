@@ -34,6 +34,7 @@ use isthmus_udp::{Composition, Dropped};
 use isthmus_wire::{AsId, Key};
 use socket2::Socket;
 
+use crate::figures::LaneCounts;
 use crate::listen::for_tcp;
 use crate::log::info_log;
 use crate::poller::Ready;
@@ -368,6 +369,29 @@ impl Carrier {
             Self::Tls(lane) => lane.rtt_us(),
             Self::Sealed(lane) => lane.inner.rtt_us(shared),
             Self::Race(_) | Self::Arrived(_) => None,
+        }
+    }
+
+    /// What is counted of it.
+    pub(crate) fn counts(&self, shared: &Carriers) -> LaneCounts {
+        match self {
+            Self::Tcp(lane) => lane.counts(),
+            Self::Tls(lane) => lane.tcp().counts(),
+            Self::Udp(lane) => shared.udp.as_ref().map(|udp| lane.counts(udp)).unwrap_or_default(),
+            Self::Sealed(lane) => lane.inner.counts(shared),
+            Self::Fabric(_) | Self::Memory(_) => {
+                LaneCounts { rtt_us: self.rtt_us(shared), ..LaneCounts::default() }
+            }
+            Self::Race(_) | Self::Arrived(_) => LaneCounts::default(),
+        }
+    }
+
+    /// Why it is this carrier; `None` if only the setting `transport` says so.
+    pub(crate) fn reason<'a>(&self, shared: &'a Carriers) -> Option<&'a str> {
+        match self.kind() {
+            LaneKind::Memory => Some("shared memory: the peer is on this host"),
+            LaneKind::Fabric => Some("a local fabric: both ends have it"),
+            LaneKind::Tcp | LaneKind::Packets => shared.udp.as_ref()?.reason(self.host()?),
         }
     }
 

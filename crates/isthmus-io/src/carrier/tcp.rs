@@ -18,6 +18,7 @@ use super::limit::Limit;
 use super::pace::{self, PaceVerdict, Pacing};
 use super::path_sharing::{PathLook, PathSharing};
 use super::{Settled, Silence, Transfer};
+use crate::figures::LaneCounts;
 use crate::log::info_log;
 use crate::settings::TcpCongestion;
 
@@ -435,6 +436,20 @@ impl TcpLane {
     pub(super) fn discard(&self) {
         // A failure only wastes bandwidth: other lanes send the same data.
         let _ = self.socket.set_linger(Some(Duration::ZERO));
+    }
+
+    /// What the kernel counted.
+    pub(super) fn counts(&self) -> LaneCounts {
+        let Some(info) = info(&self.socket).filter(|info| info.tcpi_rtt > 0) else {
+            return LaneCounts::default();
+        };
+        LaneCounts {
+            sent_bytes: Some(info.tcpi_bytes_acked),
+            received_bytes: Some(info.tcpi_bytes_received),
+            packets: Some(u64::from(info.tcpi_data_segs_out)),
+            lost: Some(u64::from(info.tcpi_total_retrans)),
+            rtt_us: Some(u64::from(info.tcpi_rtt)),
+        }
     }
 
     /// The kernel's estimate of the round trip. Microseconds.

@@ -1,6 +1,8 @@
-//! Diagnosis: a log line when an operation stalls, and the whole state for `isthmus state PID`.
+//! Diagnosis: a log line when an operation stalls, the whole state for `isthmus state PID`, and figures for
+//! `isthmus top`.
 
 use std::io::{self, Read as _, Write as _};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -8,12 +10,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Endpoint;
+use crate::figures::{EndpointFigures, decode};
 use crate::lock::MutexGuard;
 use crate::log::warn_log;
 use crate::shell::Core;
 
 /// How long the I/O thread waits for an endpoint's lock, and for the asking process to read.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Pause between two attempts to get an endpoint's shell from the program's thread.
+const SHELL_PAUSE: Duration = Duration::from_micros(50);
+/// How long the I/O thread waits for the question. An asker of an older release asks nothing and gets the state.
+const QUESTION_TIME: Duration = Duration::from_millis(100);
+/// The question for figures. Without a question the answer is the state.
+const FIGURES: &[u8] = b"figures\n";
+/// The names of the sockets begin so.
+const DOOR: &str = "isthmus-state-";
+/// The kernel's list of Unix sockets of this network namespace. The names of the abstract namespace begin with "@".
+const SOCKETS: &str = "/proc/net/unix";
+
 /// Most I/O threads of one process: the provider's, that of `libisthmus.so`, and two more. Count.
 const DOORS: u32 = 4;
 
@@ -56,6 +70,21 @@ impl Endpoint {
         core.engine.state(now)
     }
 
+    /// Adds the figures of its peers. Nothing if it is closed, or if a thread has held its shell or lock for
+    /// [`PATIENCE`].
+    pub(crate) fn tell_figures(&self, out: &mut String) {
+        if self.is_closed() || self.core_soon().is_none() {
+            return;
+        }
+        *out += &format!("endpoint\t{}\n", self.address);
+        let until = Instant::now() + PATIENCE;
+        while self.try_with_shell(|shell| shell.tell_figures(&self.core, out)).is_none()
+            && Instant::now() < until
+        {
+            std::thread::sleep(SHELL_PAUSE);
+        }
+    }
+
     /// Warns if messages of peers that have left were dropped. The I/O thread calls this once a second.
     pub(crate) fn warn_of_drops(&self) {
         let dropped = self.core_soon().map_or(0, |mut core| core.engine.take_gone_dropped());
@@ -94,7 +123,7 @@ impl Endpoint {
 pub(crate) struct StateDoor(UnixListener);
 
 fn door(process: u32, index: u32) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("isthmus-state-{process}-{index}"))
+    SocketAddr::from_abstract_name(format!("{DOOR}{process}-{index}"))
 }
 
 impl StateDoor {
@@ -113,7 +142,7 @@ impl StateDoor {
     }
 
     /// Answers the next process that asks with `text`.
-    pub(crate) fn answer(&self, text: impl FnOnce() -> String) {
+    pub(crate) fn answer(&self, text: impl FnOnce(Asked) -> String) {
         let Ok((mut asker, _)) = self.0.accept() else { return };
         let own = rustix::process::geteuid();
         let may_know = rustix::net::sockopt::socket_peercred(&asker)
@@ -121,10 +150,23 @@ impl StateDoor {
         if !may_know {
             return;
         }
+        let _ = asker.set_read_timeout(Some(QUESTION_TIME));
+        let mut question = Vec::new();
+        let heard = (&asker).take(FIGURES.len() as u64).read_to_end(&mut question);
+        let asked = if heard.is_ok() && question == FIGURES { Asked::Figures } else { Asked::State };
         // If the asker does not read in time, it gets less: the thread has other work.
         let _ = asker.set_write_timeout(Some(PATIENCE));
-        let _ = asker.write_all(text().as_bytes());
+        let _ = asker.write_all(text(asked).as_bytes());
     }
+}
+
+/// What a process is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// All that is under way, for people.
+    State,
+    /// The figures of all peers.
+    Figures,
 }
 
 impl AsFd for StateDoor {
@@ -138,19 +180,56 @@ impl AsFd for StateDoor {
 /// # Errors
 /// The error of connecting, if the process has no endpoint or is another user's.
 pub fn state_of(process: u32) -> io::Result<String> {
-    let mut text = String::new();
+    Ok(ask(process, b"")?.concat())
+}
+
+/// The figures of the endpoints of another process on this host, in this network namespace.
+///
+/// # Errors
+/// The error of connecting, if the process has no endpoint or is another user's; and if it is of a release that tells
+/// no figures.
+pub fn figures_of(process: u32) -> io::Result<Vec<EndpointFigures>> {
+    let texts = ask(process, FIGURES)?;
+    let read: Vec<_> = texts.iter().map(|text| decode(text)).collect::<io::Result<_>>()?;
+    Ok(read.into_iter().flatten().collect())
+}
+
+/// The processes of this network namespace that can be asked, in order; those of other users among them.
+///
+/// # Errors
+/// The kernel's list of sockets cannot be read.
+pub fn processes() -> io::Result<Vec<u32>> {
+    let list = std::fs::read_to_string(SOCKETS)?;
+    let process = |line: &str| {
+        let name = line.split_whitespace().last()?.strip_prefix('@')?.strip_prefix(DOOR)?;
+        name.split_once('-')?.0.parse().ok()
+    };
+    let mut found: Vec<u32> = list.lines().filter_map(process).collect();
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}
+
+/// Asks all I/O threads of a process. Their answers are not empty.
+fn ask(process: u32, question: &[u8]) -> io::Result<Vec<String>> {
+    let mut texts = Vec::new();
     let mut failure = None;
     for index in 0..DOORS {
         match UnixStream::connect_addr(&door(process, index)?) {
             Ok(mut stream) => {
                 stream.set_read_timeout(Some(10 * PATIENCE))?;
+                stream.write_all(question)?;
+                stream.shutdown(Shutdown::Write)?;
+                let mut text = String::new();
                 stream.read_to_string(&mut text)?;
+                texts.push(text);
             }
             Err(error) => failure = failure.or(Some(error)),
         }
     }
+    texts.retain(|text| !text.is_empty());
     match failure {
-        Some(error) if text.is_empty() => Err(error),
-        _ => Ok(text),
+        Some(error) if texts.is_empty() => Err(error),
+        _ => Ok(texts),
     }
 }

@@ -1,10 +1,13 @@
-//! The summary of an endpoint: one line for each peer.
+//! What an endpoint tells of its peers: a line for each when it closes, and figures while it runs.
 
-use isthmus_proto::{LaneKind, PeerCounters};
+use std::fmt::Write;
+
+use isthmus_proto::{LaneKind, PeerCounters, PeerState};
 use isthmus_wire::Address;
 
 use super::{Core, Shell};
 use crate::carrier::MEMORY;
+use crate::figures::{Known, PEERS_MAX};
 use crate::lock::Mutex;
 use crate::settings::TcpCongestion;
 
@@ -13,6 +16,30 @@ impl Shell {
     pub(crate) fn summary(&self, core: &Mutex<Core>) -> Vec<String> {
         let counted: Vec<_> = core.lock().engine.peer_counters().collect();
         counted.iter().map(|(peer, counters)| self.line(peer, counters)).collect()
+    }
+
+    /// Adds the figures of the peers to which there was a lane, as `figures.rs` has them.
+    pub(crate) fn tell_figures(&self, core: &Mutex<Core>, out: &mut String) {
+        let states = core.lock().engine.peer_states(PEERS_MAX);
+        for PeerState { address, counters, rtt_us, decided, lanes } in &states {
+            let PeerCounters { bytes_sent, bytes_received, fragments_resent, .. } = counters;
+            let (messages, rtt_us) = (counters.messages(), Known(*rtt_us));
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                out,
+                "peer\t{address}\t{bytes_sent}\t{bytes_received}\t{messages}\t{fragments_resent}\t{rtt_us}"
+            );
+            for lane in lanes.iter().filter_map(|lane| self.lanes.get(lane.0 as usize)?.as_ref()) {
+                lane.carrier.counts(&self.carriers).tell(lane.carrier.name(&self.carriers), out);
+                let _ = match lane.carrier.reason(&self.carriers) {
+                    Some(reason) => writeln!(out, "why\t{reason}"),
+                    None => writeln!(out, "why\ttransport {}", self.carriers.transport()),
+                };
+            }
+            for decision in decided.iter().flatten() {
+                let _ = writeln!(out, "why\t{decision}");
+            }
+        }
     }
 
     fn line(&self, peer: &Address, counters: &PeerCounters) -> String {

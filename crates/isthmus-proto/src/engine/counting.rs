@@ -2,8 +2,8 @@
 
 use isthmus_wire::Address;
 
-use super::Engine;
 use super::state::LaneId;
+use super::{Decision, Engine};
 use crate::PeerId;
 
 /// The kinds of carriers.
@@ -38,6 +38,11 @@ pub struct PeerCounters {
     pub messages_rendezvous: u64,
     /// Messages that went whole without credit because their receives were announced.
     pub messages_announced: u64,
+    /// Bytes of messages, writes and answers that were sent, first transmissions only. Without those that the shell reads
+    /// or writes directly in a near peer's memory.
+    pub bytes_sent: u64,
+    /// The same, received. Bytes.
+    pub bytes_received: u64,
     /// Fragments sent again.
     pub fragments_resent: u64,
     /// How often the peer's credit was raised.
@@ -46,12 +51,53 @@ pub struct PeerCounters {
     pub credit_lowered: u32,
 }
 
+impl PeerCounters {
+    /// Messages sent.
+    pub fn messages(&self) -> u64 {
+        let Self { messages_eager, messages_mixed, messages_rendezvous, messages_announced, .. } = self;
+        messages_eager + messages_mixed + messages_rendezvous + messages_announced
+    }
+}
+
+/// The state of one peer, for people who look at it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerState {
+    /// Its address.
+    pub address: Address,
+    /// What was counted.
+    pub counters: PeerCounters,
+    /// The shortest round trip to it, if known. Microseconds.
+    pub rtt_us: Option<u64>,
+    /// The last decision about its streams, and the last about its transfers.
+    pub decided: [Option<Decision>; 2],
+    /// Its lanes.
+    pub lanes: Vec<LaneId>,
+}
+
 impl Engine {
     /// The counters of all peers to which there ever was a lane.
     pub fn peer_counters(&self) -> impl Iterator<Item = (Address, PeerCounters)> + '_ {
         let counters = |peer: &super::Peer| Some((peer.address, peer.connection.as_ref()?.counters));
         let used = |(_, counters): &(Address, PeerCounters)| counters.lanes.iter().any(|lanes| *lanes > 0);
         self.peers.iter().filter_map(counters).filter(used)
+    }
+
+    /// The states of the first `most` peers to which there ever was a lane.
+    pub fn peer_states(&self, most: usize) -> Vec<PeerState> {
+        let mut states = Vec::new();
+        for peer in &self.peers {
+            let Some(connection) = &peer.connection else { continue };
+            if states.len() < most && connection.counters.lanes.iter().any(|lanes| *lanes > 0) {
+                states.push(PeerState {
+                    address: peer.address,
+                    counters: connection.counters,
+                    rtt_us: connection.rtt_us,
+                    decided: connection.decided,
+                    lanes: connection.lanes.clone(),
+                });
+            }
+        }
+        states
     }
 
     /// Tells what carries a lane. Call it before the lane's greeting.

@@ -64,6 +64,14 @@ impl fmt::Display for Decision {
 
 impl Engine {
     pub(super) fn decide(&mut self, peer: PeerId, decision: Decision) {
+        let lasting = match decision {
+            Decision::Streams { .. } => Some(0),
+            Decision::Transfer { .. } => Some(1),
+            _ => None,
+        };
+        if let (Some(kind), Some(connection)) = (lasting, &mut self.peers[peer.0 as usize].connection) {
+            connection.decided[kind] = Some(decision);
+        }
         if self.decisions.len() < KEPT {
             let address = self.peers[peer.0 as usize].address;
             self.decisions.push((address, decision));

@@ -117,6 +117,7 @@ impl Engine {
         let sent_at = self.clock;
         let connection = self.connection(peer);
         connection.counters.messages_eager += 1;
+        connection.counters.bytes_sent += total;
         connection.next_order += 1;
         connection.credit_used += total;
         connection.window.push(Flight { lane, load, sent_at, tries: 0 });
@@ -309,6 +310,7 @@ impl Drop for Run<'_> {
         connection.received.advance_by(self.messages);
         connection.expected_order = self.order;
         connection.taken += self.bytes;
+        connection.counters.bytes_received += self.bytes;
         self.engine.counters.fragments_received += self.messages;
         self.engine.owe_acks(self.peer, self.messages as u32, self.awaited);
         self.engine.return_credit(self.peer, self.bytes);

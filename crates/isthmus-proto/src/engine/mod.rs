@@ -54,7 +54,7 @@ use routed::Routers;
 use sparse::Warm;
 use state::{Connection, Inbound, Kind, Lane, Lingering, Operation, Owner, Peer, Pool, Stage};
 
-pub use counting::{LaneKind, PeerCounters};
+pub use counting::{LaneKind, PeerCounters, PeerState};
 pub use decisions::Decision;
 pub use fast_path::FAST_PATH_FRAME_MAX;
 pub use lanes::{LaneLoss, PeerFault};

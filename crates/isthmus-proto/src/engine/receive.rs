@@ -313,6 +313,7 @@ impl Engine {
             return Ok(());
         }
         self.counters.fragments_received += 1;
+        self.connection(peer).counters.bytes_received += u64::from(frame.payload_len());
         match frame {
             Frame::Message(message) => {
                 self.on_part(peer, message.seq, 0, u64::from(message.payload), target, mem)?;

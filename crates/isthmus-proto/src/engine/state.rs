@@ -693,6 +693,8 @@ pub(crate) struct Connection {
     /// Those lanes were used since the last check.
     pub(crate) used: bool,
     pub(crate) counters: super::PeerCounters,
+    /// The last decision about its streams, and the last about its transfers.
+    pub(crate) decided: [Option<super::Decision>; 2],
 }
 
 impl Connection {

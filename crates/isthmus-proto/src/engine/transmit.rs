@@ -426,9 +426,11 @@ impl Engine {
         }
         self.counters.fragments_sent += 1;
         if operation.allowed == operation.limit && operation.limit <= COPY_MAX {
+            connection.counters.bytes_sent += operation.limit;
             return self.put_kept(peer, lane, index, seq, batch, mem);
         }
         let len = piece_len(operation.eager, longest);
+        connection.counters.bytes_sent += u64::from(len);
         operation.sent = u64::from(len);
         operation.pieces += 1;
         let more = operation.sent < operation.allowed;
@@ -490,6 +492,7 @@ impl Engine {
         operation.pieces += 1;
         let done = operation.sent >= operation.allowed;
         let connection = self.connection(peer);
+        connection.counters.bytes_sent += u64::from(len);
         if done {
             connection.traffic.bulk.pop_front();
         }

@@ -7,6 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
 
 use isthmus_mux::{Counters, LaneId, Limits};
 use isthmus_trust::Fingerprint;
@@ -20,6 +21,7 @@ pub(crate) use self::lane::LinkLane;
 pub(crate) use self::work::LinkWork;
 use self::work::Shared;
 use crate::dial::ANSWER_TIME;
+use crate::history::History;
 use crate::wire::{Gauge, Sample, Wire};
 
 /// Window of every lane, however many lanes there are. Bytes; enough that a lane is never starved.
@@ -45,8 +47,12 @@ pub(crate) struct Link {
     shared: Arc<Shared>,
     /// Notified when the link must end at once.
     pub(crate) cut: Notify,
+    /// When it came up.
+    pub(crate) since: Instant,
     /// The state of its wire at the latest sample.
     pub(crate) looked: Mutex<Option<Sample>>,
+    /// Its rates and losses of the last minutes.
+    pub(crate) history: Mutex<History>,
     /// Reads the state of its wire.
     pub(crate) gauge: Gauge,
 }
@@ -82,7 +88,9 @@ impl Link {
             opened_max: limits.lanes as usize / 2,
             shared: shared.clone(),
             cut: Notify::new(),
+            since: Instant::now(),
             looked: Mutex::new(None),
+            history: Mutex::default(),
             gauge,
         };
         Ok((Arc::new(link), LinkWork::new(stream, shared)))

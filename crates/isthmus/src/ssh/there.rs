@@ -77,6 +77,8 @@ fn serve(
         plain: false,
         admits: vec![HERE.0],
         tls: None,
+        status: None,
+        status_remote: false,
         exports: BTreeMap::from([(
             EXPORT.to_owned(),
             Export { path: Path::new("/").to_owned(), writable: true, allow: None, any_symlink: true },

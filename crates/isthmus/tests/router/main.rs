@@ -6,6 +6,8 @@ mod fairness;
 mod harness;
 mod hostile;
 mod names;
+#[path = "../support/openmetrics.rs"]
+mod openmetrics;
 mod operation;
 mod plain;
 mod site;

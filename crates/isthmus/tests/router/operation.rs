@@ -6,6 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 
 use isthmus_wire::frame::RefuseReason;
 
+use crate::openmetrics;
+
 use crate::harness::{
     Endpoint, HANG, NOWHERE, Running, address, dial, exchange, hello, isthmus, refusal, through,
 };
@@ -99,7 +101,8 @@ fn lanes_that_do_not_end_are_cut_when_the_time_is_up() {
 fn get(status: SocketAddr, path: &str) -> String {
     let mut http = TcpStream::connect(status).expect("the status answers");
     http.set_read_timeout(Some(HANG)).expect("a time-out");
-    write!(http, "GET {path} HTTP/1.1\r\nHost: here\r\n\r\n").expect("asked");
+    let accept = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
+    write!(http, "GET {path} HTTP/1.1\r\nHost: here\r\nAccept: {accept}\r\n\r\n").expect("asked");
     let mut answer = String::new();
     http.read_to_string(&mut answer).expect("an answer");
     answer
@@ -133,7 +136,26 @@ fn the_status_tells_what_goes_on() {
     ] {
         assert!(metrics.contains(expected), "{expected} is not in {metrics}");
     }
-    exchange(near, far, 1000);
+    exchange(near, far, 1 << 20);
+    let (_, body) = metrics.split_once("\r\n\r\n").expect("a body");
+    openmetrics::parse(body);
+    // One link took the lane, and counts its bytes apart from the others.
+    let began = std::time::Instant::now();
+    loop {
+        let metrics = get(status, "/metrics");
+        let samples = openmetrics::parse(metrics.split_once("\r\n\r\n").expect("a body").1);
+        let links = samples.keys().filter(|key| key.starts_with("isthmus_router_link_alive{")).count();
+        let moved = |name: &str| openmetrics::sum(&samples, name, "as=\"2\"");
+        let enough = f64::from(1 << 20);
+        if links == 10
+            && moved("isthmus_router_link_sent_bytes_total") > enough
+            && moved("isthmus_router_link_received_bytes_total") > enough
+        {
+            break;
+        }
+        assert!(began.elapsed() < HANG, "{samples:?}");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
     assert!(get(status, "/health").ends_with("ok\n"));
     let routes = get(status, "/routes");
     assert!(routes.contains("\"gateways\""), "{routes}");
@@ -151,6 +173,26 @@ fn the_status_tells_what_goes_on() {
         std::thread::sleep(std::time::Duration::from_millis(200));
     }
     assert!(get(status, "/other").starts_with("HTTP/1.1 404"));
+    // A link has a graph once it was looked at three times.
+    let began = std::time::Instant::now();
+    let mut page = get(status, "/");
+    while page.matches("<polyline points=").count() < 10 {
+        assert!(began.elapsed() < HANG, "not every link has a graph: {page}");
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        page = get(status, "/");
+    }
+    assert!(page.contains("<td>TCP") && page.contains("<td>UDP"), "{page}");
+    let out = isthmus().args(["top", "--once", "--json", "--interval", "100ms"]).output().expect("it runs");
+    let report: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let daemons = report["daemons"].as_array().expect("daemons");
+    let router = daemons.iter().find(|daemon| daemon["status"] == status.to_string());
+    let router = router.expect("its mark is found");
+    assert_eq!((&router["kind"], &router["name"]), (&"router".into(), &"r2".into()));
+    let links = router["links"].as_array().expect("links");
+    assert_eq!(links.len(), 10, "{router:#}");
+    let told = |link: &serde_json::Value| link["alive"] == true && link["rtt_s"].as_f64() > Some(0.0);
+    assert!(links.iter().all(told), "{router:#}");
+    assert!(links[0]["why"].as_str().is_some_and(|why| why.starts_with("TCP: ")), "{router:#}");
 }
 
 #[test]

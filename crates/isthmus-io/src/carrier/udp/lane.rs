@@ -11,6 +11,7 @@ use isthmus_wire::AsId;
 use super::super::{Settled, Silence, Transfer};
 use super::Udp;
 use super::loans::Loans;
+use crate::figures::LaneCounts;
 
 /// Pieces from this length on are lent; shorter ones are copied, which is cheaper. Bytes.
 const LEND_MIN: usize = 4 << 10;
@@ -186,6 +187,20 @@ impl UdpLane {
     /// Whether it leaves bulk data to TCP lanes.
     pub(in super::super) fn rests(&self, udp: &Udp) -> bool {
         udp.rests(self.peer.ip())
+    }
+
+    /// What the stream counted. A packet that was only late does not count as lost.
+    pub(in super::super) fn counts(&self, udp: &Udp) -> LaneCounts {
+        let Some(stream) = udp.port.stream(self.stream) else { return LaneCounts::default() };
+        let status = stream.status();
+        let counters = status.counters;
+        LaneCounts {
+            sent_bytes: Some(counters.bytes_fresh.saturating_sub(status.held.saturating_sub(status.unsent))),
+            packets: Some(counters.packets_sent),
+            lost: Some(counters.packets_lost.saturating_sub(counters.packets_late)),
+            rtt_us: status.rtt_us,
+            ..LaneCounts::default()
+        }
     }
 
     /// The round trip; before the first answer, that of an earlier lane. Microseconds.

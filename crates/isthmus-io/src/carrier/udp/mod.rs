@@ -128,7 +128,8 @@ pub(crate) struct Udp {
     /// Where nobody listened, and when.
     refused: HashMap<SocketAddr, Micros>,
     /// What was found out about hosts, and when.
-    known: HashMap<IpAddr, (Known, Micros)>,
+    /// The text says for people what carries lanes there, and why.
+    known: HashMap<IpAddr, (Known, Micros, String)>,
     /// The socket is readable.
     stirred: bool,
     /// The compositions that are set.
@@ -252,7 +253,7 @@ impl Udp {
         if self.rests(host) {
             return Some(Known::Tcp);
         }
-        let (known, at) = self.known.get(&host)?;
+        let (known, at, _) = self.known.get(&host)?;
         (self.now() < at + KNOWN_US).then_some(*known)
     }
 
@@ -262,15 +263,25 @@ impl Udp {
             return; // We know already that UDP gets through.
         }
         let now = self.now();
+        if let Some((before, at, _)) = self.known.get_mut(&host)
+            && *before == known
+        {
+            *at = now;
+            return;
+        }
         if self.known.len() >= KNOWN_MAX {
-            self.known.retain(|_, (_, at)| now < *at + KNOWN_US);
+            self.known.retain(|_, (_, at, _)| now < *at + KNOWN_US);
         }
         if self.known.len() < KNOWN_MAX {
-            let before = self.known.insert(host, (known, now));
-            if before.map(|(before, _)| before) != Some(known) {
-                info_log!("lanes to {host} go by {}: {what}", self.name_of(known));
-            }
+            let reason = format!("{}: {what}", self.name_of(known));
+            info_log!("lanes to {host} go by {reason}");
+            self.known.insert(host, (known, now, reason));
         }
+    }
+
+    /// Why lanes to this host go as they do, if that was found out.
+    pub(super) fn reason(&self, host: IpAddr) -> Option<&str> {
+        self.known.get(&host).map(|(_, _, reason)| reason.as_str())
     }
 
     /// Whether UDP lanes to this host leave bulk data to TCP, although UDP gets through.

@@ -1,0 +1,57 @@
+//! Asks a daemon for its state.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// Longest wait for the daemon. It answers from memory.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Longest answer that is read. Bytes.
+const ANSWER_MAX: u64 = 4 << 20;
+
+/// The state of the daemon whose status is at `address`.
+pub(super) fn state(address: SocketAddr) -> io::Result<Value> {
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    // By HTTP/1.0 the answer is in one piece and ends with the connection.
+    write!(stream, "GET /state HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.take(ANSWER_MAX).read_to_string(&mut answer)?;
+    body(&answer)
+}
+
+fn body(answer: &str) -> io::Result<Value> {
+    let odd = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| odd("that is no HTTP"))?;
+    let line = head.lines().next().unwrap_or_default();
+    if line.split(' ').nth(1) != Some("200") {
+        return Err(odd(&format!(
+            "it answers {:?}; is it an older release?",
+            line.replace(char::is_control, " ")
+        )));
+    }
+    let state: Value = serde_json::from_str(body)?;
+    match state["version"].as_u64() {
+        Some(1) => Ok(state),
+        _ => Err(odd("it speaks another version; use the same isthmus release")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_a_state_or_an_error_that_says_what_came() {
+        let state =
+            body("HTTP/1.0 200 OK\r\na: b\r\n\r\n{\"version\": 1, \"kind\": \"router\"}").expect("a state");
+        assert_eq!(state["kind"], "router");
+        let said = |answer: &str| body(answer).expect_err("no state").to_string();
+        assert!(said("HTTP/1.0 404 Not Found\r\n\r\n").contains("404 Not Found"));
+        assert!(said("HTTP/1.0 200 OK\r\n\r\n{\"version\": 2}").contains("another version"));
+        assert!(said("hello").contains("no HTTP"));
+    }
+}

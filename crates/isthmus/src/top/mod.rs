@@ -1,0 +1,92 @@
+//! `isthmus top`: what the endpoints, routers and services of this host do at this moment.
+
+mod gather;
+mod http;
+mod table;
+
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use isthmus_units::Span;
+
+use gather::Gatherer;
+
+const NO: u8 = 1;
+/// Shortest time between two looks. In less time rates mean little.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// Moves the cursor to the first column of the first line.
+const HOME: &str = "\x1b[H";
+/// Clears the rest of the line, and the rest of the screen.
+const CLEAR_LINE: &str = "\x1b[K";
+const CLEAR_REST: &str = "\x1b[J";
+
+/// Show the peers, rates, losses and round trips of the programs, routers and services on this host
+///
+/// Asks your own processes that have an Isthmus endpoint, in this network namespace, and every router and service whose
+/// configuration has a status on this host. Ctrl-C ends it. Exit status 1 with --once when nothing was found. See
+/// docs/top.md.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Look twice, print once and end
+    #[arg(long)]
+    once: bool,
+    /// Print JSON (with --once)
+    #[arg(long, requires = "once")]
+    json: bool,
+    /// Time between two looks
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    interval: Span,
+    /// Also ask the router or service with this status address
+    #[arg(long, value_name = "HOST:PORT")]
+    status: Vec<SocketAddr>,
+}
+
+pub(crate) fn main(args: &Args) -> ExitCode {
+    let interval = Duration::from_nanos(args.interval.0).max(INTERVAL_MIN);
+    let mut gatherer = Gatherer::new(args.status.clone());
+    // Rates need two looks.
+    gatherer.look();
+    if args.once {
+        std::thread::sleep(interval);
+        let report = gatherer.look();
+        if args.json {
+            match serde_json::to_string_pretty(&report) {
+                Ok(text) => outln!("{text}"),
+                Err(error) => errln!("isthmus top: {error}"),
+            }
+        } else {
+            out!("{}", table::text(&report));
+        }
+        return if report.is_empty() { ExitCode::from(NO) } else { ExitCode::SUCCESS };
+    }
+    let terminal = std::io::stdout().is_terminal();
+    if terminal {
+        out!("{HOME}{CLEAR_REST}");
+    }
+    loop {
+        std::thread::sleep(interval);
+        let text = table::text(&gatherer.look());
+        if terminal {
+            out!("{HOME}{}{CLEAR_REST}", fitted(&text));
+        } else {
+            outln!("{text}");
+        }
+        if crate::output::has_failed() {
+            return ExitCode::SUCCESS;
+        }
+    }
+}
+
+/// The lines of `text` that fit on the terminal. Each one clears what was behind it before.
+fn fitted(text: &str) -> String {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout());
+    let (rows, columns) = size.map_or((24, 80), |size| (size.ws_row.max(2), size.ws_col.max(20)));
+    let lines: Vec<String> = text
+        .lines()
+        .take(usize::from(rows) - 1)
+        .map(|line| line.chars().take(usize::from(columns)).collect::<String>() + CLEAR_LINE + "\r\n")
+        .collect();
+    lines.concat()
+}
