@@ -1,9 +1,10 @@
 //! TCP connections over one stream each way: what ssh carries where no port is open.
 //!
 //! Each piece begins with the number of its connection and its length; a piece of length 0 ends the connection.
-//! Nearly always there is one connection, so none has a credit of its own.
+//! The first pieces of connections may come in any order. Nearly always there is one connection, so none has a credit of
+//! its own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,11 +19,13 @@ type Out = Box<dyn Write + Send>;
 pub(crate) struct Tunnel {
     out: Mutex<Out>,
     connections: Mutex<HashMap<u32, TcpStream>>,
+    /// Connections that failed here, and that the other end has not ended yet.
+    failed: Mutex<HashSet<u32>>,
 }
 
 impl Tunnel {
     pub(crate) fn new(out: Out) -> Arc<Self> {
-        Arc::new(Self { out: Mutex::new(out), connections: Mutex::default() })
+        Arc::new(Self { out: Mutex::new(out), connections: Mutex::default(), failed: Mutex::default() })
     }
 
     /// Takes connections of this host, and has the other end make them there.
@@ -43,8 +46,6 @@ impl Tunnel {
     pub(crate) fn carry(self: &Arc<Self>, from: &mut impl Read, to: Option<SocketAddr>) -> io::Result<()> {
         let mut head = [0; HEAD];
         let mut piece = vec![0; PIECE];
-        // Numbers rise: a lower one is of a connection that has ended here.
-        let mut next = 0;
         loop {
             match from.read_exact(&mut head) {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
@@ -56,17 +57,19 @@ impl Tunnel {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "a piece that is too long"));
             };
             from.read_exact(piece)?;
-            let to = to.filter(|_| number >= next);
-            next = next.max(number.saturating_add(1));
             self.take(number, piece, to)?;
         }
     }
 
     fn take(self: &Arc<Self>, number: u32, piece: &[u8], to: Option<SocketAddr>) -> io::Result<()> {
         if piece.is_empty() {
+            lock(&self.failed).remove(&number);
             if let Some(stream) = lock(&self.connections).remove(&number) {
                 let _ = stream.shutdown(Shutdown::Write);
             }
+            return Ok(());
+        }
+        if lock(&self.failed).contains(&number) {
             return Ok(());
         }
         let known = lock(&self.connections).get(&number).map(TcpStream::try_clone).transpose()?;
@@ -77,16 +80,22 @@ impl Tunnel {
                     self.add(number, stream.try_clone()?)?;
                     stream
                 }
-                Err(_) => return self.send(number, &[]),
+                Err(_) => return self.fail(number),
             },
-            // It has ended here.
+            // Only the other end begins connections.
             (None, None) => return Ok(()),
         };
         if (&stream).write_all(piece).is_err() {
             lock(&self.connections).remove(&number);
-            return self.send(number, &[]);
+            return self.fail(number);
         }
         Ok(())
+    }
+
+    /// A connection does not go on here: what still comes for it is dropped.
+    fn fail(&self, number: u32) -> io::Result<()> {
+        lock(&self.failed).insert(number);
+        self.send(number, &[])
     }
 
     /// Carries what this connection says.
@@ -125,6 +134,45 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn piece(number: u32, text: &[u8]) -> Vec<u8> {
+        [&number.to_le_bytes()[..], &(text.len() as u32).to_le_bytes(), text].concat()
+    }
+
+    #[test]
+    fn a_connection_whose_first_piece_is_overtaken_is_made_too() {
+        let (_, out) = std::io::pipe().expect("a pipe");
+        let door = TcpListener::bind("127.0.0.1:0").expect("free");
+        let to = door.local_addr().expect("known");
+        let said = [piece(1, b"later"), piece(0, b"sooner"), piece(1, b""), piece(0, b"")].concat();
+        Tunnel::new(Box::new(out)).carry(&mut said.as_slice(), Some(to)).expect("a whole stream");
+        let mut came: Vec<String> = (0..2)
+            .map(|_| {
+                let mut text = String::new();
+                door.accept().expect("a connection").0.read_to_string(&mut text).expect("read");
+                text
+            })
+            .collect();
+        came.sort();
+        assert_eq!(came, ["later", "sooner"]);
+    }
+
+    #[test]
+    fn what_comes_for_a_connection_that_failed_is_dropped_until_it_ends() {
+        let (mut told, out) = std::io::pipe().expect("a pipe");
+        let door = TcpListener::bind("127.0.0.1:0").expect("free");
+        let to = door.local_addr().expect("known");
+        drop(door);
+        let tunnel = Tunnel::new(Box::new(out));
+        tunnel.carry(&mut [piece(0, b"a"), piece(0, b"b")].concat().as_slice(), Some(to)).expect("whole");
+        assert!(lock(&tunnel.failed).contains(&0));
+        tunnel.carry(&mut piece(0, b"").as_slice(), Some(to)).expect("whole");
+        assert!(lock(&tunnel.failed).is_empty());
+        drop(tunnel);
+        let mut all = Vec::new();
+        told.read_to_end(&mut all).expect("read");
+        assert_eq!(all, piece(0, b""), "the other end is told once");
+    }
 
     #[test]
     fn connections_keep_apart_and_end_each_by_itself() {
