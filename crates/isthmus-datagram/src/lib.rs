@@ -19,7 +19,7 @@ pub use ethernet::{
     EthernetError, EthernetSocket, FRAME_HEADER_BYTES, Interface, LinkState, frame_header, is_frames_only,
     link_local_of, link_state, may_open, mtu_of, parse_frame,
 };
-pub use udp::{SEND_BYTES, UdpSocket};
+pub use udp::{SEND_BYTES, UdpSocket, mark};
 
 /// Room that is asked of the system for packets that came and were not yet read: what comes
 /// at 10 Gb/s while nobody looks for some milliseconds. Bytes.

@@ -1,14 +1,14 @@
 //! A UDP socket: packets in batches, both ways, never split up on the way, and when they came.
 
 use std::fmt::Arguments;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, MsgHdr, Protocol, Socket, Type};
 
 use crate::clocks::Clocks;
 use crate::memory::Drops;
@@ -36,6 +36,8 @@ pub struct UdpSocket {
     clocks: Clocks,
     drops: Drops,
     refused: Refused,
+    /// Packets have a DSCP other than 0.
+    marked: bool,
 }
 
 /// Attempts in a row for which the system had no buffer (`ENOBUFS`).
@@ -76,7 +78,17 @@ impl UdpSocket {
             clocks: Clocks::new(),
             drops: Drops::default(),
             refused: Refused::default(),
+            marked: false,
         })
+    }
+
+    /// Sends packets with this DSCP (RFC 2474), 0..=63, from now on.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn mark(&mut self, dscp: u8) -> io::Result<()> {
+        self.marked = dscp != 0;
+        mark(&self.socket, dscp)
     }
 
     /// The descriptor, to wait on.
@@ -122,6 +134,38 @@ impl UdpSocket {
 
     /// Sends packets of `segment` bytes each, of which the last may be shorter.
     pub fn send(&self, to: SocketAddr, segment: usize, packets: &[u8]) -> Sent {
+        let sent = if self.marked {
+            self.send_marked(to, segment, packets)
+        } else {
+            self.send_unmarked(to, segment, packets)
+        };
+        let none = matches!(&sent, Err(error) if error.raw_os_error() == Some(libc::ENOBUFS));
+        let sent = match sent {
+            Ok(()) => Sent::Yes,
+            Err(error) if none || error.kind() == io::ErrorKind::WouldBlock => Sent::BLOCKED,
+            Err(_) => Sent::Dropped,
+        };
+        self.refused.note(none, sent)
+    }
+
+    /// With the socket's DSCP, which quinn-udp would overwrite with 0 in each message.
+    fn send_marked(&self, to: SocketAddr, segment: usize, packets: &[u8]) -> io::Result<()> {
+        let (address, pieces) = (to.into(), [IoSlice::new(packets)]);
+        let mut message = MsgHdr::new().with_addr(&address).with_buffers(&pieces);
+        let control = segment_control(segment as u16);
+        if packets.len() > segment {
+            message = message.with_control(&control);
+        }
+        match self.socket.sendmsg(&message, 0) {
+            // An interface that cannot cut messages: quinn-udp notes that.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL)) => {
+                self.send_unmarked(to, segment, packets)
+            }
+            sent => sent.map(|_| ()),
+        }
+    }
+
+    fn send_unmarked(&self, to: SocketAddr, segment: usize, packets: &[u8]) -> io::Result<()> {
         let transmit = quinn_udp::Transmit {
             destination: to,
             ecn: None,
@@ -129,14 +173,7 @@ impl UdpSocket {
             segment_size: (packets.len() > segment).then_some(segment),
             src_ip: None,
         };
-        let result = self.state.try_send(UdpSockRef::from(&self.socket), &transmit);
-        let none = matches!(&result, Err(error) if error.raw_os_error() == Some(libc::ENOBUFS));
-        let sent = match result {
-            Ok(()) => Sent::Yes,
-            Err(error) if none || error.kind() == io::ErrorKind::WouldBlock => Sent::BLOCKED,
-            Err(_) => Sent::Dropped,
-        };
-        self.refused.note(none, sent)
+        self.state.try_send(UdpSockRef::from(&self.socket), &transmit)
     }
 
     /// Empties the system's queue of errors, and gives `tell` the hosts that said that
@@ -152,6 +189,34 @@ impl UdpSocket {
     }
 }
 
+/// Sends with this DSCP (RFC 2474), 0..=63, from now on, also to IPv4 hosts from a socket of both families.
+///
+/// # Errors
+/// The system's.
+pub fn mark(socket: &Socket, dscp: u8) -> io::Result<()> {
+    let field = u32::from(dscp) << 2;
+    if socket.domain()? == Domain::IPV6 {
+        socket.set_tclass_v6(field)?;
+        if socket.only_v6()? {
+            return Ok(());
+        }
+    }
+    socket.set_tos_v4(field)
+}
+
+/// The control message UDP_SEGMENT of `udp(7)`: the system cuts a message into packets of so many bytes.
+fn segment_control(segment: u16) -> [u8; SEGMENT_CONTROL_BYTES] {
+    let len = size_of::<libc::cmsghdr>() + size_of::<u16>();
+    let mut control = [0; SEGMENT_CONTROL_BYTES];
+    let fields = len.to_ne_bytes().into_iter();
+    let fields = fields.chain(libc::SOL_UDP.to_ne_bytes()).chain(libc::UDP_SEGMENT.to_ne_bytes());
+    control.iter_mut().zip(fields.chain(segment.to_ne_bytes())).for_each(|(to, byte)| *to = byte);
+    control
+}
+
+/// Its length: a header and a number of 2 bytes, in whole words.
+const SEGMENT_CONTROL_BYTES: usize = size_of::<libc::cmsghdr>() + size_of::<usize>();
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -166,8 +231,13 @@ mod tests {
 
     #[test]
     fn a_message_of_many_packets_arrives_as_those_packets() {
+        [0, 1].into_iter().for_each(many_packets_arrive);
+    }
+
+    fn many_packets_arrive(dscp: u8) {
         let bind = || UdpSocket::bind("127.0.0.1:0".parse().expect("valid"), |_| {}).expect("loopback");
-        let (a, mut b) = (bind(), bind());
+        let (mut a, mut b) = (bind(), bind());
+        a.mark(dscp).expect("0 to 63");
         let to = b.socket.local_addr().expect("bound").as_socket().expect("IP");
         let bytes: Vec<u8> = (0..30_500_u32).map(|i| (i % 251) as u8).collect();
         assert!(!b.receive(|_, _, _| panic!("nothing was sent")).expect("no error"));

@@ -110,6 +110,10 @@ impl Datagrams {
         socket.set_nonblocking(true)?;
         // If the system allows less, more datagrams are lost.
         let _ = SockRef::from(&socket).set_recv_buffer_size(KERNEL_BUFFER);
+        let dscp = settings.code_point();
+        if dscp != 0 {
+            isthmus_datagram::mark(&SockRef::from(&socket), dscp)?;
+        }
         let (poller, bell) = (Poller::new()?, Bell::new()?);
         poller.add(&bell, 0, false)?;
         let address = Address {

@@ -59,6 +59,12 @@ impl PathKey {
         }
         Self(hash.max(1))
     }
+
+    /// The same path for background flows. They share a plan among themselves, and none with flows that they give way to.
+    #[must_use]
+    pub fn in_background(self) -> Self {
+        Self((!self.0).max(1))
+    }
 }
 
 fn bits(ip: IpAddr) -> u128 {

@@ -354,7 +354,7 @@ impl Port {
         stream.join(common);
         stream.count_strain_from(self.intake.strain());
         if let Some((ledger, from)) = &self.ledger {
-            let key = PathKey::new(Some(*from), peer.ip());
+            let key = path_key(&stream, *from, peer);
             // On a long path no more than a first flight may go before the peer has answered, which tells as much, and
             // what no longer holds costs round trips.
             if let Some(plan) = ledger.known(now, key).filter(|plan| plan.rtt_us < TOLD_RTT_US) {
@@ -408,7 +408,15 @@ impl Port {
     /// makes some.
     pub fn compose(&mut self, now: Micros, id: StreamId, composition: Composition) {
         if let Some(&key) = self.by_id.get(&id.0) {
-            self.streams[key].stream.compose(composition);
+            let Entry { stream, peer, .. } = &mut self.streams[key];
+            let was_in_background = stream.is_in_background();
+            stream.compose(composition);
+            if let Some((ledger, from)) = &self.ledger
+                && stream.is_in_background() != was_in_background
+            {
+                let path = path_key(stream, *from, *peer);
+                stream.share(ledger.flow(path, Kind::Paced));
+            }
             self.refresh(now, key);
         }
     }
@@ -773,4 +781,9 @@ impl Port {
             self.buried.remove(&(peer, opener));
         }
     }
+}
+/// The path of a stream in the ledger.
+fn path_key(stream: &Stream, from: IpAddr, peer: SocketAddr) -> PathKey {
+    let key = PathKey::new(Some(from), peer.ip());
+    if stream.is_in_background() { key.in_background() } else { key }
 }

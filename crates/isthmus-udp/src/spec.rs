@@ -32,6 +32,8 @@ kinds! {
     CongestionKind {
         /// A model of the path; loss alone is not congestion.
         Rate = "rate",
+        /// What other flows leave of the path (RFC 6297).
+        Background = "background",
         /// RFC 9438.
         Cubic = "cubic",
         /// RFC 5681.
@@ -153,6 +155,7 @@ impl Composition {
     pub fn congestion(&self, limits: Limits) -> Box<dyn CongestionControl> {
         match self.congestion {
             CongestionKind::Rate => Box::new(Rate::new(limits)),
+            CongestionKind::Background => Box::new(Rate::background(limits)),
             CongestionKind::Cubic => Box::new(Cubic::new(limits)),
             CongestionKind::Reno => Box::new(Reno::new(limits)),
         }

@@ -33,7 +33,7 @@ use crate::repeats::Repeats;
 use crate::sending::Sending;
 use crate::sent::{Fates, Sent};
 use crate::sharing::{Load, Sharing};
-use crate::spec::Composition;
+use crate::spec::{Composition, CongestionKind};
 use crate::wire::{ConnectionId, Strain, TOKEN_LEN, Token};
 
 /// What a packet takes of an Ethernet besides its UDP payload: IPv4 and UDP headers 28,
@@ -583,6 +583,16 @@ impl Stream {
             self.protection = composition.checksum();
         }
         self.config.composition = composition;
+    }
+
+    /// Whether it uses only what other flows leave of the path.
+    pub(crate) fn is_in_background(&self) -> bool {
+        self.config.composition.congestion == CongestionKind::Background
+    }
+
+    /// Uses this congestion control from now on, in place of the composition's: one of the caller's own.
+    pub fn control_by(&mut self, congestion: Box<dyn CongestionControl>) {
+        self.congestion = congestion;
     }
 
     /// Sends no faster than this from now on, together with all streams under the same cap.

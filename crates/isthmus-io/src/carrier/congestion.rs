@@ -31,6 +31,9 @@ pub(super) const CLEAN: &str = "cubic";
 /// Congestion control on lossy paths.
 pub(super) const LOSSY: &str = "bbr";
 
+/// Congestion control that uses what other traffic leaves: TCP-LP (Kuzmanovic and Knightly, 2006).
+pub(super) const BACKGROUND: &str = "lp";
+
 /// From this round trip on, a lane starts with [`LOSSY`]. Microseconds.
 const LONG_US: u64 = 50_000;
 

@@ -663,6 +663,7 @@ impl Carriers {
                 PathSharing::new(own, ledger),
                 Limit::new(settings.rate_limit.clone()),
                 settings.patience(),
+                settings.code_point(),
             ),
             segments: Segments::default(),
             hubs,
@@ -761,7 +762,7 @@ impl Carriers {
         let by_tcp = if to.ip() == self.own { for_tcp(to) } else { to };
         let segment = self.segments.limit(to.ip());
         if let Some(tls) = self.tls.as_ref().filter(|_| !self.routers.contains(&to)) {
-            let lane = tls.dialled(TcpLane::dial(by_tcp, self.from, segment)?)?;
+            let lane = tls.dialled(TcpLane::dial(by_tcp, self.from, (segment, self.paths.dscp()))?)?;
             return Ok(match by {
                 Some(Known::Tcp | Known::Blocked) => Carrier::Tls(Box::new(lane)),
                 by => Carrier::Race(Box::new(RaceLane::dial_sealed(to, lane, by.is_some(), self.udp_from))),
@@ -778,7 +779,7 @@ impl Carriers {
         {
             return Ok(Carrier::Udp(udp.dial_provisionally(to, key, self.udp_from, train)));
         }
-        let lane = TcpLane::dial(by_tcp, self.from, segment)?;
+        let lane = TcpLane::dial(by_tcp, self.from, (segment, self.paths.dscp()))?;
         if by.is_none_or(|by| by == Known::Wanted)
             && let Some(udp) = &mut self.udp
         {

@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use isthmus_proto::LaneSample;
@@ -77,23 +78,43 @@ pub(crate) struct Paths {
     limit: Limit,
     /// Silence after which a lane is given up.
     patience: Duration,
+    /// What packets are marked with.
+    dscp: u8,
 }
 
 impl Paths {
-    /// `congestion` is the setting of that name. Lanes are given up after `patience` of silence.
+    /// `congestion` is the setting of that name, `dscp` what packets are marked with. Lanes are given up after
+    /// `patience` of silence.
     pub(super) fn new(
         congestion: PerHost<TcpCongestion>,
         sharing: PathSharing,
         limit: Limit,
         patience: Duration,
+        dscp: u8,
     ) -> Self {
-        Self { congestion, hosts: HashMap::new(), sharing, limit, patience }
+        Self { congestion, hosts: HashMap::new(), sharing, limit, patience, dscp }
+    }
+
+    /// What packets are marked with.
+    pub(super) fn dscp(&self) -> u8 {
+        self.dscp
     }
 
     /// Changes the congestion control that is set.
     pub(super) fn set_congestion(&mut self, congestion: PerHost<TcpCongestion>) {
         self.congestion = congestion;
     }
+}
+
+/// It has been logged that TCP cannot go in the background.
+static TOLD_EQUAL: Once = Once::new();
+
+fn tell_equal() {
+    info_log!(
+        "lanes by TCP share paths as equals, not in the background: the kernel does not offer {0} (modprobe tcp_{0}; \
+         net.ipv4.tcp_allowed_congestion_control)",
+        congestion::BACKGROUND
+    );
 }
 
 /// A lane that is a TCP connection.
@@ -145,9 +166,10 @@ impl TcpLane {
         }
     }
 
-    /// Starts to connect, from the address `from` if one is given. Segments have at most `segment` bytes, both ways.
-    pub(super) fn dial(to: SocketAddr, from: Option<IpAddr>, segment: Option<u32>) -> io::Result<Self> {
-        dial(to, from, segment).map(Self::new)
+    /// Starts to connect, from the address `from` if one is given. `packets` says how many bytes
+    /// segments have at most, both ways, and their DSCP.
+    pub(super) fn dial(to: SocketAddr, from: Option<IpAddr>, packets: (Option<u32>, u8)) -> io::Result<Self> {
+        dial(to, from, packets).map(Self::new)
     }
 
     /// An incoming connection.
@@ -185,6 +207,7 @@ impl TcpLane {
     fn prepare(&mut self, paths: &mut Paths) {
         self.patience = paths.patience;
         tune(&self.socket, paths.patience);
+        mark_with(&self.socket, paths.dscp);
         let (path, local) = (sample(&self.socket), is_local(&self.socket));
         match path {
             Some(sample) if congestion::is_slow_to_repair(sample) => {
@@ -232,6 +255,13 @@ impl TcpLane {
                 self.take(&system_congestion(), why);
             }
             TcpCongestion::Auto => self.begin(paths, host),
+            TcpCongestion::Background if set_congestion(&self.socket, congestion::BACKGROUND) => {
+                info_log!("a lane by TCP with {host} takes {}: {why}", congestion::BACKGROUND);
+            }
+            TcpCongestion::Background => {
+                TOLD_EQUAL.call_once(tell_equal);
+                self.begin(paths, host);
+            }
         }
         self.pace();
     }
@@ -499,10 +529,20 @@ pub(crate) struct Looked {
     pub(super) idled: bool,
 }
 
+/// Marks what a lane sends. The lane works without that, too.
+fn mark_with(socket: &Socket, dscp: u8) {
+    if dscp != 0
+        && let Err(error) = isthmus_datagram::mark(socket, dscp)
+    {
+        info_log!("a lane by TCP goes without its dscp: {error}");
+    }
+}
+
 /// As [`TcpLane::dial`].
-fn dial(to: SocketAddr, from: Option<IpAddr>, segment: Option<u32>) -> io::Result<Socket> {
+fn dial(to: SocketAddr, from: Option<IpAddr>, (segment, dscp): (Option<u32>, u8)) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
+    mark_with(&socket, dscp);
     if let Some(ip) = from {
         socket.bind(&SocketAddr::new(ip, 0).into())?;
     }

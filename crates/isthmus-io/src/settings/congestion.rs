@@ -16,6 +16,8 @@ pub enum TcpCongestion {
     Auto,
     /// The kernel's default.
     System,
+    /// What other traffic leaves of the path is used, where the kernel can do that.
+    Background,
     /// One that the kernel offers.
     Named(String),
 }
@@ -25,6 +27,7 @@ impl fmt::Display for TcpCongestion {
         f.write_str(match self {
             Self::Auto => "auto",
             Self::System => "system",
+            Self::Background => "background",
             Self::Named(name) => name,
         })
     }
@@ -38,6 +41,7 @@ impl FromStr for TcpCongestion {
         match text {
             "auto" => Ok(Self::Auto),
             "system" => Ok(Self::System),
+            "background" => Ok(Self::Background),
             name if (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(fits) => {
                 Ok(Self::Named(name.to_owned()))
             }

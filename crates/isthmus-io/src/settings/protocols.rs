@@ -15,7 +15,7 @@ use isthmus_units::{PerHost, Prefix, PrefixError};
 use serde::{Deserialize, Deserializer, de};
 
 use super::transfer::level_of;
-use super::{Settings, TcpCongestion};
+use super::{Priority, Settings, TcpCongestion};
 
 /// The small protocols that are set; what is not set is the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -194,7 +194,7 @@ fn of_udp(names: &[&str]) -> Result<Composition, String> {
 fn of_tcp(name: &str) -> Result<TcpCongestion, String> {
     // Names that TCP and UDP share mean the kernel's algorithm here.
     match name.parse::<Composition>() {
-        Ok(_) if !matches!(name, "cubic" | "reno") => {
+        Ok(_) if !matches!(name, "cubic" | "reno" | "background") => {
             Err(format!("`{name}` is of lanes by UDP, which the kernel's TCP has not: write `udp: {name}`"))
         }
         _ => name.parse(),
@@ -262,6 +262,9 @@ impl Settings {
         tcp.set(None, self.congestion.clone());
         let (transfers, udp) = (self.transfer.0.clone(), self.udp_protocols.clone());
         all.lay_over(&Protocols { transfers, udp, tcp });
+        if self.traffic_priority == Priority::Background {
+            all.go_into_background();
+        }
         all
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! `ISTHMUS_SEED=N` replays one seed of the tests that run many.
 
+mod bbr;
 mod caps;
 mod crowd;
 mod delivery;
@@ -14,6 +15,7 @@ mod hostile;
 mod known;
 mod latency;
 mod messages;
+mod neighbours;
 mod net;
 mod overload;
 mod pieces;

@@ -33,6 +33,7 @@
 //! Model-based controls are in
 //! Cardwell et al., "BBR" (2016); small standing queues in Wei et al., "FAST TCP" (2006).
 
+mod background;
 mod burst;
 mod group;
 mod model;
@@ -48,6 +49,7 @@ use isthmus_ledger::{Group, Plan};
 use super::{AckSample, CongestionControl, Cubic, Limits, per_second};
 use crate::Micros;
 use crate::pacer::{QUANTUM_US, is_short, quantum_us};
+use background::Background;
 use burst::{Arrival, Bursts};
 use group::Role;
 use model::Model;
@@ -230,6 +232,8 @@ pub struct Rate {
     /// How long `Shared` lasts before it is put to the proof. Microseconds.
     alone_after_us: Micros,
     floor: Floor,
+    /// Where it is to use only what others leave.
+    background: Option<Background>,
     model: Model,
     /// Rounds of start-up in which no more arrived than before, and the most that did. Bytes/s (wire).
     full_rounds: u32,
@@ -293,6 +297,7 @@ impl Rate {
             check_drain: false,
             alone_after_us: 0,
             floor: Floor::default(),
+            background: None,
             model: Model::default(),
             full_rounds: 0,
             full_rate: 0.0,
@@ -324,6 +329,7 @@ impl Rate {
                 self.path_bytes(self.model.window_us(round_us + self.queue_us(), self.rtt_least_us))
             }
             Phase::Cruise | Phase::Verify { .. } => self.path_bytes(round_us + self.queue_us()),
+            Phase::Drain if self.background.is_some() => self.path_bytes(round_us + self.queue_us()),
             Phase::Drain => {
                 let least_us = if self.may_doubt() { 2 * QUANTUM_US } else { 0 };
                 let less_us = (2 * self.queue_us()).max(least_us);
@@ -337,12 +343,17 @@ impl Rate {
     /// How fast all together send. Bytes/s (wire).
     fn pace_of_all(&self) -> f64 {
         let pace = match self.phase {
-            Phase::Start if self.is_shallow() && self.hint > 0.0 => self.hint,
+            Phase::Start if self.has_short_queue() && self.hint > 0.0 => self.hint,
             Phase::Start if let Some(rate) = self.bursts.rate(&self.limits) => rate,
             Phase::Start if self.capacity == 0.0 => self.limits.first_pace as f64,
             Phase::Start => 2.0 * self.capacity,
             Phase::Cruise if self.is_modelled => self.model.gain(self.chance()) * self.capacity,
-            Phase::Cruise if self.quiet > 0 => self.capacity,
+            // By pace, so that the pacer does not make good for it when the window opens again.
+            Phase::Drain if let Some(background) = self.background => {
+                let part = background.queue_us as f64 / self.rtt_least_us.max(1) as f64;
+                (1.0 - part.min(0.5)) * self.capacity
+            }
+            Phase::Cruise if self.quiet > 0 || self.background.is_some() => self.capacity,
             Phase::Cruise | Phase::Drain => 1.02 * self.capacity,
             Phase::Shared(cubic) => cubic.pace() as f64,
             Phase::Probe(Probe { cubic: Some(cubic), .. }) => cubic.pace() as f64,
@@ -378,7 +389,7 @@ impl Rate {
         let most = EVEN_MOST * quantum_us(self.rtt_least_us) as f64 / QUANTUM_US as f64;
         let scale = (EVEN_PACKETS / packets.max(1.0)).sqrt().clamp(0.5, most.max(1.0));
         let even = self.burst_us().unwrap_or((self.rtt_least_us / 32).clamp(1_000, 4_000));
-        (even as f64 * scale) as Micros
+        if self.background.is_some() { self.target_us() } else { (even as f64 * scale) as Micros }
     }
 
     /// On a short path, what the last of the packets that went together waits behind the others, and what a queue
@@ -463,6 +474,11 @@ impl Rate {
         is_due
     }
 
+    /// Whether the bottleneck's queue has overflowed before it showed.
+    fn has_short_queue(&self) -> bool {
+        self.overflow > 0.0
+    }
+
     fn reset_step(&mut self) {
         self.step = self.step_near();
     }
@@ -470,7 +486,9 @@ impl Rate {
     /// A step that makes a queue of at most 8 ms in a round trip.
     fn step_near(&self) -> f64 {
         // A queue that overflowed has room for half of itself.
-        let room_us = if self.is_shallow() { self.queue_most_us as f64 / 2.0 } else { f64::MAX };
+        let room_us = if self.has_short_queue() { self.queue_most_us as f64 / 2.0 } else { f64::MAX };
+        let room_us =
+            if self.background.is_some() { self.queue_us() as f64 * background::STEP } else { room_us };
         let alone = (STEP_QUEUE_US.min(room_us) / self.rtt_least_us.max(1) as f64).min(STEP_NEAR);
         alone.max(self.step_among())
     }
@@ -478,6 +496,9 @@ impl Rate {
     /// A step that makes a queue of [`SHARE_US`] of a path that others use too, whoever takes it: so
     /// flows become equal.
     fn step_among(&self) -> f64 {
+        if self.background.is_some() {
+            return 0.0;
+        }
         (SHARE_US / self.rtt_least_us.max(ROUND_US) as f64 * (self.room_for() - 1.0)).min(1.0)
     }
 
@@ -516,6 +537,10 @@ impl Rate {
     /// A round trip has passed.
     fn judge(&mut self, sample: &AckSample) {
         let round = self.round;
+        if self.gives_way(sample, &round) {
+            self.round = Round::default();
+            return;
+        }
         if self.skip == 0 && !round.tells_rate() {
             return; // it goes on for another round trip
         }
@@ -524,11 +549,7 @@ impl Rate {
             self.skip = self.skip.saturating_sub(1);
             return;
         };
-        // What arrives faster than it left has waited together; by itself it may have left as fast as all may.
-        let most = 2.0 * self.pace_of_all();
-        let span_us = if self.is_modelled { round.span_us.max(round.sent_span_us) } else { round.span_us };
-        let own = per_second(round.bytes, span_us).min(most);
-        let rate = self.of_all(sample.now, &round, own);
+        let rate = self.rate_of(sample.now, &round);
         if std::mem::take(&mut self.check_drain)
             && matches!(self.phase, Phase::Cruise)
             && self.may_doubt()
@@ -560,13 +581,21 @@ impl Rate {
             Phase::Cruise => self.cruise(sample, &round, queue, rate),
             Phase::Drain => {
                 self.enter(sample.now, Phase::Cruise);
-                self.skip = 1;
+                self.skip = if self.background.is_some() { background::DRAINED_ROUNDS } else { 1 };
                 self.check_drain = true;
             }
             Phase::Shared(cubic) => self.share(sample, &round, queue, rate, cubic),
             Phase::Verify { arrived, loss, .. } => self.end_verify(sample, &round, rate, (arrived, loss)),
             Phase::Probe(probe) => self.end_probe(sample, &round, queue, rate, probe),
         }
+    }
+
+    /// At what rate all flows delivered in a round. Bytes/s (wire).
+    fn rate_of(&self, now: Micros, round: &Round) -> f64 {
+        // What arrives faster than it left has waited together; by itself it may have left as fast as all may.
+        let most = 2.0 * self.pace_of_all();
+        let span_us = if self.is_modelled { round.span_us.max(round.sent_span_us) } else { round.span_us };
+        self.of_all(now, round, per_second(round.bytes, span_us).min(most))
     }
 
     fn cruise(&mut self, sample: &AckSample, round: &Round, queue: Micros, rate: f64) {
@@ -593,10 +622,10 @@ impl Rate {
             _ => {}
         }
         self.quiet = self.quiet.saturating_sub(1);
-        if self.is_shallow() && !round.app_limited && self.begins_verify(sample, rate, excess) {
+        if self.has_short_queue() && !round.app_limited && self.begins_verify(sample, rate, excess) {
             return;
         }
-        let excess = excess.filter(|_| !self.is_shallow());
+        let excess = excess.filter(|_| !self.has_short_queue());
         if let (Some(calm), Some(trial)) = (calm, &mut self.trial) {
             trial.note(calm);
         }
@@ -610,7 +639,11 @@ impl Rate {
             let seen = if queue < 3 * self.queue_us() { usual } else { rate } / (1.0 - self.chance());
             self.line = seen.max(self.line * (-(sample.rtt_us as f64) / LINE_LASTS_US).exp());
             let more = (seen * (1.0 + self.step_among())).min(self.fair(queue));
-            self.capacity = if overflow { seen } else { seen.max(more) };
+            self.capacity = match self.background {
+                Some(_) => seen.min(self.capacity),
+                None if overflow => seen,
+                None => seen.max(more),
+            };
             self.note_known();
         } else if round.late_least_us.is_some_and(|late| late >= self.queue_us()) {
             // What was added lately shows: more of it would be too much.
@@ -662,7 +695,7 @@ impl Rate {
     }
 
     fn raise(&mut self, rate: f64) {
-        if self.quiet > 0 {
+        if self.quiet > 0 || self.background.is_some_and(|background| background.watch > 0) {
             return;
         }
         if self.hold > 0 {
@@ -682,7 +715,10 @@ impl Rate {
         // Where no queue comes of it because the sender's own processor is the bottleneck, the
         // guess must not run away: what it then sends in a moment of leisure would be lost.
         let most = self.capacity.max(RAISE_MOST * seen);
-        let grown = self.capacity.max(seen) * (1.0 + self.step);
+        let grown = match self.background {
+            Some(_) => self.capacity.max(seen) + self.step_near() * self.line,
+            None => self.capacity.max(seen) * (1.0 + self.step),
+        };
         // Beyond what the path was ever seen to carry there is most likely nothing.
         let line = if self.capacity < self.line { self.line } else { f64::MAX };
         self.capacity = grown.min(most).min(line).min(self.limits.cap as f64);
@@ -709,7 +745,11 @@ fn runs(run: f64) -> f64 {
 
 impl CongestionControl for Rate {
     fn on_ack(&mut self, sample: &AckSample) {
-        let sample = &self.floor.note(sample);
+        let mut sample = self.floor.note(sample);
+        if let Some(background) = &mut self.background {
+            sample = background.note(&sample);
+        }
+        let sample = &sample;
         (self.rtt_us, self.rtt_least_us) = (sample.rtt_us, sample.rtt_least_us);
         self.packet_bytes = sample.packet_bytes;
         self.queue_most_us = self.queue_most_us.max(sample.queue_us.unwrap_or(0));
@@ -761,9 +801,9 @@ impl CongestionControl for Rate {
     fn pace_after(&self, in_flight: u64) -> u64 {
         // The burst that tells the rate goes first; what follows is not to overflow a queue.
         let all = if let Some(group) = self.begins_among() {
-            let is_past = self.is_shallow() || in_flight + group.others_in_flight > self.first_window();
+            let is_past = self.has_short_queue() || in_flight + group.others_in_flight > self.first_window();
             let grown = per_second(group.plan.window, self.rtt_least_us);
-            let own = if self.is_shallow() { self.hint } else { 0.0 };
+            let own = if self.has_short_queue() { self.hint } else { 0.0 };
             let hint = own.max(group.plan.pace as f64);
             // Slow start paces at twice the window in a round trip.
             let all = if own == 0.0 && hint < HINT_FILLS * grown { 2.0 * grown } else { hint };
@@ -814,17 +854,18 @@ impl CongestionControl for Rate {
     }
 
     fn is_shallow(&self) -> bool {
-        self.overflow > 0.0
+        self.has_short_queue() || self.background.is_some()
     }
 
     fn name(&self) -> &'static str {
-        "rate"
+        if self.background.is_some() { "background" } else { "rate" }
     }
 
     fn phase(&self) -> &'static str {
         match self.phase {
             _ if self.role == Role::Follows => "follows",
             Phase::Start => "start",
+            Phase::Cruise if self.background.is_some_and(|background| background.watch > 0) => "gives way",
             Phase::Cruise => "cruise",
             Phase::Drain => "drain",
             Phase::Shared(_) => "shared",

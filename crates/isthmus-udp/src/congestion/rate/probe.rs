@@ -59,10 +59,11 @@ pub(super) struct Probe {
 }
 
 impl Rate {
-    /// Whether there may be a doubt: on a short path bursts are the queue, flows of a group see each other's, and a
-    /// slow receiver makes delay that the path does not.
+    /// Whether there may be a doubt: on a short path bursts are the queue, flows of a group see each other's, a
+    /// slow receiver makes delay that the path does not, and a background flow gives way in doubt.
     pub(super) fn may_doubt(&self) -> bool {
         self.reader.queue_us() == 0
+            && self.background.is_none()
             && !is_short(self.rtt_least_us)
             && self.group.is_none_or(|group| group.count == 1)
     }

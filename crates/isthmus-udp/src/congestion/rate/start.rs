@@ -100,7 +100,7 @@ impl Rate {
         if !overflows || !was_heard || self.queue_most_us > SHALLOW_US || self.arrival.fastest == 0.0 {
             return;
         }
-        if self.is_shallow() || self.hint == 0.0 {
+        if self.has_short_queue() || self.hint == 0.0 {
             // Where the receiver reads in batches they seem to come faster than they do.
             let before = if self.hint > 0.0 { self.hint } else { self.pace() as f64 };
             self.hint = if self.arrival.fastest < 0.9 * before { self.arrival.fastest } else { before / 2.0 };
@@ -128,7 +128,7 @@ impl Rate {
             }
         }
         let most = self.bursts.rate(&self.limits).unwrap_or(f64::MAX).min(self.limits.cap as f64);
-        let most = if self.is_shallow() && self.hint > 0.0 { most.min(self.hint) } else { most };
+        let most = if self.has_short_queue() && self.hint > 0.0 { most.min(self.hint) } else { most };
         if self.capacity >= FULL * most {
             self.fill(sample.now, most);
         }
@@ -199,7 +199,7 @@ impl Rate {
         // Of a round that has just begun nothing left in start-up.
         let began = sample.now - self.round_at < sample.rtt_us / 8;
         self.skip = if began { FLIGHT_ROUNDS - 1 } else { FLIGHT_ROUNDS };
-        if self.is_shallow() && self.trial.take().is_some() && !starved {
+        if self.has_short_queue() && self.trial.take().is_some() && !starved {
             self.capacity = rate;
             return self.verify(sample.now, verify::PART * rate, rate, 0.0);
         }
