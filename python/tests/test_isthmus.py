@@ -48,6 +48,11 @@ class Pair(unittest.TestCase):
         return at_a, at_b
 
 
+class Package(unittest.TestCase):
+    def test_it_tells_its_version(self) -> None:
+        self.assertRegex(isthmus.__version__, r"^\d+\.\d+\.\d+")
+
+
 class Connections(Pair):
     def test_a_request_is_granted_and_the_connection_described(self) -> None:
         for level in Level:

@@ -1,5 +1,7 @@
 """Isthmus: endpoints, connections, events, messages and remote memory between sites."""
 
+from importlib import metadata
+
 from ._connection import Connection
 from ._digest import digest_block, digest_whole
 from ._endpoint import Endpoint, Region, devices
@@ -16,6 +18,11 @@ from ._events import (
 )
 from ._library import Device, Error, Level, Status
 from ._names import Published, announce, find, look_up, publish
+
+try:
+    __version__ = metadata.version("isthmus")
+except metadata.PackageNotFoundError:  # It runs from its source.
+    __version__ = "unknown"
 
 __all__ = [
     "Accepted",
@@ -35,6 +42,7 @@ __all__ = [
     "Request",
     "Sent",
     "Status",
+    "__version__",
     "announce",
     "devices",
     "digest_block",
