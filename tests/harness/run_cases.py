@@ -304,7 +304,7 @@ def aborted(c):
 
 # What an MPI that was built for PMI-2 does, by Slurm's client library.
 BY_PMI_2 = """
-import ctypes, sys
+import ctypes, os, sys
 pmi = ctypes.CDLL(sys.argv[1])
 def must(name, *words):
     status = getattr(pmi, name)(*words)
@@ -330,7 +330,8 @@ if rank % 2:
 else:
     must("PMI2_Info_PutNodeAttr", key, b"memory")
 must("PMI2_Finalize")
-print("rank", rank, "of", size, "program", appnum, "mapping", mapping, flush=True)
+# In one write: the ranks of a part share a pipe.
+os.write(1, f"rank {rank} of {size} program {appnum} mapping {mapping}\\n".encode())
 """
 
 
