@@ -4,7 +4,7 @@
 //! The first pieces of connections may come in any order. Nearly always there is one connection, so none has a credit of
 //! its own.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,14 +18,13 @@ type Out = Box<dyn Write + Send>;
 /// One end.
 pub(crate) struct Tunnel {
     out: Mutex<Out>,
-    connections: Mutex<HashMap<u32, TcpStream>>,
-    /// Connections that failed here, and that the other end has not ended yet.
-    failed: Mutex<HashSet<u32>>,
+    /// The connections that the other end has not ended; `None` for those that failed here.
+    connections: Mutex<HashMap<u32, Option<TcpStream>>>,
 }
 
 impl Tunnel {
     pub(crate) fn new(out: Out) -> Arc<Self> {
-        Arc::new(Self { out: Mutex::new(out), connections: Mutex::default(), failed: Mutex::default() })
+        Arc::new(Self { out: Mutex::new(out), connections: Mutex::default() })
     }
 
     /// Takes connections of this host, and has the other end make them there.
@@ -63,16 +62,16 @@ impl Tunnel {
 
     fn take(self: &Arc<Self>, number: u32, piece: &[u8], to: Option<SocketAddr>) -> io::Result<()> {
         if piece.is_empty() {
-            lock(&self.failed).remove(&number);
-            if let Some(stream) = lock(&self.connections).remove(&number) {
+            if let Some(Some(stream)) = lock(&self.connections).remove(&number) {
                 let _ = stream.shutdown(Shutdown::Write);
             }
             return Ok(());
         }
-        if lock(&self.failed).contains(&number) {
-            return Ok(());
-        }
-        let known = lock(&self.connections).get(&number).map(TcpStream::try_clone).transpose()?;
+        let known = match lock(&self.connections).get(&number) {
+            Some(None) => return Ok(()),
+            Some(Some(stream)) => Some(stream.try_clone()?),
+            None => None,
+        };
         let stream = match (known, to) {
             (Some(stream), _) => stream,
             (None, Some(to)) => match TcpStream::connect(to) {
@@ -86,7 +85,6 @@ impl Tunnel {
             (None, None) => return Ok(()),
         };
         if (&stream).write_all(piece).is_err() {
-            lock(&self.connections).remove(&number);
             return self.fail(number);
         }
         Ok(())
@@ -94,14 +92,14 @@ impl Tunnel {
 
     /// A connection does not go on here: what still comes for it is dropped.
     fn fail(&self, number: u32) -> io::Result<()> {
-        lock(&self.failed).insert(number);
+        lock(&self.connections).insert(number, None);
         self.send(number, &[])
     }
 
     /// Carries what this connection says.
     fn add(self: &Arc<Self>, number: u32, stream: TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
-        lock(&self.connections).insert(number, stream.try_clone()?);
+        lock(&self.connections).insert(number, Some(stream.try_clone()?));
         let tunnel = self.clone();
         std::thread::Builder::new().name("ssh-lane".to_owned()).spawn(move || {
             let mut piece = vec![0; PIECE];
@@ -165,9 +163,9 @@ mod tests {
         drop(door);
         let tunnel = Tunnel::new(Box::new(out));
         tunnel.carry(&mut [piece(0, b"a"), piece(0, b"b")].concat().as_slice(), Some(to)).expect("whole");
-        assert!(lock(&tunnel.failed).contains(&0));
+        assert!(lock(&tunnel.connections)[&0].is_none());
         tunnel.carry(&mut piece(0, b"").as_slice(), Some(to)).expect("whole");
-        assert!(lock(&tunnel.failed).is_empty());
+        assert!(lock(&tunnel.connections).is_empty());
         drop(tunnel);
         let mut all = Vec::new();
         told.read_to_end(&mut all).expect("read");
