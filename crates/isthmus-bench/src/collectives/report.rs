@@ -52,7 +52,7 @@ impl Measured<'_> {
         self.taken.iter().flat_map(|sample| sample.results.iter().map(move |result| (*sample, result)))
     }
 
-    /// What was measured, in the order of the calls.
+    /// The measurements, in the order of the calls.
     fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         for call in &CALLS {

@@ -17,19 +17,9 @@ fn link(ms: u64, loss: f64) -> Link {
 }
 
 fn bench(form: Form) -> Collectives {
-    let folder = PathBuf::from("/nonesuch");
-    let tools = Tools {
-        isthmus: folder.clone(),
-        provider: folder.clone(),
-        mpich: folder.clone(),
-        open_mpi: folder.clone(),
-        movers: folder.clone(),
-        folder: folder.clone(),
-        out: folder.clone(),
-    };
     Collectives {
-        tools,
-        library: folder,
+        tools: Tools::nowhere(),
+        library: PathBuf::from("/nonesuch"),
         links: vec![link(24, 0.0), link(100, 0.01)],
         ranks: 8,
         sizes: vec![1, 16],

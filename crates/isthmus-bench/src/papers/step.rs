@@ -47,6 +47,23 @@ pub struct Tools {
     pub out: PathBuf,
 }
 
+#[cfg(test)]
+impl Tools {
+    /// Parts that are not there, for plans.
+    pub(crate) fn nowhere() -> Self {
+        let folder = PathBuf::from("/nonesuch");
+        Self {
+            isthmus: folder.clone(),
+            provider: folder.clone(),
+            mpich: folder.clone(),
+            open_mpi: folder.clone(),
+            movers: folder.clone(),
+            folder: folder.clone(),
+            out: folder,
+        }
+    }
+}
+
 /// What a section knows when it plans.
 pub(crate) struct Context<'a> {
     pub(crate) tools: &'a Tools,
