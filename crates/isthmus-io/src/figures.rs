@@ -12,7 +12,7 @@ pub(crate) const HEAD: &str = "isthmus-figures 1";
 /// Most peers of an endpoint that are told. Count.
 pub(crate) const PEERS_MAX: usize = 1000;
 
-/// What is counted of a lane. What is not known is `None`.
+/// The counts of a lane; `None` for those that its carrier does not tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LaneCounts {
     /// Bytes that the other end has acknowledged.

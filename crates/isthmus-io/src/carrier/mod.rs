@@ -372,7 +372,7 @@ impl Carrier {
         }
     }
 
-    /// What is counted of it.
+    /// Its counts.
     pub(crate) fn counts(&self, shared: &Carriers) -> LaneCounts {
         match self {
             Self::Tcp(lane) => lane.counts(),

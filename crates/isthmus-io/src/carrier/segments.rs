@@ -25,7 +25,7 @@ const VALID: Duration = Duration::from_secs(600);
 /// Most hosts that are remembered. Count.
 const HOSTS_MAX: usize = 1_024;
 
-/// What is known of hosts that large packets do not reach.
+/// Hosts that large packets do not reach, and the search for them.
 #[derive(Debug, Default)]
 pub(super) struct Segments {
     /// The largest segment for a host, and since when.
