@@ -123,8 +123,7 @@ demo demo-routed demo-five:
 	  --loss '$(LOSS)' --mtu '$(MTU)' --ranks '$(RANKS)' --block '$(BLOCK)' $(ROUTED) $(ARGS)
 
 test:
-	@tools/bootstrap.sh
-	@tools/build.sh
+	@tools/bootstrap.sh base rust
 	@tools/test.py $(ARGS)
 
 soak:

@@ -6,17 +6,21 @@ What passes at its second attempt is named at the end as unsteady, with its coun
 fault of the test or of the program, still to be found. From the second time on the run fails.
 More failures than a few are none of chance, and are not tried again. Nor is what hangs: where nothing
 is heard for SILENCE seconds, the stacks of all threads are printed, and the run has failed.
-The end names what failed, and what it said. Exit status 0 when nothing failed.
+The end names what failed, what it said, and which targets took longest. Exit status 0 when nothing failed.
 
     tools/rust-tests.py                    the whole workspace
     tools/rust-tests.py -p isthmus-mover   what cargo test takes
+    tools/rust-tests.py simulations        the simulations of all crates: virtual time, so load does them no harm
+    tools/rust-tests.py others             the workspace without these
 """
 
+import json
 import queue
 import re
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import unsteady
@@ -25,13 +29,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from harness import stacks  # noqa: E402
 
 MOST_AGAIN = 3
-# Longest time without a line of output, in which cargo compiles one crate or one test runs. Seconds.
-SILENCE = 900
+SIMULATION = "simulation"
+# How many of the targets that took longest are named.
+MOST_NAMED = 8
+# Longest time without a line of output, in which cargo compiles one crate or one test runs. Seconds. Simulations
+# may have to wait for the processor, and cannot hang for any other reason than an endless loop.
+SILENCE = 3600 if sys.argv[1:] == ["simulations"] else 900
 CARGO = ["cargo", "test", "--locked", "--no-fail-fast"]
 # What cargo says after each target that failed, and what the test programs say of tests and of themselves.
 TARGET = re.compile(r"error: .*test failed, to rerun pass `(.+)`")
 TEST = re.compile(r"test (\S+)( - should panic)? \.\.\. FAILED")
 PASSED = re.compile(r"test result: .* (\d+) passed;")
+RUNNING = re.compile(r" +(?:Running|Doc-tests) (.+)")
 PANIC = re.compile(r"thread '(\S+)'.* panicked at (.*)")
 
 
@@ -46,6 +55,8 @@ class Run:
         self.failed = []
         # name of a thread, which is its test's -> where it panicked and the first line of why
         self.panics = {}
+        # [(seconds, target)]
+        self.took = []
         names = []
         panicked = None
         for line in self.lines(cargo):
@@ -54,7 +65,10 @@ class Run:
                 self.panics[panicked] += " " + line.strip()
             panicked = None
             # Other output may stand before it on the line, since tests run at once.
-            if found := PANIC.search(line):
+            if found := RUNNING.match(line):
+                self.ended()
+                self.running = found[1], time.monotonic()
+            elif found := PANIC.search(line):
                 panicked = found[1]
                 self.panics[panicked] = found[2]
             elif found := TEST.search(line):
@@ -64,7 +78,18 @@ class Run:
             elif found := TARGET.search(line):
                 self.failed.append((found[1].split(), names))
                 names = []
+        self.ended()
         self.status = cargo.wait()
+
+    # The target that runs and when it began.
+    running = None
+
+    def ended(self):
+        """Notes how long the target took that ran until now."""
+        if self.running:
+            target, began = self.running
+            self.took.append((time.monotonic() - began, target))
+        self.running = None
 
     def lines(self, cargo):
         """What cargo says, until its end or a silence."""
@@ -120,24 +145,44 @@ def passes(target, names):
     return run.status == 0 and run.passed >= max(len(names), 1)
 
 
+def others():
+    """What cargo test takes for the workspace without its simulations. It wants the tests of documents apart."""
+    metadata = subprocess.run(["cargo", "metadata", "--no-deps", "--locked", "--format-version=1"], stdout=subprocess.PIPE, check=True)
+    targets = [target for package in json.loads(metadata.stdout)["packages"] for target in package["targets"]]
+    tests = sorted({target["name"] for target in targets if "test" in target["kind"]} - {SIMULATION})
+    return [["--workspace", "--lib", "--bins", *(word for name in tests for word in ("--test", name))], ["--workspace", "--doc"]]
+
+
+def wanted(words):
+    """The calls of cargo test for these words."""
+    if words == ["simulations"]:
+        return [["--workspace", "--test", SIMULATION]]
+    return others() if words == ["others"] else [words or ["--workspace"]]
+
+
 def main():
-    first = Run(sys.argv[1:] or ["--workspace"])
-    count = sum(max(len(names), 1) for _, names in first.failed)
-    verdicts = ["FAILED"] * len(first.failed)
-    if 0 < count <= MOST_AGAIN and not first.hung:
+    runs = [Run(words) for words in wanted(sys.argv[1:])]
+    failed = [each for run in runs for each in run.failed]
+    ended_well = not any(run.status for run in runs)
+    hung = any(run.hung for run in runs)
+    count = sum(max(len(names), 1) for _, names in failed)
+    verdicts = ["FAILED"] * len(failed)
+    if 0 < count <= MOST_AGAIN and not hung:
         print(f"\n{count} failed; once more, by themselves", flush=True)
-        again = [passes(target, names) for target, names in first.failed]
+        again = [passes(target, names) for target, names in failed]
         verdicts = ["unsteady, passed at the second attempt" if passed else "FAILED twice" for passed in again]
-        if all(again):
-            first.status = 0
-    names = {" ".join([*target, *names]) for verdict, (target, names) in zip(verdicts, first.failed) if verdict.startswith("unsteady")}
-    counts = unsteady.note("Rust tests", names)
+        ended_well = all(again)
+    names = {" ".join([*target, *names]) for verdict, (target, names) in zip(verdicts, failed) if verdict.startswith("unsteady")}
+    counts = unsteady.note(" ".join(["Rust tests", *sys.argv[1:]]), names)
     print()
+    for seconds, target in sorted((each for run in runs for each in run.took), reverse=True)[:MOST_NAMED]:
+        print(f"{seconds:7.1f} s  {target}")
     for name, times in counts.items():
         print(f"{'FAILED' if times > unsteady.TOLERATED else 'unsteady'}: {name}: {unsteady.words(times)}", flush=True)
-    for verdict, (target, names) in zip(verdicts, first.failed):
-        print(f"{verdict}: {' '.join([*target, *names])}{first.words(names)}", flush=True)
-    return int(first.status != 0 or first.hung or any(times > unsteady.TOLERATED for times in counts.values()))
+    for verdict, (target, names) in zip(verdicts, failed):
+        said = next(filter(None, (run.words(names) for run in runs)), "")
+        print(f"{verdict}: {' '.join([*target, *names])}{said}", flush=True)
+    return int(not ended_well or hung or any(times > unsteady.TOLERATED for times in counts.values()))
 
 
 if __name__ == "__main__":

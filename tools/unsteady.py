@@ -3,6 +3,7 @@
 One such run may be chance. From the second on it is a fault, and the run that sees it fails.
 """
 
+import fcntl
 import json
 from pathlib import Path
 
@@ -15,14 +16,19 @@ TOLERATED = 1
 
 def note(kind, names, file=FILE):
     """Adds this run's unsteady tests of one kind. Returns name -> in how many of the last runs it was unsteady."""
-    try:
-        kept = json.loads(file.read_text())
-    except (OSError, ValueError):
-        kept = {}
-    runs = [*kept.get(kind, []), sorted(set(names))][-RUNS:]
-    kept[kind] = runs
     file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps(kept, indent=1))
+    with open(file, "a+") as held:
+        # Parts of a run may end at the same time.
+        fcntl.flock(held, fcntl.LOCK_EX)
+        held.seek(0)
+        try:
+            kept = json.load(held)
+        except ValueError:
+            kept = {}
+        runs = [*kept.get(kind, []), sorted(set(names))][-RUNS:]
+        kept[kind] = runs
+        held.truncate(0)
+        held.write(json.dumps(kept, indent=1))
     return {name: sum(name in run for run in runs) for name in names}
 
 
