@@ -99,8 +99,6 @@ impl Engine {
         is_lost
             && connection.dialing == 0
             && connection.trouble.holds == 0
-            && !connection.owing
-            && !connection.owing_later
             && self.lost.as_ref().is_none_or(|lost| !lost.contains(&peer))
             && self.lanes.iter().all(|(_, lane)| lane.peer != Some(peer))
             && self.inbounds.iter().all(|(_, inbound)| inbound.peer != peer)
