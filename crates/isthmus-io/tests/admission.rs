@@ -4,13 +4,14 @@
 mod support;
 
 use std::fmt::Arguments;
-use std::io::{Read, Write};
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use isthmus_io::log::{Severity, set_hook};
-use isthmus_io::{Admission, Endpoint, Settings};
-use isthmus_wire::frame::{Bye, Frame, Hello, MAGIC, Refuse, RefuseReason};
+use isthmus_io::{Access, Admission, Endpoint, RegionTable, Settings};
+use isthmus_proto::{RemoteRange, RmaRequest};
+use isthmus_wire::frame::{Bye, Frame, Hello, MAGIC, Read, Refuse, RefuseReason, Write};
 use isthmus_wire::{Address, Key, PROTOCOL_OLDEST, PROTOCOL_VERSION};
 use support::*;
 
@@ -122,6 +123,59 @@ fn strangers_are_not_admitted_and_leave_a_conversation_alone() {
     assert!(b.address().key != Key::NONE && !a.address().to_string().contains(&a.address().uri()));
     a.close();
     b.close();
+    // Here, since each warning is in the log once in a while only.
+    registered_memory_is_reached_by_who_was_told_its_key_only();
+}
+
+/// Who has proved nothing reaches no memory, though it knows the key; who has, none whose key it guesses.
+fn registered_memory_is_reached_by_who_was_told_its_key_only() {
+    let (regions, mut window) = (Arc::new(RegionTable::default()), vec![7; 4096]);
+    let a = Endpoint::open(&settings(), None, regions.clone()).expect("loopback");
+    let access = Access { remote_read: true, remote_write: true };
+    // SAFETY: the endpoint is closed before the window goes.
+    let mut register = |key| unsafe { regions.register(&[iovec(&mut window)], key, access, false) };
+    let key = register(None).expect("a key");
+    let (at, b) = (a.address().locator, open());
+    let write = Write {
+        flags: 0,
+        connection: 0,
+        seq: 1,
+        token: 1,
+        key,
+        addr: 0,
+        data: 0,
+        total: 8,
+        offset: 0,
+        payload: 8,
+    };
+    let read = Read { connection: 0, seq: 1, token: 1, key, addr: 0, len: 8 };
+    for hello in [Some(0), Some(PROOF as u32), None] {
+        for (frame, payload) in [(Frame::from(write), &[9; 8][..]), (Frame::from(read), &[])] {
+            let proof = vec![0x5a; hello.unwrap_or(0) as usize];
+            let hello = hello.map(|len| self::hello(b.address(), a.address(), len).to_bytes().to_vec());
+            let mut forged = [hello.unwrap_or_default(), proof].concat();
+            frame.encode(&mut forged);
+            forged.extend_from_slice(payload);
+            let heard = answer(at, &forged);
+            assert!(heard.len() <= refuse(RefuseReason::Unproved).len(), "{heard:?}");
+        }
+    }
+    // A peer that was admitted, and counts keys from 0, or from the one that it was told.
+    let peer = b.peer(&a.address()).expect("near");
+    for guess in (0..100).chain([key ^ 1, key + 1]) {
+        let remote = RemoteRange { key: guess, addr: 0, len: 8 };
+        let request = RmaRequest { peer, remote, data: None, options: options(1) };
+        // SAFETY: it is complete below.
+        unsafe { b.write(&request, &[iovec(&mut [9; 8])]) }.expect("posted");
+        assert!(complete(&[&a, &b], 1)[0].error.is_some(), "key {guess}");
+    }
+    let remote = RemoteRange { key, addr: 8, len: 8 };
+    let request = RmaRequest { peer, remote, data: None, options: options(1) };
+    // SAFETY: it is complete below.
+    unsafe { b.write(&request, &[iovec(&mut [9; 8])]) }.expect("posted");
+    assert_eq!(complete(&[&a, &b], 1)[0].error, None);
+    a.close();
+    assert_eq!((&window[..8], &window[8..16]), (&[7; 8][..], &[9; 8][..]));
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Connections that have not sent their Hello yet. At most [`ARRIVING_MAX`] of them are kept.
+//! Connections that have not sent their Hello yet. At most [`ARRIVING_MAX`] of them are kept, and no more than a quarter
+//! of the files that the process may open, so that lanes find descriptors.
 //!
 //! When one more comes, the address with the most connections loses its oldest. So a flood from one address displaces
 //! only itself.
@@ -9,6 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rustix::process::{Resource, getrlimit};
 use tokio::sync::Notify;
 
 /// `ARRIVING_MAX`: limit on connections that have not sent their Hello. Each costs a descriptor and a few KiB.
@@ -39,11 +41,16 @@ pub(crate) struct ArrivalEntry {
     gone: Arc<Notify>,
 }
 
+/// Limit on them where the process may have so many files open.
+fn most(files: Option<u64>) -> usize {
+    files.map_or(ARRIVING_MAX, |files| ARRIVING_MAX.min((files / 4) as usize)).max(1)
+}
+
 impl Arrivals {
     /// Enters a connection from `ip`. If the table is full, another connection is closed.
     pub(crate) fn arrive(self: &Arc<Self>, ip: IpAddr) -> ArrivalEntry {
         let mut table = self.0.lock();
-        if table.guests.len() >= ARRIVING_MAX {
+        if table.guests.len() >= most(getrlimit(Resource::Nofile).current) {
             table.displace();
         }
         let (number, gone) = (table.next, Arc::new(Notify::new()));
@@ -117,7 +124,8 @@ mod tests {
     fn a_silent_crowd_displaces_itself_and_the_oldest_first() {
         let arrivals = Arc::new(Arrivals::default());
         let alone = arrivals.arrive(ip(7));
-        let crowd: Vec<_> = (0..ARRIVING_MAX + 9).map(|_| arrivals.arrive(ip(1))).collect();
+        let most = most(getrlimit(Resource::Nofile).current);
+        let crowd: Vec<_> = (0..most + 9).map(|_| arrivals.arrive(ip(1))).collect();
         assert!(!is_gone(&alone), "who comes alone is not locked out, however old");
         let gone = crowd.iter().filter(|place| is_gone(place)).count();
         assert_eq!(gone, 10);
@@ -125,6 +133,14 @@ mod tests {
         assert!(!is_gone(&arrivals.arrive(ip(8))), "and who comes later finds a place");
         drop(crowd);
         assert_eq!(arrivals.0.lock().from, HashMap::from([(ip(7), 1)]));
+    }
+
+    #[test]
+    fn strangers_leave_descriptors_for_lanes() {
+        assert_eq!(
+            [None, Some(1 << 20), Some(1024), Some(3)].map(most),
+            [ARRIVING_MAX, ARRIVING_MAX, 256, 1]
+        );
     }
 
     #[tokio::test]

@@ -197,7 +197,19 @@ impl Router {
             None => {
                 let ip = arrival.peer.ip().to_canonical();
                 by_router = is_router(&settings.table, &settings.router.name, arrival.subnet, ip);
-                may_claim(&settings.table, arrival.subnet, by_router, source)
+                // A host speaks for its own endpoints only.
+                let is_own = by_router || hello.source.locator.ip().to_canonical() == ip;
+                if !is_own {
+                    let source = hello.source;
+                    self.complain(
+                        arrival,
+                        format_args!(
+                            "lane in the name of {source} refused: it comes from {ip}; name that interface to the \
+                             endpoint (FI_ISTHMUS_INTERFACE)"
+                        ),
+                    );
+                }
+                is_own && may_claim(&settings.table, arrival.subnet, by_router, source)
             }
         };
         if !believed {

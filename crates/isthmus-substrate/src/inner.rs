@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use isthmus_io::{RegionTable, TlsMode, process_number};
-use isthmus_proto::{Completion, Micros, PeerId};
+use isthmus_io::{Encrypt, RegionTable, Settings, TlsMode, process_number};
+use isthmus_proto::{Completion, Config, Micros, PeerId};
 use isthmus_wire::Address;
 use isthmus_wire::conversation::ConnectionId;
 use parking_lot::{Mutex, MutexGuard};
@@ -114,7 +114,8 @@ impl Inner {
     /// Opens the socket for datagrams. If the system gives none, or lanes are encrypted, UU messages go by the lanes.
     pub(crate) fn open_datagrams(&self, state: &mut State, at: usize) {
         let Port { device, address, .. } = &self.ports[at];
-        if state.ports[at].datagrams.is_some() || device.settings().tls == TlsMode::Required {
+        let Settings { tls, encrypt, .. } = device.settings();
+        if state.ports[at].datagrams.is_some() || *tls == TlsMode::Required || *encrypt == Encrypt::Always {
             return;
         }
         let waiting_max = state.recv_buffers as usize;
@@ -164,6 +165,14 @@ impl Inner {
         }
     }
 
+    /// Whether lanes to this peer are encrypted because it is far. Datagrams are not, so nothing goes there by them.
+    pub(crate) fn is_encrypted_by_distance(&self, peer: PeerId) -> bool {
+        let Port { device, engine, .. } = &self.ports[port_of(peer)];
+        let far = Duration::from_micros(Config::FAR_US);
+        device.settings().encrypt == Encrypt::Far
+            && engine.round_trip(within(peer)).is_some_and(|round_trip| round_trip >= far)
+    }
+
     pub(crate) fn accept(&self, id: ConnectionId, level: Level, context: u64) -> Result<Connection, Error> {
         let mut state = self.open_state()?;
         let peer = state.talk.describe(id).map_err(|_| Error::Stale("request"))?.peer;
@@ -172,6 +181,9 @@ impl Inner {
         }
         let host = self.host(&state, context, port_of(peer), &self.peer_address(peer))?;
         state.talk.accept(self.now(), id, &host)?;
+        if self.is_encrypted_by_distance(peer) {
+            state.talk.leave_datagrams(id);
+        }
         self.flush(&mut state);
         Ok(self.name(id))
     }
@@ -337,4 +349,24 @@ pub(crate) fn token() -> Result<u64, Error> {
 
 pub(crate) fn micros(time: Duration) -> Micros {
     u64::try_from(time.as_micros()).unwrap_or(Micros::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Endpoint, EndpointOptions, Substrate};
+
+    /// Datagrams are not encrypted, so there are none where all is to be.
+    #[test]
+    fn an_endpoint_that_encrypts_everything_takes_no_datagrams() {
+        for (encrypt, takes) in [("far", true), ("never", true), ("always", false)] {
+            let text = format!("[device]\ninterface = \"127.0.0.1\"\nencrypt = \"{encrypt}\"\n");
+            let substrate = Substrate::from_toml(&text, "test").expect("valid");
+            let device = substrate.default_device().expect("up");
+            let endpoint = Endpoint::create(device, &EndpointOptions::default()).expect("loopback");
+            let inner = &endpoint.inner;
+            let mut state = inner.open_state().expect("open");
+            inner.open_datagrams(&mut state, 0);
+            assert_eq!(state.ports[0].datagrams.is_some(), takes, "{encrypt}");
+        }
+    }
 }

@@ -12,6 +12,7 @@ use crate::intake::Intake;
 use crate::mtu::{IP_UDP_BYTES, PAYLOAD_BASE};
 use crate::path::{Common, Learned};
 use crate::protection::{Initial, Protection, Sealing, Session, without_checksum};
+use crate::receiving::Hold;
 use crate::spec::Composition;
 use crate::stream::{Failure, Guard, Incoming, Stream, StreamConfig, Trust};
 use crate::token::Mint;
@@ -88,8 +89,20 @@ pub struct PortConfig {
     /// Beyond it the stream that takes most fails. Bytes. Default: no bound; with [`PortConfig::at`] and
     /// [`PortConfig::framed`] [`GUESTS_MEMORY`].
     pub guests_memory: usize,
+    /// Most that is held of such a stream behind the first byte that is missing. Packets with more are dropped, as if
+    /// they had been lost. Bytes. Default: no bound; with [`PortConfig::at`] and [`PortConfig::framed`] [`GUEST_GAP`].
+    pub guest_gap: u64,
+    /// About as much memory as data of all streams may take that the application has not read. From half of that on, a
+    /// stream that takes more than its share of the half holds 64 KiB beyond what was read, and packets with more are
+    /// dropped. Bytes. Default: no bound; with [`PortConfig::at`] and [`PortConfig::framed`] [`PORT_MEMORY`].
+    pub memory_max: usize,
 }
 
+/// `GUEST_GAP`: held of a guest behind a gap (64 KiB). Its first packet says who it is, and is read when it comes.
+pub const GUEST_GAP: u64 = 64 << 10;
+/// `PORT_MEMORY`: for what was not read of all streams of a port (1 GiB). What is sent behind a lost packet waits for it:
+/// this is three times what a path of 10 Gb/s and 250 ms carries at once.
+pub const PORT_MEMORY: usize = 1 << 30;
 /// Who has yet to prove who it is sends a few KiB: this is for hundreds at once whose packets come out of order. Bytes.
 pub const GUESTS_MEMORY: usize = 64 << 20;
 
@@ -104,15 +117,27 @@ impl Default for PortConfig {
             strangers_max: 64,
             strangers_trusted: 4,
             guests_memory: usize::MAX,
+            guest_gap: u64::MAX,
+            memory_max: usize::MAX,
         }
     }
 }
 
 impl PortConfig {
+    /// With bounds on what others may make it hold.
+    fn bounded() -> Self {
+        Self {
+            guests_memory: GUESTS_MEMORY,
+            guest_gap: GUEST_GAP,
+            memory_max: PORT_MEMORY,
+            ..Self::default()
+        }
+    }
+
     /// For a socket bound to `at`, of an interface that carries `mtu` bytes, where that is known: packets up to that,
     /// and to what an Ethernet with jumbo frames carries. What the path carries of it is found by probing.
     pub fn at(at: SocketAddr, mtu: Option<u32>) -> Self {
-        let mut config = Self { guests_memory: GUESTS_MEMORY, ..Self::default() };
+        let mut config = Self::bounded();
         config.stream.overhead = if at.is_ipv4() { IP_UDP_BYTES - 20 } else { IP_UDP_BYTES };
         let ip_bytes = mtu.map_or(JUMBO_BYTES, |mtu| mtu.clamp(PAYLOAD_BASE + IP_UDP_BYTES, JUMBO_BYTES));
         config.stream.payload_max = ip_bytes - config.stream.overhead;
@@ -126,7 +151,7 @@ impl PortConfig {
     /// Where less is left than every path carries.
     pub fn framed(mtu: u32, overhead: u32) -> Self {
         assert!(mtu >= PAYLOAD_BASE + overhead, "an MTU below what every path carries");
-        let mut config = Self { guests_memory: GUESTS_MEMORY, ..Self::default() };
+        let mut config = Self::bounded();
         config.stream.overhead = overhead;
         config.stream.payload_max = mtu.min(JUMBO_BYTES) - overhead;
         config
@@ -177,8 +202,10 @@ struct Entry {
     since: Micros,
     due: Option<(Micros, u64)>,
     stranger: bool,
-    /// Who opened it has not proved to the application who it is; and what its data takes. Bytes.
-    guest: Option<usize>,
+    /// Who opened it has not proved to the application who it is.
+    guest: bool,
+    /// What its data takes that was not read. Bytes.
+    memory: usize,
     /// The application has given it up, and when.
     released: Option<Micros>,
     wants_room: bool,
@@ -207,8 +234,10 @@ pub struct Port {
     due: BTreeSet<(Micros, u64, usize)>,
     turn: u64,
     strangers: usize,
-    /// What the data of all guests takes. Bytes.
+    /// What the data of all guests takes that was not read. Bytes.
     guests_memory: usize,
+    /// The same of all streams. Bytes.
+    memory: usize,
     answers: VecDeque<(SocketAddr, Packet)>,
     events: VecDeque<Event>,
     learned: HashMap<IpAddr, Learned>,
@@ -236,6 +265,7 @@ impl Port {
             turn: 0,
             strangers: 0,
             guests_memory: 0,
+            memory: 0,
             answers: VecDeque::new(),
             events: VecDeque::new(),
             learned: HashMap::new(),
@@ -298,8 +328,16 @@ impl Port {
     /// The other end of a stream has proved to the application who it is.
     pub fn admit_stream(&mut self, id: StreamId) {
         if let Some(&key) = self.by_id.get(&id.0) {
-            self.guests_memory -= self.streams[key].guest.take().unwrap_or(0);
+            let entry = &mut self.streams[key];
+            if std::mem::take(&mut entry.guest) {
+                self.guests_memory -= entry.memory;
+            }
         }
+    }
+
+    /// What the data of all streams takes that was not read. Bytes.
+    pub fn memory(&self) -> usize {
+        self.memory
     }
 
     /// What the data of streams takes whose other ends have not been admitted. Bytes.
@@ -307,25 +345,46 @@ impl Port {
         self.guests_memory
     }
 
-    /// A guest has sent something, or something of it was read. The caller refreshes its stream.
-    fn note_guest(&mut self, now: Micros, key: usize) {
+    /// Something has come on a stream, or was read. The caller refreshes it.
+    fn note_memory(&mut self, now: Micros, key: usize) {
         let entry = &mut self.streams[key];
-        let Some(before) = &mut entry.guest else { return };
-        let memory = entry.stream.received_memory();
-        self.guests_memory = self.guests_memory - std::mem::replace(before, memory) + memory;
-        if self.guests_memory <= self.config.guests_memory {
+        let mut memory = entry.stream.received_memory();
+        if memory > entry.memory && self.memory > self.config.memory_max / 2 {
+            entry.stream.trim_received();
+            memory = entry.stream.received_memory();
+        }
+        let guest = entry.guest;
+        self.set_memory(key, memory);
+        if !guest || self.guests_memory <= self.config.guests_memory {
             return;
         }
-        let largest =
-            self.streams.iter().max_by_key(|(_, entry)| entry.guest.unwrap_or(0)).map(|(key, _)| key);
-        let Some(largest) = largest else { return };
-        let entry = &mut self.streams[largest];
-        entry.stream.shed();
-        let freed = entry.guest.replace(0).unwrap_or(0);
-        self.guests_memory -= freed;
+        let guests = self.streams.iter().filter(|(_, entry)| entry.guest);
+        let Some(largest) = guests.max_by_key(|(_, entry)| entry.memory).map(|(key, _)| key) else { return };
+        self.streams[largest].stream.shed();
+        self.set_memory(largest, 0);
         if largest != key {
             self.refresh(now, largest);
         }
+    }
+
+    fn set_memory(&mut self, key: usize, memory: usize) {
+        let entry = &mut self.streams[key];
+        let before = std::mem::replace(&mut entry.memory, memory);
+        self.memory = self.memory - before + memory;
+        if entry.guest {
+            self.guests_memory = self.guests_memory - before + memory;
+        }
+    }
+
+    /// How much a stream may hold of what comes now.
+    fn hold(&self, key: usize) -> Hold {
+        let entry = &self.streams[key];
+        if entry.guest {
+            return Hold::Gap(self.config.guest_gap);
+        }
+        let half = self.config.memory_max / 2;
+        let is_over = self.memory > half && entry.stream.received_held() > half / self.streams.len();
+        if is_over { Hold::Little } else { Hold::All }
     }
 
     /// The label of the session within which a stream was opened; 0 where there is none.
@@ -373,7 +432,8 @@ impl Port {
             since: now,
             due: None,
             stranger,
-            guest: (opened_by.is_some() && label == 0).then_some(0),
+            guest: opened_by.is_some() && label == 0,
+            memory: 0,
             released: None,
             wants_room: false,
             told_readable: false,
@@ -399,7 +459,7 @@ impl Port {
         let result = change(&mut entry.stream);
         entry.told_readable = false;
         entry.wants_room = entry.stream.room() == 0;
-        self.note_guest(now, key);
+        self.note_memory(now, key);
         self.refresh(now, key);
         Some(result)
     }
@@ -478,12 +538,14 @@ impl Port {
                     self.dropped.damaged += 1;
                     return;
                 };
-                let mut packet = Incoming { header, number, ack_now, body, bytes, opened: None };
+                let mut packet =
+                    Incoming { header, number, ack_now, body, bytes, opened: None, hold: Hold::All };
                 let Some(key) = self.find(now, from, &mut packet) else { return };
+                packet.hold = self.hold(key);
                 if self.streams[key].peer != from {
                     self.dropped.strange += 1;
                 } else if self.streams[key].stream.on_packet(now, arrived, packet) {
-                    self.note_guest(now, key);
+                    self.note_memory(now, key);
                     self.refresh(now, key);
                 } else {
                     self.dropped.forged += 1;
@@ -725,7 +787,10 @@ impl Port {
 
     fn remove(&mut self, now: Micros, key: usize) {
         let entry = self.streams.remove(key);
-        self.guests_memory -= entry.guest.unwrap_or(0);
+        self.memory -= entry.memory;
+        if entry.guest {
+            self.guests_memory -= entry.memory;
+        }
         self.by_id.remove(&entry.stream.local());
         if let Some((at, turn)) = entry.due {
             self.due.remove(&(at, turn, key));

@@ -19,6 +19,8 @@ const ACK_PACKETS: u32 = 32;
 /// rebuild what follows.
 const PARITY_SHARE: u64 = 32;
 const KEPT_SHARE: u64 = 64;
+/// What a stream may always hold behind what was read, so that it goes on however short memory is. Bytes.
+pub(crate) const LITTLE_BYTES: u64 = 64 << 10;
 
 /// Why the peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,6 +37,17 @@ pub enum StreamFault {
     /// It acknowledged what was never sent.
     #[error("acknowledgement of what was never sent")]
     Ack,
+}
+
+/// How much a stream may hold now of what its peer sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// All that the window grants.
+    All,
+    /// So many bytes behind the first that is missing.
+    Gap(u64),
+    /// [`LITTLE_BYTES`] behind what was read.
+    Little,
 }
 
 /// See the module's text.
@@ -135,6 +148,15 @@ impl Receiving {
     pub(crate) fn has_room(&self, offset: u64, data: &[u8]) -> bool {
         let end = offset.checked_add(data.len() as u64);
         end.is_some_and(|end| end <= self.told_window.max(self.limit()))
+    }
+
+    /// Whether data at `offset` may be held.
+    pub(crate) fn may_hold(&self, hold: Hold, offset: u64) -> bool {
+        match hold {
+            Hold::All => true,
+            Hold::Gap(bytes) => offset <= self.have.upto().saturating_add(bytes),
+            Hold::Little => offset <= self.read.saturating_add(LITTLE_BYTES),
+        }
     }
 
     /// Takes in stream data.
@@ -267,7 +289,17 @@ impl Receiving {
         true
     }
 
-    /// Bytes of memory in use.
+    /// Bytes of memory that data takes.
+    pub(crate) fn held(&self) -> usize {
+        self.store.used() + self.rebuild.memory()
+    }
+
+    /// Keeps no memory for later use.
+    pub(crate) fn trim(&mut self) {
+        self.store.trim();
+    }
+
+    /// Bytes of memory in use, and kept for later use.
     pub(crate) fn memory(&self) -> usize {
         self.store.memory() + self.rebuild.memory()
     }

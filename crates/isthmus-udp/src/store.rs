@@ -127,6 +127,17 @@ impl Store {
         self.free.shrink_to_fit();
     }
 
+    /// Keeps no free chunk.
+    pub(crate) fn trim(&mut self) {
+        self.most = self.used * FORGETS_AFTER;
+        self.free = Vec::new();
+    }
+
+    /// Bytes of memory of its own that are in use.
+    pub(crate) fn used(&self) -> usize {
+        self.used * CHUNK
+    }
+
     /// Bytes of memory of its own, in use and free.
     pub(crate) fn memory(&self) -> usize {
         (self.used + self.free.len()) * CHUNK

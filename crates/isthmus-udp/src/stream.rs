@@ -546,9 +546,19 @@ impl Stream {
         }
     }
 
-    /// Memory of what has come and was not read. Bytes.
+    /// Memory of what has come and was not read, and what is kept for such. Bytes.
     pub(crate) fn received_memory(&self) -> usize {
         self.receiving.memory()
+    }
+
+    /// Memory of what has come and was not read. Bytes.
+    pub(crate) fn received_held(&self) -> usize {
+        self.receiving.held()
+    }
+
+    /// Keeps no memory for what may come.
+    pub(crate) fn trim_received(&mut self) {
+        self.receiving.trim();
     }
 
     /// Ends the stream at once, and what has come of it is dropped.

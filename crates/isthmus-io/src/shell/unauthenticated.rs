@@ -1,8 +1,8 @@
 //! Connections before authentication ("strangers"): how many there may be, and what happens beyond that.
 //!
-//! Strangers cannot lock anybody out. When [`MAX_UNAUTHENTICATED`] connections wait for a greeting, a new one replaces the
-//! oldest of the address that has the most. So a crowd from one host displaces itself. When the process has no
-//! descriptors left, the endpoint closes strangers, ignores its listeners for [`PAUSE`], and tries again. The listeners
+//! Strangers cannot lock anybody out. When [`MAX_UNAUTHENTICATED`] connections wait for a greeting, or as many as half of
+//! the files that the process may open, a new one replaces the oldest of the address that has the most. So a crowd from
+//! one host displaces itself, and the program can open its files meanwhile. When the process still has no descriptors left, the endpoint closes strangers, ignores its listeners for [`PAUSE`], and tries again. The listeners
 //! stay readable all that time, and watching them would keep the processor busy.
 
 use std::collections::{HashMap, VecDeque};
@@ -37,6 +37,11 @@ pub(super) struct Unauthenticated {
     paused_until: Option<Instant>,
 }
 
+/// Most unauthenticated connections where the process may have so many files open.
+fn most(files: Option<u64>) -> usize {
+    files.map_or(MAX_UNAUTHENTICATED, |files| MAX_UNAUTHENTICATED.min((files / 2) as usize)).max(1)
+}
+
 /// Whether an error of accept(2) concerns only the one connection, which is gone, and not this host.
 fn is_of_one(error: &io::Error) -> bool {
     const OF_ONE: [i32; 9] = [
@@ -69,9 +74,10 @@ impl Shell {
 
     /// Makes room for one more stranger.
     pub(super) fn make_room_for_unauthenticated(&mut self, core: &Mutex<Core>) {
-        if self.ungreeted >= MAX_UNAUTHENTICATED {
+        let most = most(rustix::process::getrlimit(rustix::process::Resource::Nofile).current);
+        if self.ungreeted >= most {
             warn_sparingly!(
-                "{MAX_UNAUTHENTICATED} connections have not said who they are; the oldest is closed for a new one"
+                "{most} connections have not said who they are; the oldest is closed for a new one"
             );
             self.close_an_unauthenticated(Duration::ZERO, core);
         }
@@ -142,5 +148,16 @@ impl Shell {
                 self.unauthenticated.paused_until = Some(Instant::now() + PAUSE);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_take_at_most_half_of_the_descriptors() {
+        assert_eq!([None, Some(1 << 20), Some(2048)].map(most), [MAX_UNAUTHENTICATED; 3]);
+        assert_eq!([Some(1024), Some(256), Some(0)].map(most), [512, 128, 1]);
     }
 }

@@ -10,7 +10,7 @@ use super::{Core, Shell, loss_of};
 use crate::carrier::{Carrier, Neighbour, Sealing, Settled};
 use crate::lane::{Lane, Phase};
 use crate::lock::Mutex;
-use crate::log::info_log;
+use crate::log::info_few;
 
 /// Most lanes accepted in one pass. Count.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -114,7 +114,8 @@ impl Shell {
         let neighbour = lane.carrier.neighbour(&self.carriers);
         let name = lane.carrier.name(&self.carriers);
         let (how, rtt) = (if lane.dialled { "dialled" } else { "accepted" }, rtt_us.unwrap_or(0));
-        info_log!(
+        // Strangers connect as often as they like.
+        info_few!(
             "lane {index}, {how}, goes by {name}: round trip {rtt} us; transport {}",
             self.carriers.transport()
         );

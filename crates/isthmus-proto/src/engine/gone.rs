@@ -1,17 +1,35 @@
-//! Messages that peers left behind and that no receive has taken yet.
+//! What stays of peers that have left.
+//!
+//! # Messages that no receive has taken yet
 //!
 //! A program may receive what a peer sent before it left, so the messages stay. But the peer's credit is free again, so
 //! a peer that comes, sends, leaves and comes again could fill the memory. Therefore all gone peers together hold at
 //! most a quarter of [`credit_total`](super::Config::credit_total). Beyond that, the messages of those that left first
 //! are dropped.
+//!
+//! # Peers that the program never named
+//!
+//! They are forgotten once their lanes are gone, the program was told of the loss, and none of their messages is left.
+//! Only the address stays, about 150 bytes: a Hello from there is refused from then on, so that no recorded one is taken
+//! again. An endpoint that comes anew has another address.
+
+use isthmus_wire::Address;
 
 use super::Engine;
 use super::state::Stage;
-use crate::PeerId;
 use crate::memory::Memory;
+use crate::{OpError, PeerId};
 
 /// What a message costs beside its data. Bytes: about the size of its records.
 pub(super) const MESSAGE_COST: u64 = 512;
+/// How many peers that have left are looked at when a further one leaves or loses a lane. Count: more than one, so that
+/// they become fewer.
+const LOOKS: usize = 4;
+
+/// The error of operations with a peer that was forgotten.
+pub(super) fn departed(address: &Address) -> OpError {
+    OpError::PeerGone(format!("the endpoint at {address} has left"))
+}
 
 impl Engine {
     /// Counts what this peer left behind, and drops the oldest of it beyond the bound.
@@ -52,6 +70,39 @@ impl Engine {
         let less = bytes.min(trouble.holds);
         trouble.holds -= less;
         self.gone_hold -= less;
+    }
+
+    /// A peer that is gone for good has one lane less. Forgets those of whom nothing is left.
+    pub(super) fn forget_guests(&mut self, peer: PeerId) {
+        let known = &self.peers[peer.0 as usize];
+        if !known.named && !known.departed && !self.leaving.contains(&peer) {
+            self.leaving.push_back(peer);
+        }
+        for _ in 0..LOOKS.min(self.leaving.len()) {
+            let Some(next) = self.leaving.pop_front() else { return };
+            if self.peers[next.0 as usize].named {
+                continue;
+            }
+            if self.is_over(next) {
+                let known = &mut self.peers[next.0 as usize];
+                (known.departed, known.connection, known.answers_at) = (true, None, None);
+            } else {
+                self.leaving.push_back(next);
+            }
+        }
+    }
+
+    /// Whether nothing of a lost peer is left: no lane, operation or message, and the program knows of the loss.
+    fn is_over(&self, peer: PeerId) -> bool {
+        let Some(connection) = &self.peers[peer.0 as usize].connection else { return false };
+        let is_lost = connection.trouble.failed.is_some() && connection.lanes.is_empty();
+        is_lost
+            && connection.dialing == 0
+            && connection.trouble.holds == 0
+            && self.lost.as_ref().is_none_or(|lost| !lost.contains(&peer))
+            && self.lanes.iter().all(|(_, lane)| lane.peer != Some(peer))
+            && self.inbounds.iter().all(|(_, inbound)| inbound.peer != peer)
+            && self.operations.iter().all(|(_, operation)| operation.peer != peer)
     }
 
     /// Memory that the messages of all gone peers hold. Bytes.

@@ -94,6 +94,8 @@ impl Engine {
         let peer = self.enter_peer(Address { key, ..source });
         let peer = self.resolve(peer);
         match heard {
+            // It is refused.
+            _ if self.peers[peer.0 as usize].departed => Ok(peer),
             Some(heard) if !self.connection(peer).hellos.take(heard.number) => {
                 Err(PeerFault::Unproved("its Hello is one that came before"))
             }

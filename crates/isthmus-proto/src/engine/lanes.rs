@@ -270,6 +270,10 @@ impl Engine {
         }
         let known = self.peers.len();
         let peer = self.enter_caller(hello.source, heard.as_ref())?;
+        if self.peers[peer.0 as usize].departed {
+            self.refuse(lane, RefuseReason::Closed);
+            return Ok(());
+        }
         if self.peers.len() > known && hello.hops == 0 {
             self.set_guest_locator(peer, self.lanes[lane.0 as usize].from);
         }
@@ -418,6 +422,7 @@ impl Engine {
             return wildcard;
         };
         let known = self.resolve(known);
+        self.peers[known.0 as usize].named = true;
         self.peers[wildcard.0 as usize].alias = Some(known);
         self.matcher.rename_peer(wildcard, known);
         if let Some(mut old) = self.peers[wildcard.0 as usize].connection.take() {

@@ -22,8 +22,11 @@ impl Engine {
         record.leases.into_iter().chain(borrowed).for_each(|operation| self.end_lease(operation, mem));
         // A fault of the peer that shows only now belongs to a lane that is gone.
         let _ = self.end_lingering(mem);
-        if self.parted || self.is_self(peer) || self.connection(peer).trouble.failed.is_some() {
+        if self.parted || self.is_self(peer) {
             return;
+        }
+        if self.connection(peer).trouble.failed.is_some() {
+            return self.forget_guests(peer);
         }
         self.requeue(peer, lane);
         // If the lane was refused, the reason is known already.
@@ -154,6 +157,9 @@ impl Engine {
             }
             self.timers.pop_first();
             let peer = self.resolve(peer);
+            if self.peers[peer.0 as usize].departed {
+                continue;
+            }
             self.abandon_silent(now, peer);
             self.check_silence(now, peer);
             self.end_wait(now, peer);

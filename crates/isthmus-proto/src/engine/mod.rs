@@ -259,6 +259,8 @@ pub struct Engine {
     credit_given: u64,
     /// Peers that left messages behind that no receive has taken, oldest first (`gone.rs`).
     gone: VecDeque<PeerId>,
+    /// Peers that have left and may be forgotten (`gone.rs`).
+    leaving: VecDeque<PeerId>,
     /// Memory that those messages hold. Bytes.
     gone_hold: u64,
     /// How many of those messages were dropped to make room.
@@ -315,6 +317,7 @@ impl Engine {
             lingering: Vec::new(),
             credit_given: 0,
             gone: VecDeque::new(),
+            leaving: VecDeque::new(),
             gone_hold: 0,
             gone_dropped: 0,
             credit_peers: 0,
@@ -351,6 +354,7 @@ impl Engine {
         }
         let peer = self.enter_peer(*address);
         let known = &mut self.peers[peer.0 as usize];
+        known.named = true;
         if std::mem::take(&mut known.guest) {
             known.answers_at = None;
         }
@@ -363,7 +367,7 @@ impl Engine {
             return peer;
         }
         let peer = PeerId(self.peers.len() as u32);
-        self.peers.push(Peer { address, answers_at: None, guest: false, alias: None, connection: None });
+        self.peers.push(Peer::new(address));
         self.directory.enter(&self.peers, peer);
         peer
     }
@@ -755,6 +759,12 @@ impl Engine {
             connection.leftovers(&mut note);
         }
         left
+    }
+
+    /// How many peers more is kept of than their addresses.
+    #[doc(hidden)]
+    pub fn peers_kept(&self) -> usize {
+        self.peers.iter().filter(|peer| peer.connection.is_some()).count()
     }
 
     /// For each peer, the data that waits for receives and the credit that it was granted. Bytes.

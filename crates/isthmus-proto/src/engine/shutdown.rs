@@ -63,6 +63,7 @@ impl Engine {
         if receives_too {
             self.fail_receives(peer, &error, mem);
         }
+        self.forget_guests(peer);
     }
 
     /// Fails the posted receives that only this peer could satisfy.

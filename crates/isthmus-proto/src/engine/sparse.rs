@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 
 use super::Engine;
+use super::gone::departed;
 use super::state::Connection;
 use crate::PeerId;
 
@@ -72,6 +73,9 @@ impl Engine {
         let record = &mut self.peers[peer.0 as usize];
         let connection = record.connection.get_or_insert_with(Connection::fresh);
         connection.warm = true;
+        if record.departed && connection.trouble.failed.is_none() {
+            connection.trouble.failed = Some(departed(&record.address));
+        }
         connection.goes_long = connection.announces.is_some();
         self.warm.0.push_back(peer);
         if self.warm.0.len() <= WARM_MAX {

@@ -474,12 +474,28 @@ pub(crate) struct Peer {
     pub(crate) answers_at: Option<Box<SocketAddr>>,
     /// It called, and the program has not named it. Only its own word says where it listens.
     pub(crate) guest: bool,
+    /// The program has named it.
+    pub(crate) named: bool,
+    /// It has left, nobody named it, and all else that was kept of it is forgotten (`gone.rs`).
+    pub(crate) departed: bool,
     /// This peer turned out to be another entry of the table.
     pub(crate) alias: Option<PeerId>,
     pub(crate) connection: Option<Box<Connection>>,
 }
 
 impl Peer {
+    pub(crate) fn new(address: Address) -> Self {
+        Self {
+            address,
+            answers_at: None,
+            guest: false,
+            named: false,
+            departed: false,
+            alias: None,
+            connection: None,
+        }
+    }
+
     pub(crate) fn lanes(&self) -> &[LaneId] {
         self.connection.as_ref().map_or(&[], |connection| &connection.lanes)
     }

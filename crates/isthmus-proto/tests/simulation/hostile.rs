@@ -475,6 +475,65 @@ fn what_peers_leave_behind_is_bounded() {
     assert_eq!(victim.engine.gone_hold(), 0);
 }
 
+/// Whoever comes and leaves again and again: nothing stays of peers that the program never named, and none of them comes
+/// back in the same name.
+#[test]
+fn peers_that_nobody_named_are_forgotten_when_they_have_left() {
+    let mut victim = Victim::new();
+    victim.engine.watch_peers();
+    let come = |victim: &mut Victim, incarnation| {
+        let lane = victim.engine.lane_accepted();
+        let source = Address { incarnation, ..address(1) };
+        victim.say(lane, frame::Hello { source, ..hello(1 << 20) }, &[]).unwrap();
+        (lane, victim.drain())
+    };
+    let leave = |victim: &mut Victim, lane, bye: bool| {
+        if bye {
+            victim.say(lane, frame::Bye { connection: 0 }, &[]).unwrap();
+        }
+        victim.drain();
+        victim.engine.lane_lost(victim.now, lane, &LaneLoss::Closed, &mut victim.mem);
+        while victim.engine.poll_completion().is_some() {}
+        while victim.engine.poll_lost().is_some() {}
+    };
+    let named = Address { incarnation: 999, ..address(1) };
+    victim.engine.peer(&named).unwrap();
+    let (lane, _) = come(&mut victim, named.incarnation);
+    leave(&mut victim, lane, true);
+    let most = (0..1000).map(|round| {
+        let (lane, _) = come(&mut victim, 1000 + round);
+        victim.say(lane, message(1, 0, 8, 8), &[7; 8]).unwrap();
+        let request = RecvRequest {
+            source: None,
+            channel: Channel::Tagged,
+            tag: 1,
+            ignore: 0,
+            multi: None,
+            options: Options::default(),
+        };
+        let place = victim.mem.lend(vec![0; 8], true, false);
+        victim.engine.recv(&request, place, 8, &mut victim.mem);
+        leave(&mut victim, lane, true);
+        victim.now += 1_000;
+        victim.engine.handle_timeout(victim.now, &mut victim.mem);
+        victim.engine.peers_kept()
+    });
+    let most = most.max().unwrap();
+    assert!(most <= 8, "{most} are kept");
+    // It has said farewell: whoever says to be the same is refused, and nothing is kept of it.
+    for incarnation in [1000, 1500] {
+        let (lane, said) = come(&mut victim, incarnation);
+        assert!(matches!(said[..], [Frame::Refuse(_)]), "{said:?}");
+        victim.engine.lane_lost(victim.now, lane, &LaneLoss::Closed, &mut victim.mem);
+    }
+    assert!(victim.engine.peers_kept() <= 8);
+    // Who names it is told that it is gone.
+    let late = victim.engine.peer(&Address { incarnation: 1000, ..address(1) }).unwrap();
+    send(&mut victim, late, 8);
+    let error = victim.engine.poll_completion().and_then(|done| done.error).map(|error| error.to_string());
+    assert!(error.is_some_and(|text| text.contains("has left")), "it is told");
+}
+
 /// A guest that says to listen at a third host, is owed something, and breaks its lane: the third is not called, unless the
 /// program itself knows the guest.
 #[test]

@@ -101,6 +101,13 @@ impl Talk {
         Ok(SendPath::Reliable(Lane { op, peer, level, tag, data }))
     }
 
+    /// Messages of this connection go by lanes from now on, and not as datagrams.
+    pub(crate) fn leave_datagrams(&mut self, id: ConnectionId) {
+        if let Some(link) = self.links.get_mut(id) {
+            link.packet_max = 0;
+        }
+    }
+
     fn send_unreliably(&mut self, id: ConnectionId, len: u64, word: u64, silent: bool) -> SendPath {
         let full = self.under_way >= self.limits.send_buffers;
         let Some(link) = self.links.get_mut(id) else { return SendPath::Lost };

@@ -5,7 +5,7 @@ use crate::Micros;
 use crate::congestion::AckSample;
 use crate::pacer::is_short;
 use crate::protection::Sealing;
-use crate::receiving::{ACK_DELAY_US, StreamFault};
+use crate::receiving::{ACK_DELAY_US, Hold, StreamFault};
 use crate::sent::{Carried, Fate, Fates};
 use crate::wire::{Ack, Frame, Frames, Header, Strain, Token};
 
@@ -28,6 +28,8 @@ pub(crate) struct Incoming<'a> {
     pub(crate) bytes: &'a mut [u8],
     /// Where its frames end, if it has been opened already.
     pub(crate) opened: Option<usize>,
+    /// How much of what it brings may be held.
+    pub(crate) hold: Hold,
 }
 
 impl Stream {
@@ -53,13 +55,19 @@ impl Stream {
             *allowance += super::AMPLIFICATION * len;
         }
         let unasked = |frame| matches!(frame, Ok(Frame::Stream { offset, data, .. }) if !self.receiving.has_room(offset, data));
+        // What may not be held is as if it had not come: the peer sends it again.
+        let beyond = |frame: &Frame<'_>| match *frame {
+            Frame::Stream { offset, .. } => !self.receiving.may_hold(packet.hold, offset),
+            Frame::Parity(shard) => !self.receiving.may_hold(packet.hold, shard.start),
+            _ => false,
+        };
         // Somebody who remembers us from another time may believe to be known.
         let mut strain = None;
         let wrong = Frames::new(frames).any(|frame| {
             if let Ok(Frame::Strain(told)) = frame {
                 strain = Some(told);
             }
-            frame.is_err() || self.allowance.is_some() && unasked(frame)
+            frame.is_err() || frame.as_ref().is_ok_and(&beyond) || self.allowance.is_some() && unasked(frame)
         });
         if wrong || !self.receiving.note(arrived, packet.number) {
             self.counters.packets_stale += 1;

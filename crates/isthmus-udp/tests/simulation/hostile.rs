@@ -1,10 +1,11 @@
 //! Strangers and liars: no bytes panic, and what they cost is bounded.
 
+use isthmus_lab::model::Loss;
 use isthmus_lab::rng::Rng;
 use isthmus_udp::wire::{Ack, Frame, Header, Packet, Words, put_small, put_stream_head};
 use isthmus_udp::{Event, Failure, Port, PortConfig, StreamFault};
 
-use crate::net::{Flow, Net, PathSpec, address, config, seeds};
+use crate::net::{Flow, Net, PathSpec, address, config, seeds, transfer};
 
 fn random_bytes(rng: &mut Rng) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..rng.up_to(100)).map(|_| rng.next_u64() as u8).collect();
@@ -180,4 +181,88 @@ fn what_guests_send_takes_bounded_memory_until_they_are_admitted() {
         say(&mut port, 0, 1, number, 1000 * number);
     }
     assert_eq!(port.with(500, honest, |stream| stream.failure()), Some(None));
+}
+
+/// A packet of `source` with 1,000 bytes at `offset`.
+fn say(port: &mut Port, source: u64, number: u64, offset: u64) {
+    let mut bytes = Vec::new();
+    let header = Header::Open { source, token: [0; 24], window: 1 << 20 };
+    Packet::Numbered { header, number, ack_now: false, checked: false, body: 0 }.encode(&mut bytes);
+    put_stream_head(&mut bytes, offset, 1000, false);
+    bytes.resize(bytes.len() + 1000, 7);
+    port.on_packet(number, number, address(source as usize), &mut bytes);
+}
+
+/// What a chunk of the store takes: where a piece is held, so much is.
+const CHUNK: usize = 64 << 10;
+
+#[test]
+fn of_who_was_not_admitted_little_is_held_behind_a_gap() {
+    let mut port = Port::new(PortConfig { guest_gap: 64 << 10, ..PortConfig::default() }, [1; 16]);
+    // All but the first byte.
+    (0..1_000).for_each(|number| say(&mut port, 1, number, 1 + 1000 * number));
+    assert!(port.guests_memory() <= 3 * CHUNK, "{} bytes", port.guests_memory());
+    // The rest was not taken: it may come again, and what can be read is not held back.
+    (0..1_000).for_each(|number| say(&mut port, 1, 1_000 + number, 1000 * number));
+    let Some(Event::Accepted(id, _)) = port.poll_event() else { panic!("not accepted") };
+    assert_eq!(port.stream(id).map(|stream| stream.readable()), Some(1_000_000));
+    let now = 10_000;
+    port.with(now, id, |stream| stream.consume(now, 1_000_000));
+    port.admit_stream(id);
+    (0..900).for_each(|number| say(&mut port, 1, 2_000 + number, 1_000_001 + 1000 * number));
+    assert!(port.memory() > 8 * CHUNK, "{} bytes of one that was admitted", port.memory());
+}
+
+#[test]
+fn what_streams_hold_together_is_bounded_and_all_go_on() {
+    const MOST: usize = 32 << 20;
+    const STREAMS: u64 = 64;
+    let config = PortConfig { memory_max: MOST, strangers_max: 1_000, ..PortConfig::default() };
+    let mut port = Port::new(config, [1; 16]);
+    let mut streams = Vec::new();
+    for source in 1..=STREAMS {
+        say(&mut port, source, 0, 0);
+        while let Some(event) = port.poll_event() {
+            if let Event::Accepted(id, _) = event {
+                port.admit_stream(id);
+                port.with(0, id, |stream| stream.consume(0, 1000));
+                streams.push(id);
+            }
+        }
+    }
+    // 1 MB of each, of which the first byte is missing.
+    let bound = MOST + STREAMS as usize * 2 * CHUNK;
+    for number in 1..1_000 {
+        for source in 1..=STREAMS {
+            say(&mut port, source, number, 1 + 1000 * number);
+            assert!(port.memory() <= bound, "{} bytes", port.memory());
+        }
+    }
+    assert!(port.memory() > MOST / 2);
+    // It comes again, in order, and all of it is taken.
+    for source in 1..=STREAMS {
+        let id = streams[source as usize - 1];
+        for piece in 1..900 {
+            say(&mut port, source, 1_000 + piece, 1000 * piece);
+            let now = 1_000 + piece;
+            port.with(now, id, |stream| stream.consume(now, stream.readable()));
+            assert!(port.memory() <= bound, "{} bytes", port.memory());
+        }
+        assert_eq!(port.stream(id).and_then(|stream| stream.failure()), None);
+    }
+}
+
+/// Bounds that packets lost on the way reach again and again.
+#[test]
+fn an_honest_stream_arrives_whole_whatever_may_be_held() {
+    for seed in seeds(4) {
+        for (guest_gap, memory_max) in [(64 << 10, usize::MAX), (u64::MAX, 256 << 10)] {
+            let path = PathSpec { loss: Loss::Independent(0.05), seed, ..PathSpec::default() };
+            let settings = PortConfig { guest_gap, memory_max, ..config(&path) };
+            let mut net = Net::new(&path, vec![settings.clone(), settings]);
+            // Where memory is short, the acceptor's application admits who has called.
+            net.admits = guest_gap == u64::MAX;
+            transfer(&mut net, 1_000_000, true, 60.0).expect("it ends");
+        }
+    }
 }

@@ -194,6 +194,8 @@ pub(crate) struct Net {
     /// Streams are opened within sessions, and all that mischief sends comes from where the
     /// genuine packet came from.
     pub(crate) sealed: Option<By>,
+    /// Applications admit whoever opens a stream.
+    pub(crate) admits: bool,
     sessions: u64,
     /// Streams that were opened and accepted, by port.
     pub(crate) opened: Vec<(usize, StreamId)>,
@@ -236,6 +238,7 @@ impl Net {
             mischief: None,
             noise: None,
             sealed: None,
+            admits: false,
             sessions: 0,
             opened: Vec::new(),
         }
@@ -278,6 +281,9 @@ impl Net {
         let event = self.ports[port].poll_event()?;
         if let Event::Accepted(id, _) = event {
             self.rekey(port, id);
+            if self.admits {
+                self.ports[port].admit_stream(id);
+            }
             self.opened.push((port, id));
         }
         Some(event)

@@ -171,6 +171,17 @@ pub(crate) fn dial(router: SocketAddr, hello: Hello) -> TcpStream {
     lane
 }
 
+/// A connection whose address is that of `from`.
+pub(crate) fn socket_from(from: SocketAddr, to: SocketAddr) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    bind(&socket, &SocketAddr::new(from.ip(), 0)).expect("bound");
+    connect(&socket, &to).expect("connected");
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(HANG)).expect("a time-out");
+    stream
+}
+
 /// The reason with which the router refuses, and that it closes then.
 pub(crate) fn refusal(mut lane: TcpStream) -> RefuseReason {
     let mut bytes = Vec::new();

@@ -2,8 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-use crate::harness::{Endpoint, HANG, address, bytes_of, exchange, hello, pattern, through};
+use crate::harness::{
+    Endpoint, HANG, NOWHERE, address, bytes_of, exchange, hello, pattern, socket_from, through,
+};
 use crate::site::Sites;
 
 fn tell(router: SocketAddr, bytes: &[u8], close: bool) {
@@ -52,4 +56,27 @@ fn a_plain_port_takes_any_bytes_and_works_on() {
     exchange(near, far, 1000);
     // Every one of them was worth a line at most once.
     assert!(sites.world.log().matches("connection closed").count() <= 1, "{}", sites.world.log());
+}
+
+/// More silent strangers than the router has descriptors: lanes pass all the same, and the log has a line or two.
+#[test]
+fn strangers_that_take_all_descriptors_lock_nobody_out_and_fill_no_log() {
+    let sites = Sites::new();
+    let r1 = sites.world.start(&sites.r1(""));
+    let limit = ["--pid", &r1.child.id().to_string(), "--nofile=80:80"].map(str::to_owned);
+    assert!(Command::new("prlimit").args(limit).status().expect("util-linux").success());
+    let target = Endpoint::new();
+    let (from, to) = (address(1, 1, NOWHERE), target.address(1, 2));
+    let mut silent = Vec::new();
+    for host in 1..=4 {
+        let from = SocketAddr::from(([127, 0, 9, host], 0));
+        silent.extend((0..60).map(|_| socket_from(from, sites.r1[0])));
+    }
+    let start = Instant::now();
+    for _ in 0..5 {
+        let (near, far) = through(sites.r1[0], from, &target, to);
+        exchange(near, far, 1000);
+    }
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    assert!(sites.world.log().matches("cannot accept").count() <= 1, "{}", sites.world.log());
 }

@@ -7,7 +7,8 @@ use std::time::Instant;
 use isthmus_wire::frame::{HOPS_MAX, RefuseReason};
 
 use crate::harness::{
-    Endpoint, HANG, NOWHERE, Running, address, dial, exchange, hello, isthmus, refusal, through,
+    Endpoint, HANG, NOWHERE, Running, address, bytes_of, dial, exchange, hello, isthmus, refusal,
+    socket_from, through,
 };
 use crate::site::Sites;
 
@@ -92,6 +93,24 @@ fn refusals_say_why() {
     assert_eq!(asked(hello(from, to)), RefuseReason::Full);
     exchange(near, far, 1000);
     drop(r1);
+}
+
+/// A host that says to be another gets no lane in the other's name.
+#[test]
+fn a_host_speaks_for_its_own_endpoints_only() {
+    let sites = Sites::new();
+    let _r1 = sites.world.start(&sites.r1(""));
+    let target = Endpoint::new();
+    let to = target.address(1, 2);
+    let other = address(1, 1, "127.0.0.77:9".parse().expect("an address"));
+    assert_eq!(refusal(dial(sites.r1[0], hello(other, to))), RefuseReason::Denied);
+    assert!(sites.world.log().contains("FI_ISTHMUS_INTERFACE"), "{}", sites.world.log());
+    // The other itself is believed.
+    let mut near = socket_from(other.locator, sites.r1[0]);
+    near.write_all(&bytes_of(hello(other, to))).expect("taken");
+    let (far, said) = target.accept();
+    assert_eq!(said.source, other);
+    exchange(near, far, 1000);
 }
 
 #[test]

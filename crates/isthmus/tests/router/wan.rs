@@ -1,12 +1,14 @@
 //! Two sites, two routers or three, and TLS between them.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
+use std::net::{Shutdown, UdpSocket};
 use std::time::{Duration, Instant};
 
 use isthmus_wire::frame::{Hello, RefuseReason};
 
-use crate::harness::{Endpoint, HANG, NOWHERE, address, bytes_of, dial, exchange, hello, refusal, through};
+use crate::harness::{
+    Endpoint, HANG, NOWHERE, address, bytes_of, dial, exchange, hello, refusal, socket_from, through,
+};
 use crate::hostile::tell_everything;
 use crate::site::Sites;
 
@@ -132,17 +134,6 @@ fn a_neighbour_speaks_for_no_other_as(links: &'static str) {
     assert_eq!(refusal(speak(3)), RefuseReason::Denied);
     let (_near, (_far, said)) = (speak(1), target.accept());
     assert_eq!(said.source.as_id.0, 1);
-}
-
-/// A connection whose address is that of `from`.
-fn socket_from(from: SocketAddr, to: SocketAddr) -> TcpStream {
-    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
-    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
-    bind(&socket, &SocketAddr::new(from.ip(), 0)).expect("bound");
-    connect(&socket, &to).expect("connected");
-    let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(HANG)).expect("a time-out");
-    stream
 }
 
 fn a_stranger_with_the_right_name_is_refused(links: &'static str) {

@@ -30,7 +30,7 @@ use isthmus_wire::{AsId, Key};
 use super::tcp_probe::TcpProbes;
 use super::unencrypted;
 use crate::ledger;
-use crate::log::{debug_log, info_log};
+use crate::log::{debug_log, info_few, info_log};
 use crate::poller::Ready;
 use crate::settings::{RateLimits, Settings, TlsMode, Transport};
 use blackhole::Blackhole;
@@ -414,7 +414,7 @@ impl Udp {
         if let Some((entry, most)) = self.limits.of(host) {
             let cap = self.caps.entry(entry).or_insert_with(|| Cap::new(most));
             self.port.with(now, stream, |stream| stream.hold(cap));
-            info_log!("a lane by UDP with {host} has its part of {} B/s: rate_limit", cap.bytes_per_s());
+            info_few!("a lane by UDP with {host} has its part of {} B/s: rate_limit", cap.bytes_per_s());
         }
     }
 
@@ -422,7 +422,7 @@ impl Udp {
     fn compose(&mut self, stream: StreamId, host: IpAddr) {
         let (composition, why) = self.protocols.of(host);
         self.port.compose(self.epoch.elapsed().as_micros() as Micros, stream, composition);
-        info_log!("a lane by UDP with {host} is {composition}, {why}");
+        info_few!("a lane by UDP with {host} is {composition}, {why}");
         match self.chosen.iter_mut().find(|(before, _)| *before == composition) {
             Some((_, count)) => *count += 1,
             None => self.chosen.push((composition, 1)),
