@@ -21,6 +21,7 @@ use crate::driver::Driver;
 use crate::interface::InterfaceError;
 use crate::listen::{Listening, listen};
 use crate::lock::{Mutex, MutexGuard};
+use crate::log::remedy;
 use crate::memory::ProcessMemory;
 use crate::poller::{Bell, Poller};
 use crate::shell::{Core, Shell};
@@ -61,7 +62,7 @@ pub enum OpenError {
         ip: IpAddr,
     },
     /// The listening socket could not be made.
-    #[error("cannot listen at {at}: {cause}; choose another interface or port")]
+    #[error("cannot listen at {at}: {cause}; {}", listen_remedy(*at, cause))]
     Listen {
         /// The local address.
         at: SocketAddr,
@@ -75,8 +76,22 @@ pub enum OpenError {
     #[error(transparent)]
     Ethernet(#[from] EthernetError),
     /// The system gave no descriptor, thread or random number.
-    #[error("cannot open an endpoint: {0}")]
+    #[error("cannot open an endpoint: {0}{}", remedy(.0).map(|text| format!("; {text}")).unwrap_or_default())]
     System(#[from] io::Error),
+}
+
+/// What to do where a socket cannot listen.
+fn listen_remedy(at: SocketAddr, cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::PermissionDenied if (1..1024).contains(&at.port()) => {
+            "ports below 1024 need the capability CAP_NET_BIND_SERVICE; choose another port"
+        }
+        io::ErrorKind::AddrInUse if at.port() == 0 => {
+            "all local ports are in use: widen net.ipv4.ip_local_port_range (sysctl), or set port_range"
+        }
+        io::ErrorKind::AddrNotAvailable => "this host has no such address; choose another interface",
+        _ => remedy(cause).unwrap_or("choose another interface or port"),
+    }
 }
 
 /// Why an operation was not started. Nothing has happened then.

@@ -1,11 +1,10 @@
 //! Log messages. The library runs inside other programs, so the program that loads it sets a hook for them. Without a
 //! hook they are dropped.
 
-use std::fmt::{self, Arguments};
+use std::fmt::Arguments;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
 
-use crate::lock::Mutex;
+pub use isthmus_datagram::scarcity::{LeftOut, Sparing, accepted, remedy};
 
 /// The severity of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,53 +33,6 @@ pub(crate) fn emit(severity: Severity, message: Arguments<'_>) {
     }
 }
 
-/// Shortest time between two lines about the same recurring trouble.
-const PAUSE: Duration = Duration::from_secs(10);
-
-/// Lets one line about the same trouble through per 10 s, and counts those that it left out.
-#[derive(Debug)]
-pub struct Sparing(Mutex<Told>);
-
-#[derive(Debug)]
-struct Told {
-    last: Option<Instant>,
-    left_out: u64,
-}
-
-impl Default for Sparing {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Sparing {
-    /// One that has let no line through yet.
-    pub const fn new() -> Self {
-        Self(Mutex::new(Told { last: None, left_out: 0 }))
-    }
-
-    /// If a line is due, returns what to add to it.
-    pub fn due(&self, now: Instant) -> Option<LeftOut> {
-        let mut told = self.0.lock();
-        if told.last.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {
-            told.left_out += 1;
-            return None;
-        }
-        told.last = Some(now);
-        Some(LeftOut(std::mem::take(&mut told.left_out)))
-    }
-}
-
-/// How many lines about the same trouble were left out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeftOut(u64);
-
-impl fmt::Display for LeftOut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 > 0 { write!(f, " ({} times more since it was last said)", self.0) } else { Ok(()) }
-    }
-}
-
 /// As `warn_log`, for trouble that may recur: one line in ten seconds for each place in the code.
 macro_rules! warn_sparingly {
     ($($arg:tt)*) => { $crate::log::sparingly!(Warn, $($arg)*) };
@@ -88,6 +40,13 @@ macro_rules! warn_sparingly {
 /// The same at level info.
 macro_rules! info_sparingly {
     ($($arg:tt)*) => { $crate::log::sparingly!(Info, $($arg)*) };
+}
+/// The same for an error, if this host causes it: with what to do about it ([`remedy`]).
+macro_rules! warn_refused {
+    ($error:expr, $($arg:tt)*) => {{
+        static SPARING: $crate::log::Sparing = $crate::log::Sparing::new();
+        SPARING.tell(format_args!($($arg)*), $error, $crate::log::warn);
+    }};
 }
 macro_rules! sparingly {
     ($severity:ident, $($arg:tt)*) => {{
@@ -97,6 +56,11 @@ macro_rules! sparingly {
         }
     }};
 }
+/// Logs a warning.
+pub fn warn(message: Arguments<'_>) {
+    emit(Severity::Warn, message);
+}
+
 macro_rules! warn_log {
     ($($arg:tt)*) => { $crate::log::emit($crate::log::Severity::Warn, format_args!($($arg)*)) };
 }
@@ -106,19 +70,4 @@ macro_rules! info_log {
 macro_rules! debug_log {
     ($($arg:tt)*) => { $crate::log::emit($crate::log::Severity::Debug, format_args!($($arg)*)) };
 }
-pub(crate) use {debug_log, info_log, info_sparingly, sparingly, warn_log, warn_sparingly};
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn trouble_that_comes_again_and_again_is_a_line_now_and_then_with_a_count() {
-        let sparing = Sparing::new();
-        let start = Instant::now();
-        let at = |ms| start + Duration::from_millis(ms);
-        let said: Vec<_> = (0..30_000).step_by(10).filter_map(|ms| sparing.due(at(ms))).collect();
-        assert_eq!(said, [LeftOut(0), LeftOut(999), LeftOut(999)]);
-        assert!(said[1].to_string().contains("999 times more"));
-    }
-}
+pub(crate) use {debug_log, info_log, info_sparingly, sparingly, warn_log, warn_refused, warn_sparingly};

@@ -22,7 +22,7 @@ use socket2::Socket;
 use crate::carrier::{Carriers, Outdone, PathNews, Silence, Transfer, Untrusted};
 use crate::lane::{IDLE_READS, Lane, Phase, Spares, fill, read_some};
 use crate::lock::Mutex;
-use crate::log::{info_log, warn_sparingly};
+use crate::log::{info_log, warn_refused, warn_sparingly};
 use crate::memory::ProcessMemory;
 use crate::poller::{Events, Poller, Ready};
 use crate::settings::{Changes, Protocols};
@@ -646,7 +646,14 @@ impl Shell {
     }
 }
 
+/// Why a lane ended or could not be made. Warns if this host is the cause.
 pub(crate) fn loss_of(error: &io::Error) -> LaneLoss {
+    warn_refused!(error, "a lane cannot be made or used, and is tried again with pauses");
+    kind_of_loss(error)
+}
+
+/// As [`loss_of`], without a warning.
+pub(crate) fn kind_of_loss(error: &io::Error) -> LaneLoss {
     if let Some(Silence(silence)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
         return LaneLoss::Silent { text: error.to_string(), us: silence.as_micros() as u64 };
     }

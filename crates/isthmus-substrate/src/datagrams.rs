@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use isthmus_datagram::scarcity::Sparing;
 use isthmus_datagram::{EthernetSocket, FRAME_HEADER_BYTES, Interface, is_frames_only};
 use isthmus_wire::conversation::DatagramHeader;
 
@@ -28,6 +29,7 @@ pub(crate) struct Datagrams {
     store: Store,
     /// Datagrams that could not be sent.
     unsent: u64,
+    sparing: Sparing,
 }
 
 /// Datagrams that came.
@@ -69,7 +71,7 @@ impl Datagrams {
             spares: Vec::new(),
             dropped: 0,
         };
-        Ok(Self { socket, frames, own, packet_max, scratch: vec![0; UDP_MAX + 1], store, unsent: 0 })
+        Ok(Self { socket, frames, own, packet_max, scratch: vec![0; UDP_MAX + 1], store, unsent: 0, sparing: Sparing::new() })
     }
 
     /// The port of both sockets.
@@ -127,7 +129,13 @@ impl Datagrams {
         if !by_frames {
             let ip = if is_frames_only(to.ip()) { Ipv4Addr::LOCALHOST.into() } else { to.ip() };
             // Full buffers and peers that are gone count as losses.
-            went |= self.socket.send_to(packet, SocketAddr::new(ip, to.port())).is_ok();
+            match self.socket.send_to(packet, SocketAddr::new(ip, to.port())) {
+                Ok(_) => went = true,
+                Err(error) => {
+                    let what = format_args!("datagrams to {to} do not leave this host");
+                    self.sparing.tell(what, &error, isthmus_io::log::warn);
+                }
+            }
         }
         self.unsent += u64::from(!went);
     }

@@ -142,13 +142,20 @@ impl StateDoor {
     }
 
     /// Answers the next process that asks with `text`.
-    pub(crate) fn answer(&self, text: impl FnOnce(Asked) -> String) {
-        let Ok((mut asker, _)) = self.0.accept() else { return };
+    ///
+    /// # Errors
+    /// The system's, if this process cannot accept who asks. The socket then stays readable.
+    pub(crate) fn answer(&self, text: impl FnOnce(Asked) -> String) -> io::Result<()> {
+        let (mut asker, _) = match self.0.accept() {
+            Ok(accepted) => accepted,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        };
         let own = rustix::process::geteuid();
         let may_know = rustix::net::sockopt::socket_peercred(&asker)
             .is_ok_and(|who| who.uid == own || who.uid.is_root());
         if !may_know {
-            return;
+            return Ok(());
         }
         let _ = asker.set_read_timeout(Some(QUESTION_TIME));
         let mut question = Vec::new();
@@ -157,6 +164,7 @@ impl StateDoor {
         // If the asker does not read in time, it gets less: the thread has other work.
         let _ = asker.set_write_timeout(Some(PATIENCE));
         let _ = asker.write_all(text(asked).as_bytes());
+        Ok(())
     }
 }
 

@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use isthmus_proto::{LaneId, LaneLoss};
 use isthmus_wire::Key;
 
-use super::{Core, Shell, loss_of};
+use super::{Core, Shell, kind_of_loss, loss_of};
 use crate::carrier::{Carrier, Neighbour, Sealing, Settled};
 use crate::lane::{Lane, Phase};
 use crate::lock::Mutex;
-use crate::log::info_log;
+use crate::log::{info_log, warn_refused};
 
 /// Most lanes accepted in one pass. Count.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -71,7 +71,7 @@ impl Shell {
         self.count += 1;
         self.changed = true;
         if let Err(error) = &added {
-            self.lose(index, &LaneLoss::Broken(error.to_string()), core);
+            self.lose(index, &loss_of(error), core);
         }
         added.is_ok()
     }
@@ -84,7 +84,8 @@ impl Shell {
                 }
             }
             Err(error) => {
-                let loss = loss_of(&error);
+                warn_refused!(&error, "cannot connect to {locator}, and try again with pauses");
+                let loss = kind_of_loss(&error);
                 let mut guard = core.lock();
                 let now = guard.now();
                 let Core { engine, memory, .. } = &mut *guard;

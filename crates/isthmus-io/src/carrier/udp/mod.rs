@@ -30,7 +30,7 @@ use isthmus_wire::{AsId, Key};
 use super::tcp_probe::TcpProbes;
 use super::unencrypted;
 use crate::ledger;
-use crate::log::{debug_log, info_log};
+use crate::log::{debug_log, info_log, warn_refused};
 use crate::poller::Ready;
 use crate::settings::{RateLimits, Settings, TlsMode, Transport};
 use blackhole::Blackhole;
@@ -668,7 +668,12 @@ impl Udp {
                     self.packets.drain(..bytes);
                     self.waiting = Some((transmit, now + BLOCKED_US));
                 }
-                Sent::Dropped => self.on_refusals(),
+                Sent::Dropped => {
+                    if let Some(error) = self.socket.take_own_refusal() {
+                        warn_refused!(&error, "packets to {} do not leave this host", transmit.to);
+                    }
+                    self.on_refusals();
+                }
             }
         }
         true
