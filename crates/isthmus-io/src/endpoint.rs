@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -138,6 +138,7 @@ pub struct Endpoint {
     linger: Duration,
     summary: Summary,
     stalls: diagnosis::Stalls,
+    datagrams: OnceLock<diagnosis::TellDatagrams>,
 }
 
 /// Sleep of a closing endpoint between two passes over its lanes.
@@ -220,6 +221,7 @@ impl Endpoint {
             linger: settings.linger.to_duration(),
             summary: settings.summary.clone(),
             stalls: diagnosis::Stalls::new(settings.stall_warning.0 / 1_000),
+            datagrams: OnceLock::new(),
         });
         endpoint.driver.adopt(&endpoint);
         cpu_yield::prepare();

@@ -149,7 +149,9 @@ impl Gatherer {
 
 impl Before {
     fn of(peer: &PeerFigures) -> Self {
-        let sum = |of: fn(&LaneFigures) -> Option<u64>| peer.lanes.iter().filter_map(of).sum();
+        // Of datagrams nobody knows which were lost.
+        let counted = || peer.lanes.iter().filter(|lane| lane.lost.is_some());
+        let sum = |of: fn(&LaneFigures) -> Option<u64>| counted().filter_map(of).sum();
         Self {
             sent_bytes: peer.sent_bytes,
             received_bytes: peer.received_bytes,
