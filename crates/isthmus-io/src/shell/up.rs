@@ -1,7 +1,7 @@
 //! How lanes come up: accepted or dialled, until each can carry data.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use isthmus_proto::{LaneId, LaneLoss};
 use isthmus_wire::Key;
@@ -77,21 +77,33 @@ impl Shell {
     }
 
     pub(super) fn dial(&mut self, id: LaneId, locator: SocketAddr, key: &Key, core: &Mutex<Core>) {
+        let attempt = self.carriers.attempt(locator.ip());
         match self.carriers.dial(locator, key) {
             Ok(carrier) => {
-                if self.install(id, Lane::new(carrier, true), core) {
+                let lane = Lane { target: Some((locator, attempt)), ..Lane::new(carrier, true) };
+                if self.install(id, lane, core) {
                     self.settle(id.0 as usize, core);
                 }
             }
             Err(error) => {
                 warn_refused!(&error, "cannot connect to {locator}, and try again with pauses");
-                let loss = kind_of_loss(&error);
+                let loss = self.loss_of_dial(&error, locator.ip(), attempt);
                 let mut guard = core.lock();
                 let now = guard.now();
                 let Core { engine, memory, .. } = &mut *guard;
                 engine.lane_lost(now, id, &loss, memory);
             }
         }
+    }
+
+    /// Why a lane to `host` could not be made. If the route may be the cause, the next attempt takes another one.
+    fn loss_of_dial(&mut self, error: &io::Error, host: IpAddr, attempt: u32) -> LaneLoss {
+        const ROUTES: [i32; 4] = [libc::ENETDOWN, libc::ENETUNREACH, libc::EHOSTUNREACH, libc::ETIMEDOUT];
+        if error.raw_os_error().is_none_or(|errno| !ROUTES.contains(&errno)) {
+            return kind_of_loss(error);
+        }
+        let by = self.carriers.on_no_answer(host, attempt);
+        LaneLoss::Broken(format!("{error}{by}"))
     }
 
     /// Continues to bring a lane up. True once it can carry data.
@@ -104,9 +116,16 @@ impl Shell {
                 return false;
             }
             Err(error) => {
-                self.lose(index, &loss_of(&error), core);
+                let loss = match lane.target {
+                    Some((to, attempt)) => self.loss_of_dial(&error, to.ip(), attempt),
+                    None => loss_of(&error),
+                };
+                self.lose(index, &loss, core);
                 return false;
             }
+        }
+        if let Some((to, attempt)) = lane.target {
+            self.carriers.on_answer(to.ip(), attempt);
         }
         let id = LaneId(index as u32);
         let rtt_us = lane.carrier.rtt_us(&self.carriers);
