@@ -200,7 +200,10 @@ impl Driver {
                 }
             });
             if let Err(error) = answered {
-                warn_refused!(&error, "this process cannot tell its state to who asks (isthmus top, isthmus state)");
+                warn_refused!(
+                    &error,
+                    "this process cannot tell its state to who asks (isthmus top, isthmus state)"
+                );
                 // Who asks still waits, so the socket would wake this thread at once again.
                 self.state_rests.store(self.poller.remove(state).is_ok(), Ordering::Relaxed);
             }

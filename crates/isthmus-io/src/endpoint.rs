@@ -3,8 +3,8 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use isthmus_datagram::{EthernetError, is_frames_only};
@@ -62,7 +62,7 @@ pub enum OpenError {
         ip: IpAddr,
     },
     /// The listening socket could not be made.
-    #[error("cannot listen at {at}: {cause}; {}", listen_remedy(*at, cause))]
+    #[error("cannot listen at {at}: {cause}; {}", listen_remedy(.at, .cause))]
     Listen {
         /// The local address.
         at: SocketAddr,
@@ -76,12 +76,17 @@ pub enum OpenError {
     #[error(transparent)]
     Ethernet(#[from] EthernetError),
     /// The system gave no descriptor, thread or random number.
-    #[error("cannot open an endpoint: {0}{}", remedy(.0).map(|text| format!("; {text}")).unwrap_or_default())]
+    #[error("cannot open an endpoint: {}", with_remedy(.0))]
     System(#[from] io::Error),
 }
 
+/// An error, and what to do about it if this host is the cause.
+fn with_remedy(error: &io::Error) -> String {
+    remedy(error).map_or_else(|| error.to_string(), |remedy| format!("{error}; {remedy}"))
+}
+
 /// What to do where a socket cannot listen.
-fn listen_remedy(at: SocketAddr, cause: &io::Error) -> &'static str {
+fn listen_remedy(at: &SocketAddr, cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::PermissionDenied if (1..1024).contains(&at.port()) => {
             "ports below 1024 need the capability CAP_NET_BIND_SERVICE; choose another port"

@@ -105,7 +105,9 @@ async fn accept(status: Arc<dyn Status>, listener: TcpListener, address: SocketA
         let (stream, _) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                sparing.tell(format_args!("the status at {address} answers nobody"), &error, |line| warn!("{line}"));
+                sparing.tell(format_args!("the status at {address} answers nobody"), &error, |line| {
+                    warn!("{line}")
+                });
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }

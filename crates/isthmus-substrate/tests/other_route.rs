@@ -112,8 +112,13 @@ fn near() {
     let connected = endpoint.next_event(Some(LIMIT)).expect("open");
     let took = start.elapsed();
     let lines = LINES.lock().expect("nobody panics with it").clone();
-    assert!(matches!(connected, Some(Event::Connected { .. })) && took < MOST, "{took:?} {connected:?} {lines:#?}");
-    let said = |line: &&String| line.contains("does not answer by wrong") && line.contains("set interface to isthnear");
+    assert!(
+        matches!(connected, Some(Event::Connected { .. })) && took < MOST,
+        "{took:?} {connected:?} {lines:#?}"
+    );
+    let said = |line: &&String| {
+        line.contains("does not answer by wrong") && line.contains("set interface to isthnear")
+    };
     assert_eq!(lines.iter().filter(said).count(), 1, "{lines:#?}");
     let blocking = SendOptions { blocking: true, ..Default::default() };
     endpoint.send(connection, &pattern(60_000, 1), &blocking).expect("it arrives");

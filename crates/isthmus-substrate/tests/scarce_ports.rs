@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use isthmus_io::log::{Severity, set_hook};
 use isthmus_substrate::{Endpoint, EndpointOptions, Event, Level, Substrate};
 use socket2::SockRef;
-use support::hosts::{ROLE, ip, run_near};
 use support::LIMIT;
+use support::hosts::{ROLE, ip, run_near};
 
 #[test]
 fn a_host_without_free_ports_says_so_and_goes_on_when_there_is_one() {
@@ -44,7 +44,8 @@ fn near() {
     let text = "[device.lo]\ntransport = \"tcp\"\ninterface = \"127.0.0.1\"\n";
     let substrate = Substrate::from_toml(text, "test").expect("valid");
     let device = substrate.default_device().expect("up");
-    let open = |port| Endpoint::create(device, &EndpointOptions { port, ..Default::default() }).expect("opened");
+    let open =
+        |port| Endpoint::create(device, &EndpointOptions { port, ..Default::default() }).expect("opened");
     let (a, b) = (open(5001), open(5002));
     // Each takes one of the two ports for connections to b. Closing resets them: the ports are free at once.
     let takers = [(); 2].map(|()| TcpStream::connect("127.0.0.1:5002").expect("b listens"));

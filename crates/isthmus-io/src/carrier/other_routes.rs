@@ -212,7 +212,8 @@ fn routes_v4(table: &str) -> Vec<Route> {
     let number = |text: &str| u32::from_str_radix(text, 16).ok();
     let route = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let (network, flags, mask) = (number(fields.get(1)?)?, number(fields.get(3)?)?, number(fields.get(7)?)?);
+        let (network, flags, mask) =
+            (number(fields.get(1)?)?, number(fields.get(3)?)?, number(fields.get(7)?)?);
         let usable = flags & UP != 0 && flags & REJECT == 0;
         usable.then(|| {
             let network = Ipv4Addr::from(network.to_ne_bytes());

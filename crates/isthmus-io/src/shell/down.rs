@@ -166,7 +166,9 @@ impl Shell {
 
     /// Ends a lane whose host does not answer, if another route leads there.
     fn give_up_route(&mut self, index: usize, core: &Mutex<Core>) {
-        let Some(lane) = self.lanes[index].as_ref().filter(|lane| lane.phase == Phase::Settling) else { return };
+        let Some(lane) = self.lanes[index].as_ref().filter(|lane| lane.phase == Phase::Settling) else {
+            return;
+        };
         if let Some(target) = lane.target
             && lane.since.elapsed() > OTHER_ROUTE_AFTER
             && self.carriers.has_other_route(target.0.ip())

@@ -80,7 +80,8 @@ impl Shell {
         let attempt = self.carriers.attempt(locator.ip());
         match self.carriers.dial(locator, key) {
             Ok(carrier) => {
-                let lane = Lane { target: Some((locator, attempt)), ..Lane::new(carrier, true) };
+                let mut lane = Lane::new(carrier, true);
+                lane.target = Some((locator, attempt));
                 if self.install(id, lane, core) {
                     self.settle(id.0 as usize, core);
                 }
