@@ -30,6 +30,9 @@ pub fn remedy(error: &io::Error) -> Option<&'static str> {
             "all local ports are in use, or this host has lost the address: widen net.ipv4.ip_local_port_range (sysctl), or \
              give the address back"
         }
+        libc::EADDRINUSE => {
+            "the port is taken, or all local ports are: choose another, or widen net.ipv4.ip_local_port_range (sysctl)"
+        }
         libc::EPERM | libc::EACCES => {
             "a firewall or a security policy of this host forbids it: let it through (nft list ruleset, iptables -L OUTPUT)"
         }

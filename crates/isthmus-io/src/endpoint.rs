@@ -94,6 +94,7 @@ fn listen_remedy(at: &SocketAddr, cause: &io::Error) -> &'static str {
         io::ErrorKind::AddrInUse if at.port() == 0 => {
             "all local ports are in use: widen net.ipv4.ip_local_port_range (sysctl), or set port_range"
         }
+        io::ErrorKind::AddrInUse => "choose another interface or port",
         io::ErrorKind::AddrNotAvailable => "this host has no such address; choose another interface",
         _ => remedy(cause).unwrap_or("choose another interface or port"),
     }

@@ -48,9 +48,17 @@ fn open() -> Endpoint {
     let transport = std::env::var(TRANSPORT).expect("set with the role");
     // No interface is named: the kernel's routes decide.
     let text = format!("[device.any]\ntransport = \"{transport}\"\n");
-    let substrate = Substrate::from_toml(&text, "test").expect("valid");
-    let device = substrate.default_device().expect("up");
-    Endpoint::create(device, &EndpointOptions::default()).expect("opened")
+    let start = Instant::now();
+    loop {
+        let substrate = Substrate::from_toml(&text, "test").expect("valid");
+        let device = substrate.default_device().expect("up");
+        // The kernel notices a cable a moment after it is there.
+        if device.address().is_ok_and(|ip| ip.to_string().starts_with("10.99.9.")) {
+            return Endpoint::create(device, &EndpointOptions::default()).expect("opened");
+        }
+        assert!(start.elapsed() < LIMIT, "{:?}", device.address());
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// The far host: accepts who comes.
@@ -90,10 +98,13 @@ fn near() {
     match role.as_str() {
         "vpn" => {
             ip("addr add 10.99.9.1/24 dev isthnear");
-            ip("link add name wrong type dummy");
+            // A tunnel whose other end swallows all packets.
+            ip("link add name wrong type veth peer name wrongs");
+            ip("link set wrongs up");
             ip("addr add 10.8.0.1/24 dev wrong");
             ip("link set wrong up");
             ip("route add 10.99.9.2/32 dev wrong");
+            ip("neigh add 10.99.9.2 lladdr 02:00:00:00:00:01 dev wrong");
         }
         _ => {
             ip("addr add 10.99.9.1/24 dev isthnear metric 500");

@@ -554,6 +554,9 @@ fn dial(
     socket.set_nonblocking(true)?;
     mark_with(&socket, dscp);
     if let Some(ip) = from {
+        // Else the kernel takes a port now that no other connection of the host has, instead of one that no other
+        // connection to this address has, and runs out of them sooner.
+        set(&socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
         socket.bind(&SocketAddr::new(ip, 0).into())?;
     }
     if let Some(interface) = by
