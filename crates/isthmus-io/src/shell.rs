@@ -15,7 +15,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use isthmus_proto::{Action, Engine, LaneId, LaneLoss, Micros};
+use isthmus_proto::{Action, Engine, LaneId, LaneKind, LaneLoss, Micros};
 use isthmus_udp::{Composition, Dropped};
 use socket2::Socket;
 
@@ -584,6 +584,20 @@ impl Shell {
             self.open += 1;
             self.ungreeted -= 1;
             self.changed = true;
+            if lane.carrier.kind() == LaneKind::Tcp {
+                self.tell_of_tcp_lane(index, core);
+            }
+        }
+    }
+
+    /// Tells lanes by UDP that their peer has made this one by TCP.
+    fn tell_of_tcp_lane(&mut self, index: usize, core: &Mutex<Core>) {
+        if !self.carriers.has_packets() {
+            return;
+        }
+        let others = core.lock().engine.other_lanes(LaneId(index as u32));
+        for lane in others.iter().filter_map(|lane| self.lanes.get(lane.0 as usize)?.as_ref()) {
+            lane.carrier.on_tcp_lane(&mut self.carriers);
         }
     }
 

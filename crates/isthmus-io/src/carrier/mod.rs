@@ -407,6 +407,15 @@ impl Carrier {
         }
     }
 
+    /// The peer has made a lane by TCP beside this one.
+    pub(crate) fn on_tcp_lane(&self, shared: &mut Carriers) {
+        match (self, &mut shared.udp) {
+            (Self::Udp(lane), Some(udp)) => udp.on_tcp_lane(lane),
+            (Self::Sealed(lane), _) => lane.inner.on_tcp_lane(shared),
+            _ => {}
+        }
+    }
+
     /// The host that an incoming lane came from.
     pub(crate) fn host(&self) -> Option<IpAddr> {
         match self {

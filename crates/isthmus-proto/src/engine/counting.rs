@@ -109,6 +109,14 @@ impl Engine {
         })
     }
 
+    /// The other lanes of a lane's peer.
+    pub fn other_lanes(&self, lane: LaneId) -> Vec<LaneId> {
+        let peer = self.lanes.get(lane.0 as usize).and_then(|record| record.peer);
+        let lanes =
+            peer.and_then(|peer| self.peers.get(self.resolve(peer).0 as usize)).map(super::Peer::lanes);
+        lanes.unwrap_or_default().iter().filter(|other| **other != lane).copied().collect()
+    }
+
     /// Tells what carries a lane. Call it before the lane's greeting.
     pub fn set_lane_kind(&mut self, lane: LaneId, kind: LaneKind) {
         if let Some(record) = self.lanes.get_mut(lane.0 as usize) {

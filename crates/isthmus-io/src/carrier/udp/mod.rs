@@ -461,6 +461,13 @@ impl Udp {
         }
     }
 
+    /// The peer of this lane has made a lane by TCP.
+    pub(super) fn on_tcp_lane(&mut self, lane: &UdpLane) {
+        if let Some(lane_record) = self.lanes.get_mut(&lane.stream()) {
+            lane_record.blackhole.on_tcp_lane();
+        }
+    }
+
     /// Allows the host to open a lane within this session.
     pub(super) fn expect(&mut self, from: IpAddr, session: Session) {
         self.port.expect(self.now(), from, session);
