@@ -189,6 +189,7 @@ fn commands_whose_results_are_lost_say_so_by_their_status() {
         &["doctor", "--json"],
         &["devices"],
         &["router", "keygen", "--as", "1", "--out", "keys"],
+        &["completions", "bash"],
     ];
     for words in commands {
         let (status, done) = ran(isthmus(folder.path()).args(words), full().into(), Stdio::piped());
