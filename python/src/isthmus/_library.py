@@ -270,8 +270,8 @@ def counters(endpoint: EndpointName, connection: ConnectionName) -> Dict[str, in
     """The counts of a connection's peer, or of all peers where the name of the connection is 0."""
     record = CountersRecord(ctypes.sizeof(CountersRecord))
     call("get_counters", endpoint, connection, byref(record))
-    names = (name for name, _ in CountersRecord._fields_ if name != "size")
-    return {name: getattr(record, name) for name in names}
+    names = (field[0] for field in CountersRecord._fields_)
+    return {name: getattr(record, name) for name in names if name != "size"}
 
 
 def meaning(status: int) -> str:
