@@ -127,6 +127,34 @@ typedef struct isthmus_connection { uint64_t id; } isthmus_connection;
 typedef struct isthmus_region { uint64_t id; } isthmus_region;
 typedef struct isthmus_name { uint64_t id; } isthmus_name;
 
+/* How much a line of the log matters. */
+enum isthmus_severity {
+    /* Somebody should act. */
+    ISTHMUS_WARN = 1,
+    /* Something changed, and why. */
+    ISTHMUS_INFO = 2,
+    /* For people who look for a fault. */
+    ISTHMUS_DEBUG = 3
+};
+
+/* Gets a line of the log, without a newline. Any thread may call it, also one of the library's own
+ * that holds locks: it must return soon, and call nothing of this library. text is valid during
+ * the call. */
+typedef void (*isthmus_log_function)(int severity, const char *text, void *context);
+
+/* What went between an endpoint and a peer's endpoint so far. Set size to sizeof(isthmus_counters). */
+typedef struct isthmus_counters {
+    size_t size;
+    uint64_t sent_bytes;     /* of messages, writes and answers to reads; each byte counts once */
+    uint64_t received_bytes; /* the same, received */
+    uint64_t messages_sent;  /* with the library's own control messages */
+    uint64_t datagrams_sent; /* messages on UU that went as datagrams; counted above as well */
+    uint64_t datagrams_received;
+    uint64_t fragments_resent; /* pieces of messages that were sent again */
+    uint64_t lanes;            /* TCP connections, UDP streams and so on, now; 0 for all peers */
+    uint64_t rtt_us;           /* shortest round trip; 0: not known, and for all peers */
+} isthmus_counters;
+
 /* Lets a peer access registered memory: send it to the peer in a message. Programs must not
  * interpret the bytes. */
 typedef struct isthmus_memory { uint8_t bytes[32]; } isthmus_memory;
@@ -360,6 +388,18 @@ int isthmus_get_option(isthmus_endpoint endpoint, isthmus_connection connection,
 /* Changes an option; len is the length of its type, or of the text, with or without its NUL. */
 int isthmus_set_option(isthmus_endpoint endpoint, isthmus_connection connection,
                        enum isthmus_option option, const void *value, size_t len);
+
+/* Counts of what went between the endpoint and the peer of a connection. All connections with that
+ * endpoint share them. With connection.id 0 they are of all peers together. What a process reads or
+ * writes by itself in another process's memory on the same host is not counted. */
+int isthmus_get_counters(isthmus_endpoint endpoint, isthmus_connection connection,
+                         isthmus_counters *counters);
+
+/* Sends the library's log to a function: lines of the severity least, and those that matter more. It
+ * replaces the one set before, which is not called any more when this returns. Null: lines go to
+ * standard error, as at the beginning, as the environment variable ISTHMUS_LOG says: off, warn (the
+ * default), info or debug. May be called before isthmus_init, but not by the function itself. */
+int isthmus_set_log(isthmus_log_function function, void *context, enum isthmus_severity least);
 
 /* BLAKE3 by blocks: the digest of the block at `offset` of data of `size` bytes that is divided
  * into blocks of `block` bytes. Block is a power of two, at least 1024; offset is a multiple of

@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import gc
+import logging
 import pathlib
 import re
 import select
@@ -341,6 +342,34 @@ class Places(unittest.TestCase):
             self.assertEqual(told.exception.status, Status.INVALID)
 
 
+class Told(Pair):
+    def test_peers_are_counted_in_bytes(self) -> None:
+        at_a, at_b = self.connect()
+        at_a.send(bytes(5000), silent=True)
+        self.assertEqual(len(expect(self.b, isthmus.Received).data), 5000)
+        sent, received = at_a.counters, at_b.counters
+        self.assertGreaterEqual(sent["sent_bytes"], 5000)
+        self.assertGreaterEqual(received["received_bytes"], 5000)
+        self.assertGreater(sent["rtt_us"], 0)
+        self.assertGreaterEqual(sent["lanes"], 1)
+        self.assertEqual(self.a.counters["sent_bytes"], sent["sent_bytes"])
+
+    def test_the_log_comes_to_a_function_until_another_is_set(self) -> None:
+        lines: List[Tuple[isthmus.Severity, str]] = []
+        isthmus.set_log(lambda severity, text: lines.append((severity, text)))
+        self.addCleanup(isthmus.set_log, None)
+        self.connect()
+        self.assertTrue(any("goes by" in text for _, text in lines), lines)
+        self.assertEqual({severity for severity, _ in lines}, {isthmus.Severity.INFO})
+        self.assertEqual(isthmus.Severity.WARN.level, logging.WARNING)
+        isthmus.set_log(None)
+        before = len(lines)
+        with isthmus.Endpoint() as other:
+            other.connect(self.b.uri)
+            expect(self.b, isthmus.Request)
+        self.assertEqual(len(lines), before)
+
+
 class Header(unittest.TestCase):
     """What compiled code relies on is the same here."""
 
@@ -354,6 +383,8 @@ class Header(unittest.TestCase):
         self.assertEqual(len(re.findall(r" = \d+", statuses[1])), len(Status))
         for level in Level:
             self.assertEqual(numbers[f"ISTHMUS_{level.name}"], level)
+        for severity in isthmus.Severity:
+            self.assertEqual(numbers[f"ISTHMUS_{severity.name}"], severity)
         for name, value in vars(lib).items():
             if name.startswith("OPT_") or name in (
                 "SILENT", "BLOCKING", "NO_COPY", "FENCE", "EAGER", "RENDEZVOUS", "UNORDERED", "MIXED"
@@ -373,6 +404,7 @@ class Header(unittest.TestCase):
             ("isthmus_device", lib.DeviceRecord),
             ("isthmus_endpoint_options", lib.OptionsRecord),
             ("isthmus_event", lib.EventRecord),
+            ("isthmus_counters", lib.CountersRecord),
             ("isthmus_memory", lib.MemoryBytes),
             ("isthmus_name", lib.NameHandle),
         ]

@@ -21,6 +21,7 @@ pub extern "C" fn isthmus_init(abi_version: u32) -> c_int {
             );
             return Err(Refusal(Status::Uninitialised, text));
         }
+        crate::log::install();
         table::init()
     };
     enter(body, || {})

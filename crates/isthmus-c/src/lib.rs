@@ -5,6 +5,7 @@
 //!
 //! ```text
 //!   C call ── door.rs ── endpoints.rs, messages.rs, memory.rs, options.rs, names.rs, digests.rs ── isthmus-substrate
+//!   C's or standard error's lines ── log.rs ── isthmus-io
 //!             panics,     one function for each call of the header
 //!             errors      table.rs: what handles stand for    types.rs: structures and numbers
 //! ```
@@ -12,6 +13,7 @@
 mod digests;
 mod door;
 mod endpoints;
+mod log;
 mod memory;
 mod messages;
 mod names;
@@ -21,6 +23,7 @@ pub mod types;
 
 pub use digests::*;
 pub use endpoints::*;
+pub use log::*;
 pub use memory::*;
 pub use messages::*;
 pub use names::*;

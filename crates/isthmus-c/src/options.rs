@@ -8,7 +8,7 @@ use isthmus_substrate::{Connection, EndpointOptions};
 use crate::door::{Refusal, bytes, enter, give, invalid, look};
 use crate::endpoints::put_text;
 use crate::table::{self, Entry};
-use crate::types::{ConnectionName, EndpointName, Status};
+use crate::types::{ConnectionName, CountersRecord, EndpointName, Status};
 
 const URI: u32 = 1;
 const RECV_BUFFERS: u32 = 2;
@@ -93,6 +93,43 @@ fn read(entry: &Entry, connection: Connection, option: u32) -> Result<Value, Ref
         CONN_PROTOCOLS => Value::Text(endpoint.protocols_of(connection)?),
         _ => return Err(invalid("no such option")),
     })
+}
+
+/// `isthmus_get_counters`.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isthmus_get_counters(
+    endpoint: EndpointName,
+    connection: ConnectionName,
+    counters: *mut CountersRecord,
+) -> c_int {
+    let body = || {
+        // SAFETY: C's promise. A program with a later header knows a longer structure, one with this header this one.
+        if unsafe { look(counters) }?.size < size_of::<CountersRecord>() {
+            return Err(invalid("counters.size is not sizeof(isthmus_counters)"));
+        }
+        let endpoint = &table::find(endpoint)?.endpoint;
+        let traffic = match connection.id {
+            0 => endpoint.traffic(),
+            id => endpoint.traffic_with(Connection::from_bits(id))?,
+        };
+        let record = CountersRecord {
+            size: size_of::<CountersRecord>(),
+            sent_bytes: traffic.sent_bytes,
+            received_bytes: traffic.received_bytes,
+            messages_sent: traffic.messages_sent,
+            datagrams_sent: traffic.datagrams_sent,
+            datagrams_received: traffic.datagrams_received,
+            fragments_resent: traffic.fragments_resent,
+            lanes: traffic.lanes,
+            rtt_us: traffic.rtt.map_or(0, |rtt| rtt.as_micros() as u64),
+        };
+        // SAFETY: C's promise.
+        unsafe { give(counters, record) }
+    };
+    enter(body, || table::poison(endpoint))
 }
 
 /// # Safety

@@ -91,6 +91,22 @@ pub struct EventRecord {
     pub token: u64,
 }
 
+/// `isthmus_counters`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+#[allow(missing_docs, reason = "as in the header")]
+pub struct CountersRecord {
+    pub size: usize,
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+    pub messages_sent: u64,
+    pub datagrams_sent: u64,
+    pub datagrams_received: u64,
+    pub fragments_resent: u64,
+    pub lanes: u64,
+    pub rtt_us: u64,
+}
+
 macro_rules! statuses {
     ($($name:ident = $code:literal, $text:literal;)*) => {
         /// `enum isthmus_status`.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use isthmus_c::types::{
-    ABI_VERSION, ConnectionName, DeviceRecord, EndpointName, EventRecord, MemoryBytes, NameHandle,
-    OptionsRecord, RegionName, Status,
+    ABI_VERSION, ConnectionName, CountersRecord, DeviceRecord, EndpointName, EventRecord, MemoryBytes,
+    NameHandle, OptionsRecord, RegionName, Status,
 };
 
 /// A bound for a program that hangs; on a machine of its own each takes seconds. Seconds.
@@ -154,6 +154,28 @@ fn mistakes_are_refused_with_a_text() {
 }
 
 #[test]
+fn a_program_gets_the_log_and_the_counters() {
+    let folder = tempfile::tempdir().expect("a folder");
+    library(folder.path());
+    let program = build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/told.c"), folder.path());
+    let run = |level: Option<&str>| {
+        let mut command = command(&program, folder.path(), &[]);
+        match level {
+            Some(level) => command.env("ISTHMUS_LOG", level),
+            None => command.env_remove("ISTHMUS_LOG"),
+        };
+        let output = command.output().expect("it runs");
+        let complained = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{level:?}: {}: {complained}", output.status);
+        complained
+    };
+    // The program takes the log over after its first connection.
+    assert_eq!(run(None), "", "there is nothing to warn of");
+    assert_eq!(run(Some("off")), "");
+    assert!(run(Some("info")).contains("isthmus: lane 0, dialled, goes by"));
+}
+
+#[test]
 fn hostile_programs_do_no_harm() {
     let folder = tempfile::tempdir().expect("a folder");
     library(folder.path());
@@ -232,6 +254,19 @@ fn layout() -> String {
         reason,
         text,
         token
+    );
+    record!(
+        "isthmus_counters",
+        CountersRecord,
+        size,
+        sent_bytes,
+        received_bytes,
+        messages_sent,
+        datagrams_sent,
+        datagrams_received,
+        fragments_resent,
+        lanes,
+        rtt_us
     );
     let _ = writeln!(out, "ISTHMUS_ABI_VERSION {ABI_VERSION}");
     let statuses = [

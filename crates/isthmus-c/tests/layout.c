@@ -48,6 +48,16 @@ int main(void)
     FIELD(isthmus_event, reason);
     FIELD(isthmus_event, text);
     FIELD(isthmus_event, token);
+    SIZE(isthmus_counters);
+    FIELD(isthmus_counters, size);
+    FIELD(isthmus_counters, sent_bytes);
+    FIELD(isthmus_counters, received_bytes);
+    FIELD(isthmus_counters, messages_sent);
+    FIELD(isthmus_counters, datagrams_sent);
+    FIELD(isthmus_counters, datagrams_received);
+    FIELD(isthmus_counters, fragments_resent);
+    FIELD(isthmus_counters, lanes);
+    FIELD(isthmus_counters, rtt_us);
     NUMBER(ISTHMUS_ABI_VERSION);
     NUMBER(ISTHMUS_SUCCESS);
     NUMBER(ISTHMUS_AGAIN);

@@ -8,11 +8,13 @@
 mod clocks;
 mod ethernet;
 mod memory;
+pub mod scarcity;
 mod udp;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
 
 pub use ethernet::{
@@ -107,12 +109,48 @@ impl PacketSocket {
         }
     }
 
+    /// Why this host itself refused packets since the last call, if it did and there is a remedy
+    /// ([`scarcity::remedy`]).
+    pub fn take_own_refusal(&mut self) -> Option<io::Error> {
+        match self {
+            Self::Udp(socket) => socket.take_own_refusal(),
+            Self::Ethernet(socket) => socket.take_own_refusal(),
+        }
+    }
+
     /// As [`UdpSocket::refusals`]; an Ethernet has none.
     pub fn refusals(&self, tell: impl FnMut(IpAddr)) {
         if let Self::Udp(socket) = self {
             socket.refusals(tell);
         }
     }
+}
+
+/// The last error by which this host itself refused packets, as its number; 0: none.
+#[derive(Debug, Default)]
+struct OwnRefusal(AtomicI32);
+
+impl OwnRefusal {
+    fn note(&self, error: &io::Error) {
+        if scarcity::remedy(error).is_some() {
+            self.0.store(error.raw_os_error().unwrap_or(0), Ordering::Relaxed);
+        }
+    }
+
+    fn take(&self) -> Option<io::Error> {
+        // Most often there is none; then nothing is written.
+        let errno = self.0.load(Ordering::Relaxed);
+        (errno != 0).then(|| {
+            self.0.store(0, Ordering::Relaxed);
+            io::Error::from_raw_os_error(errno)
+        })
+    }
+}
+
+/// Whether the system had no room for what was to be sent.
+fn is_full(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
+        || matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
 }
 
 /// Asks for large buffers, beyond the system's limits where we may; `say` hears where that

@@ -12,7 +12,7 @@ use socket2::{Domain, MsgHdr, Protocol, Socket, Type};
 
 use crate::clocks::Clocks;
 use crate::memory::Drops;
-use crate::{Sent, enlarge};
+use crate::{OwnRefusal, Sent, enlarge, is_full};
 
 /// Messages that are read at once; with GRO each may be many packets.
 const MESSAGES: usize = 8;
@@ -36,11 +36,12 @@ pub struct UdpSocket {
     clocks: Clocks,
     drops: Drops,
     refused: Refused,
+    own_refusal: OwnRefusal,
     /// Packets have a DSCP other than 0.
     marked: bool,
 }
 
-/// Attempts in a row for which the system had no buffer (`ENOBUFS`).
+/// Attempts in a row for which the system had no buffer (`ENOBUFS`, `ENOMEM`).
 #[derive(Debug, Default)]
 struct Refused(AtomicU32);
 
@@ -78,6 +79,7 @@ impl UdpSocket {
             clocks: Clocks::new(),
             drops: Drops::default(),
             refused: Refused::default(),
+            own_refusal: OwnRefusal::default(),
             marked: false,
         })
     }
@@ -139,13 +141,24 @@ impl UdpSocket {
         } else {
             self.send_unmarked(to, segment, packets)
         };
-        let none = matches!(&sent, Err(error) if error.raw_os_error() == Some(libc::ENOBUFS));
-        let sent = match sent {
-            Ok(()) => Sent::Yes,
-            Err(error) if none || error.kind() == io::ErrorKind::WouldBlock => Sent::BLOCKED,
-            Err(_) => Sent::Dropped,
+        let (sent, error) = match sent {
+            Ok(()) => (Sent::Yes, None),
+            Err(error) if is_full(&error) => (Sent::BLOCKED, Some(error)),
+            Err(error) => (Sent::Dropped, Some(error)),
         };
-        self.refused.note(none, sent)
+        let none = sent == Sent::BLOCKED
+            && error.as_ref().is_some_and(|error| error.kind() != io::ErrorKind::WouldBlock);
+        let sent = self.refused.note(none, sent);
+        if let (Sent::Dropped, Some(error)) = (sent, &error) {
+            self.own_refusal.note(error);
+        }
+        sent
+    }
+
+    /// Why this host itself refused packets since the last call, if it did and there is a remedy
+    /// ([`crate::scarcity::remedy`]), such as a firewall.
+    pub fn take_own_refusal(&self) -> Option<io::Error> {
+        self.own_refusal.take()
     }
 
     /// With the socket's DSCP, which quinn-udp would overwrite with 0 in each message.
@@ -277,6 +290,20 @@ mod tests {
     fn what_the_interface_does_not_carry_is_dropped_and_harms_nothing() {
         let a = UdpSocket::bind("127.0.0.1:0".parse().expect("valid"), |_| {}).expect("loopback");
         assert_eq!(a.send("127.0.0.1:9".parse().expect("valid"), 70_000, &[0; 70_000]), Sent::Dropped);
+    }
+
+    #[test]
+    fn packets_that_this_host_refuses_are_dropped_and_the_reason_is_told_once() {
+        let a = UdpSocket::bind("127.0.0.1:0".parse().expect("valid"), |_| {}).expect("loopback");
+        assert!(a.take_own_refusal().is_none());
+        // The system forbids broadcasts to sockets that do not ask for them, as a firewall forbids other packets.
+        assert_eq!(a.send("255.255.255.255:9".parse().expect("valid"), 10, &[0; 10]), Sent::Dropped);
+        let refusal = a.take_own_refusal().expect("it was refused here");
+        assert_eq!(refusal.raw_os_error(), Some(libc::EACCES));
+        assert!(a.take_own_refusal().is_none());
+        // What is too long for an interface is no trouble of this host.
+        assert_eq!(a.send("127.0.0.1:9".parse().expect("valid"), 70_000, &[0; 70_000]), Sent::Dropped);
+        assert!(a.take_own_refusal().is_none());
     }
 
     #[test]

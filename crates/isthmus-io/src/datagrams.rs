@@ -238,7 +238,9 @@ impl Datagrams {
             }
             let error = io::Error::last_os_error();
             match error.raw_os_error() {
-                Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => return Err(PostError::Again),
+                Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => {
+                    return Err(PostError::Again);
+                }
                 // This error is about an earlier datagram, whose receiver was not there.
                 Some(libc::ECONNREFUSED) => {}
                 Some(libc::EMSGSIZE) => return Err(PostError::Invalid("longer than the path takes")),

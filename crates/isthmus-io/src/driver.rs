@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use crate::endpoint::Endpoint;
 use crate::endpoint::diagnosis::{Asked, StateDoor};
 use crate::figures;
-use crate::log::warn_sparingly;
+use crate::log::{warn_refused, warn_sparingly};
 use crate::poller::{Alarm, Bell, Events, Poller};
 use crate::signals;
 use crate::watch::POLLS_A_LOOK;
@@ -56,6 +56,8 @@ pub(crate) struct Driver {
     looked_us: AtomicU64,
     /// The socket on which the state of the endpoints is asked for; `None` if the system refused it.
     state: Option<StateDoor>,
+    /// The state socket is not watched until the next look: the process had no descriptor for who asked.
+    state_rests: AtomicBool,
     epoch: Instant,
     newcomers: Mutex<Vec<Weak<Endpoint>>>,
 }
@@ -91,6 +93,7 @@ impl Driver {
             put_off_us: AtomicU64::new(0),
             looked_us: AtomicU64::new(0),
             state: StateDoor::open(std::process::id()).ok(),
+            state_rests: AtomicBool::new(false),
             epoch: Instant::now(),
             newcomers: Mutex::default(),
         });
@@ -175,6 +178,9 @@ impl Driver {
             return;
         }
         self.looked_us.store(now_us, Ordering::Relaxed);
+        if let Some(state) = self.state.as_ref().filter(|_| self.state_rests.load(Ordering::Relaxed)) {
+            self.state_rests.store(self.poller.add(state, STATE, false).is_err(), Ordering::Relaxed);
+        }
         charges.iter().filter_map(|charge| charge.endpoint.upgrade()).for_each(|endpoint| {
             endpoint.end_blackholed();
             endpoint.warn_of_stalls();
@@ -185,7 +191,7 @@ impl Driver {
     fn tell_state(&self, charges: &[Charge]) {
         let endpoints = charges.iter().filter_map(|charge| charge.endpoint.upgrade());
         if let Some(state) = &self.state {
-            state.answer(|asked| match asked {
+            let answered = state.answer(|asked| match asked {
                 Asked::State => endpoints.map(|endpoint| endpoint.state()).collect(),
                 Asked::Figures => {
                     let mut text = format!("{}\n", figures::HEAD);
@@ -193,6 +199,14 @@ impl Driver {
                     text
                 }
             });
+            if let Err(error) = answered {
+                warn_refused!(
+                    &error,
+                    "this process cannot tell its state to who asks (isthmus top, isthmus state)"
+                );
+                // Who asks still waits, so the socket would wake this thread at once again.
+                self.state_rests.store(self.poller.remove(state).is_ok(), Ordering::Relaxed);
+            }
         }
     }
 

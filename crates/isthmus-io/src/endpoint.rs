@@ -3,8 +3,8 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use isthmus_datagram::{EthernetError, is_frames_only};
@@ -21,6 +21,7 @@ use crate::driver::Driver;
 use crate::interface::InterfaceError;
 use crate::listen::{Listening, listen};
 use crate::lock::{Mutex, MutexGuard};
+use crate::log::remedy;
 use crate::memory::ProcessMemory;
 use crate::poller::{Bell, Poller};
 use crate::shell::{Core, Shell};
@@ -61,7 +62,7 @@ pub enum OpenError {
         ip: IpAddr,
     },
     /// The listening socket could not be made.
-    #[error("cannot listen at {at}: {cause}; choose another interface or port")]
+    #[error("cannot listen at {at}: {cause}; {}", listen_remedy(.at, .cause))]
     Listen {
         /// The local address.
         at: SocketAddr,
@@ -75,8 +76,28 @@ pub enum OpenError {
     #[error(transparent)]
     Ethernet(#[from] EthernetError),
     /// The system gave no descriptor, thread or random number.
-    #[error("cannot open an endpoint: {0}")]
+    #[error("cannot open an endpoint: {}", with_remedy(.0))]
     System(#[from] io::Error),
+}
+
+/// An error, and what to do about it if this host is the cause.
+fn with_remedy(error: &io::Error) -> String {
+    remedy(error).map_or_else(|| error.to_string(), |remedy| format!("{error}; {remedy}"))
+}
+
+/// What to do where a socket cannot listen.
+fn listen_remedy(at: &SocketAddr, cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::PermissionDenied if (1..1024).contains(&at.port()) => {
+            "ports below 1024 need the capability CAP_NET_BIND_SERVICE; choose another port"
+        }
+        io::ErrorKind::AddrInUse if at.port() == 0 => {
+            "all local ports are in use: widen net.ipv4.ip_local_port_range (sysctl), or set port_range"
+        }
+        io::ErrorKind::AddrInUse => "choose another interface or port",
+        io::ErrorKind::AddrNotAvailable => "this host has no such address; choose another interface",
+        _ => remedy(cause).unwrap_or("choose another interface or port"),
+    }
 }
 
 /// Why an operation was not started. Nothing has happened then.
@@ -123,6 +144,7 @@ pub struct Endpoint {
     linger: Duration,
     summary: Summary,
     stalls: diagnosis::Stalls,
+    datagrams: OnceLock<diagnosis::TellDatagrams>,
 }
 
 /// Sleep of a closing endpoint between two passes over its lanes.
@@ -205,6 +227,7 @@ impl Endpoint {
             linger: settings.linger.to_duration(),
             summary: settings.summary.clone(),
             stalls: diagnosis::Stalls::new(settings.stall_warning.0 / 1_000),
+            datagrams: OnceLock::new(),
         });
         endpoint.driver.adopt(&endpoint);
         cpu_yield::prepare();

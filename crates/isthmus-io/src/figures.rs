@@ -12,6 +12,45 @@ pub(crate) const HEAD: &str = "isthmus-figures 1";
 /// Most peers of an endpoint that are told. Count.
 pub(crate) const PEERS_MAX: usize = 1000;
 
+/// What carries datagrams, for people.
+const DATAGRAMS: &str = "UDP datagrams";
+
+/// Counts of the datagrams between an endpoint and one peer, which go beside lanes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramCounts {
+    /// Datagrams sent.
+    pub sent: u64,
+    /// Bytes of messages in them.
+    pub sent_bytes: u64,
+    /// Datagrams received.
+    pub received: u64,
+    /// Bytes of messages in them.
+    pub received_bytes: u64,
+}
+
+impl DatagramCounts {
+    /// Adds those of another index of the same peer.
+    pub(crate) fn add(&mut self, more: Self) {
+        self.sent += more.sent;
+        self.sent_bytes += more.sent_bytes;
+        self.received += more.received;
+        self.received_bytes += more.received_bytes;
+    }
+
+    /// Adds their line, as that of a lane. Who sends datagrams does not learn how many arrive.
+    pub(crate) fn tell(self, out: &mut String) {
+        if self != Self::default() {
+            let counts = LaneCounts {
+                sent_bytes: Some(self.sent_bytes),
+                received_bytes: Some(self.received_bytes),
+                packets: Some(self.sent),
+                ..LaneCounts::default()
+            };
+            counts.tell(DATAGRAMS, out);
+        }
+    }
+}
+
 /// The counts of a lane; `None` for those that its carrier does not tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LaneCounts {

@@ -1,6 +1,7 @@
 //! One lane as the shell holds it: its carrier, the batch that is being written, and the bytes that were read and not
 //! decoded yet.
 
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use isthmus_proto::{Batch, Engine, LaneId, LaneLoss, Micros, PeerFault, Secret};
@@ -46,6 +47,8 @@ pub(crate) struct Lane {
     pub(crate) carrier: Carrier,
     /// We dialled it.
     pub(crate) dialled: bool,
+    /// Where to, and the number of the attempt ([`Carriers::attempt`]), if we dialled it.
+    pub(crate) target: Option<(SocketAddr, u32)>,
     pub(crate) phase: Phase,
     pub(crate) since: Instant,
     /// Empty while nothing is read.
@@ -75,6 +78,7 @@ impl Lane {
         Self {
             carrier,
             dialled,
+            target: None,
             phase: Phase::Settling,
             since: Instant::now(),
             staging: Vec::new(),

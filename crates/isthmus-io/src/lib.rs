@@ -52,7 +52,7 @@ pub use datagrams::Datagrams;
 pub use devices::{DEVICE_PARAMETERS, DeviceSettings, devices_from_file, devices_from_toml};
 pub use endpoint::diagnosis::{figures_of, processes, state_of};
 pub use endpoint::{Endpoint, OpenError, PostError};
-pub use figures::{EndpointFigures, LaneFigures, PeerFigures};
+pub use figures::{DatagramCounts, EndpointFigures, LaneFigures, PeerFigures};
 pub use interface::{
     Chosen, Family, InterfaceError, Why, interface_of, interface_trouble, network_bits_of, source_to,
 };

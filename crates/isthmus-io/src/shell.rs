@@ -15,14 +15,14 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use isthmus_proto::{Action, Engine, LaneId, LaneLoss, Micros};
+use isthmus_proto::{Action, Engine, LaneId, LaneKind, LaneLoss, Micros};
 use isthmus_udp::{Composition, Dropped};
 use socket2::Socket;
 
 use crate::carrier::{Carriers, Outdone, PathNews, Silence, Transfer, Untrusted};
 use crate::lane::{IDLE_READS, Lane, Phase, Spares, fill, read_some};
 use crate::lock::Mutex;
-use crate::log::{info_log, warn_sparingly};
+use crate::log::{info_log, warn_refused, warn_sparingly};
 use crate::memory::ProcessMemory;
 use crate::poller::{Events, Poller, Ready};
 use crate::settings::{Changes, Protocols};
@@ -584,6 +584,20 @@ impl Shell {
             self.open += 1;
             self.ungreeted -= 1;
             self.changed = true;
+            if lane.carrier.kind() == LaneKind::Tcp {
+                self.tell_of_tcp_lane(index, core);
+            }
+        }
+    }
+
+    /// Tells lanes by UDP that their peer has made this one by TCP.
+    fn tell_of_tcp_lane(&mut self, index: usize, core: &Mutex<Core>) {
+        if !self.carriers.has_packets() {
+            return;
+        }
+        let others = core.lock().engine.other_lanes(LaneId(index as u32));
+        for lane in others.iter().filter_map(|lane| self.lanes.get(lane.0 as usize)?.as_ref()) {
+            lane.carrier.on_tcp_lane(&mut self.carriers);
         }
     }
 
@@ -646,7 +660,14 @@ impl Shell {
     }
 }
 
+/// Why a lane ended or could not be made. Warns if this host is the cause.
 pub(crate) fn loss_of(error: &io::Error) -> LaneLoss {
+    warn_refused!(error, "a lane cannot be made or used, and is tried again with pauses");
+    kind_of_loss(error)
+}
+
+/// As [`loss_of`], without a warning.
+pub(crate) fn kind_of_loss(error: &io::Error) -> LaneLoss {
     if let Some(Silence(silence)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
         return LaneLoss::Silent { text: error.to_string(), us: silence.as_micros() as u64 };
     }

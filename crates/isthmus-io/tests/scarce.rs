@@ -2,18 +2,34 @@
 
 mod support;
 
+use std::ffi::OsStr;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use isthmus_io::log::{Severity, set_hook};
 use isthmus_io::{Endpoint, PortRange, Settings};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockAddr, Socket, Type};
 use support::*;
 
-static WARNINGS: AtomicUsize = AtomicUsize::new(0);
+static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Keeps warnings from now on.
+fn keep_warnings() {
+    set_hook(|severity, text| {
+        if severity == Severity::Warn {
+            WARNINGS.lock().expect("nobody panics with it").push(text.to_string());
+        }
+    });
+}
+
+/// How many warnings have these words.
+fn warnings(words: &str) -> usize {
+    let warnings = WARNINGS.lock().expect("nobody panics with it");
+    warnings.iter().filter(|line| line.contains(words)).count()
+}
 
 /// Time of the processor that this process has had.
 fn worked() -> Duration {
@@ -24,11 +40,7 @@ fn worked() -> Duration {
 #[test]
 fn an_endpoint_without_descriptors_pauses_and_says_so_in_a_line() {
     let _limits = LIMITS.lock().expect("no other test failed");
-    set_hook(|severity, _| {
-        if severity == Severity::Warn {
-            WARNINGS.fetch_add(1, Ordering::Relaxed);
-        }
-    });
+    keep_warnings();
     let endpoint = open();
     let SocketAddr::V4(at) = endpoint.address().locator else { panic!("loopback is IPv4") };
     // Made before there are no descriptors: they only have to connect.
@@ -50,7 +62,7 @@ fn an_endpoint_without_descriptors_pauses_and_says_so_in_a_line() {
     }
     let spent = worked() - before;
     setrlimit(Resource::Nofile, limit).expect("as it was");
-    let warnings = WARNINGS.load(Ordering::Relaxed);
+    let warnings = warnings("cannot accept a lane: Too many open files");
     assert!((1..=2).contains(&warnings), "{warnings} lines of log");
     assert!(spent < Duration::from_secs(1), "{spent:?} of the processor's time in 2 s");
 
@@ -72,8 +84,31 @@ fn an_endpoint_without_descriptors_pauses_and_says_so_in_a_line() {
     }
 }
 
-/// The other test leaves this process without descriptors for a while.
-static LIMITS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+#[test]
+fn a_process_without_descriptors_does_not_spin_for_who_asks_for_its_state() {
+    let _limits = LIMITS.lock().expect("no other test failed");
+    keep_warnings();
+    let endpoint = open();
+    let name = format!("\0isthmus-state-{}-0", std::process::id());
+    let address = SockAddr::unix(OsStr::from_bytes(name.as_bytes())).expect("short");
+    // Made before there are no descriptors: it only has to connect.
+    let asker = Socket::new(Domain::UNIX, Type::STREAM, None).expect("a socket");
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..limit }).expect("less is always allowed");
+    asker.connect(&address).expect("the I/O thread listens");
+    let before = worked();
+    std::thread::sleep(Duration::from_secs(1));
+    let spent = worked() - before;
+    setrlimit(Resource::Nofile, limit).expect("as it was");
+    assert!(spent < Duration::from_millis(500), "{spent:?} of the processor's time in 1 s");
+    assert_eq!(warnings("cannot tell its state"), 1);
+    let state = isthmus_io::state_of(std::process::id()).expect("it answers again");
+    assert!(state.contains("endpoint"), "{state}");
+    endpoint.close();
+}
+
+/// Some tests leave this process without descriptors for a while.
+static LIMITS: Mutex<()> = Mutex::new(());
 
 #[test]
 fn endpoints_keep_to_a_range_of_ports_by_tcp_and_udp() {

@@ -13,11 +13,12 @@ use hyper::header::{ACCEPT, ALLOW, CONTENT_SECURITY_POLICY, CONTENT_TYPE, Header
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use isthmus_datagram::scarcity::{ACCEPT_PAUSE, Sparing};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::Metrics;
 use crate::marker::mark;
@@ -98,12 +99,18 @@ fn at(address: SocketAddr, error: &io::Error) -> io::Error {
 async fn accept(status: Arc<dyn Status>, listener: TcpListener, address: SocketAddr) {
     // Without its marker only `isthmus top --status ADDRESS` finds it.
     let _marker = mark(address).inspect_err(|error| debug!(%error, "status: no marker"));
-    let clients = Arc::new(Semaphore::new(CLIENTS_MAX));
+    let (clients, sparing) = (Arc::new(Semaphore::new(CLIENTS_MAX)), Sparing::new());
     loop {
         let Ok(client) = clients.clone().acquire_owned().await else { return };
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            continue;
+        let (stream, _) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                sparing.tell(format_args!("the status at {address} answers nobody"), &error, |line| {
+                    warn!("{line}")
+                });
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
         };
         let status = status.clone();
         tokio::spawn(async move {

@@ -6,10 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use isthmus_datagram::scarcity::Sparing;
 use parking_lot::Mutex;
 use rustix::net::sockopt;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
+use tracing::warn;
 
 /// Longest wait for an address to answer.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(3);
@@ -31,6 +33,12 @@ pub(crate) async fn connect(to: SocketAddr, from: Option<IpAddr>) -> io::Result<
     }
     let connected = timeout(ANSWER_TIME, socket.connect(to)).await;
     connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// Warns that a connection to `to` cannot be made, if this host is the cause.
+pub(crate) fn tell_refused(to: SocketAddr, error: &io::Error) {
+    static SPARING: Sparing = Sparing::new();
+    SPARING.tell(format_args!("cannot connect to {to}"), error, |line| warn!("{line}"));
 }
 
 /// Sets the socket options of a lane's own connection. Options that the system lacks are skipped.

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::TlsStream;
 use tracing::{info, warn};
 
-use crate::dial::{connect, tune_link};
+use crate::dial::{connect, tell_refused, tune_link};
 use crate::lane::Lane;
 use crate::link::{self, Link, LinkLane};
 use crate::router::{Arrival, Router};
@@ -261,6 +261,7 @@ impl Router {
                         let error = why(&error);
                         warn!(%gateway, subnet = subnet.0, %transport, error, "no link; trying again");
                     }
+                    tell_refused(gateway, &error);
                     back_off = (back_off * 2).min(BACK_OFF_MAX);
                 }
             }

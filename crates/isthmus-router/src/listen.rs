@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use isthmus_datagram::scarcity::{ACCEPT_PAUSE, Sparing, remedy};
 use isthmus_wire::SubnetId;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -16,11 +17,6 @@ use crate::dial::{tune_lane, tune_link};
 use crate::router::{Arrival, Router};
 use crate::settings::Carrier;
 use crate::wire::Transport;
-
-/// Pause after a failed `accept`, so that a full descriptor table does not cause a busy loop.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Least time between two log lines about failed accepts.
-const LOG_PAUSE: Duration = Duration::from_secs(60);
 
 /// What a listener accepts: plain lanes (`None`), or links by this transport.
 type Links = Option<Transport>;
@@ -88,16 +84,14 @@ impl Listeners {
 }
 
 async fn accept(router: Arc<Router>, listener: TcpListener, subnet: SubnetId, links: bool) {
-    let (mut told, mut failures) = (None::<Instant>, 0_u64);
+    let sparing = Sparing::new();
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                failures += 1;
-                if told.is_none_or(|at| at.elapsed() >= LOG_PAUSE) {
-                    told = Some(Instant::now());
-                    warn!(subnet = subnet.0, %error, failures, "cannot accept; is LimitNOFILE too low?");
-                    failures = 0;
+                if let Some(left_out) = sparing.due(Instant::now()) {
+                    let remedy = remedy(&error).unwrap_or("the connection was gone again");
+                    warn!(subnet = subnet.0, %error, "cannot accept a connection: {remedy}{left_out}");
                 }
                 // No descriptor is free. Close a connection that has sent nothing.
                 router.arrivals.displace();

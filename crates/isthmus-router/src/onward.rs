@@ -4,11 +4,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use isthmus_datagram::scarcity::remedy;
 use isthmus_wire::frame::{Hello, RefuseReason};
 use isthmus_wire::{AsId, Locator, SubnetId};
 use tracing::debug;
 
-use crate::dial::{ANSWER_TIME, connect, tune_lane};
+use crate::dial::{ANSWER_TIME, connect, tell_refused, tune_lane};
 use crate::lane::Lane;
 use crate::router::{Arrival, Router};
 use crate::settings::{Carrier, Settings};
@@ -83,7 +84,10 @@ impl Router {
                 Ok(lane) => return Ok(lane),
                 Err(error) => {
                     debug!(%router, %error, "router did not answer");
-                    self.failed.note(router);
+                    // What this host refuses says nothing of that router.
+                    if remedy(&error).is_none() {
+                        self.failed.note(router);
+                    }
                 }
             }
         }
@@ -119,7 +123,10 @@ impl Router {
         }
         let stream = match connect(to, place.listen.map(|listen| listen.ip())).await {
             Ok(stream) => stream,
-            Err(error) => return Ok(Err(error)),
+            Err(error) => {
+                tell_refused(to, &error);
+                return Ok(Err(error));
+            }
         };
         tune_lane(&stream);
         Ok(self.local_fabric(place).lead(stream).await)

@@ -1,11 +1,14 @@
 //! The sockets for messages of UU connections: UDP, and on an Ethernet device also frames, for peers on other hosts.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use isthmus_datagram::scarcity::Sparing;
 use isthmus_datagram::{EthernetSocket, FRAME_HEADER_BYTES, Interface, is_frames_only};
+use isthmus_io::DatagramCounts;
+use isthmus_proto::PeerId;
 use isthmus_wire::conversation::DatagramHeader;
 
 /// Longest UDP payload. Bytes.
@@ -28,6 +31,9 @@ pub(crate) struct Datagrams {
     store: Store,
     /// Datagrams that could not be sent.
     unsent: u64,
+    sparing: Sparing,
+    /// Those with each peer of the port's engine.
+    counts: HashMap<PeerId, DatagramCounts>,
 }
 
 /// Datagrams that came.
@@ -69,7 +75,17 @@ impl Datagrams {
             spares: Vec::new(),
             dropped: 0,
         };
-        Ok(Self { socket, frames, own, packet_max, scratch: vec![0; UDP_MAX + 1], store, unsent: 0 })
+        Ok(Self {
+            socket,
+            frames,
+            own,
+            packet_max,
+            scratch: vec![0; UDP_MAX + 1],
+            store,
+            unsent: 0,
+            sparing: Sparing::new(),
+            counts: HashMap::new(),
+        })
     }
 
     /// The port of both sockets.
@@ -102,14 +118,14 @@ impl Datagrams {
         self.frames.as_ref().map_or(self.socket.as_fd(), EthernetSocket::fd)
     }
 
-    /// Sends a datagram, if the system takes it now.
-    pub(crate) fn send(&mut self, to: SocketAddr, header: DatagramHeader, pieces: &[IoSlice<'_>]) {
+    /// Sends a datagram. False if the system does not take it now.
+    pub(crate) fn send(&mut self, to: SocketAddr, header: DatagramHeader, pieces: &[IoSlice<'_>]) -> bool {
         let mut len = DatagramHeader::LEN;
         self.scratch[..len].copy_from_slice(&header.to_bytes());
         for piece in pieces {
             let end = len + piece.len();
             if end > UDP_MAX {
-                return;
+                return false;
             }
             self.scratch[len..end].copy_from_slice(piece);
             len = end;
@@ -127,9 +143,39 @@ impl Datagrams {
         if !by_frames {
             let ip = if is_frames_only(to.ip()) { Ipv4Addr::LOCALHOST.into() } else { to.ip() };
             // Full buffers and peers that are gone count as losses.
-            went |= self.socket.send_to(packet, SocketAddr::new(ip, to.port())).is_ok();
+            match self.socket.send_to(packet, SocketAddr::new(ip, to.port())) {
+                Ok(_) => went = true,
+                Err(error) => {
+                    let what = format_args!("datagrams to {to} do not leave this host");
+                    self.sparing.tell(what, &error, isthmus_io::log::warn);
+                }
+            }
         }
         self.unsent += u64::from(!went);
+        went
+    }
+
+    /// Counts a datagram that was sent to a peer of the port's engine, and the bytes of its message.
+    pub(crate) fn count_sent(&mut self, peer: PeerId, len: u64) {
+        let counts = self.counts.entry(peer).or_default();
+        (counts.sent, counts.sent_bytes) = (counts.sent + 1, counts.sent_bytes + len);
+    }
+
+    /// Counts a datagram that came from a peer of the port's engine, and the bytes of its message.
+    pub(crate) fn count_received(&mut self, peer: PeerId, len: u32) {
+        let counts = self.counts.entry(peer).or_default();
+        (counts.received, counts.received_bytes) =
+            (counts.received + 1, counts.received_bytes + u64::from(len));
+    }
+
+    /// The datagrams with a peer of the port's engine.
+    pub(crate) fn counts_with(&self, peer: PeerId) -> DatagramCounts {
+        self.counts.get(&peer).copied().unwrap_or_default()
+    }
+
+    /// The datagrams with each peer of the port's engine.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (PeerId, DatagramCounts)> + '_ {
+        self.counts.iter().map(|(peer, counts)| (*peer, *counts))
     }
 
     /// Whether a datagram has been read that was not reported yet; no descriptor shows it any more.

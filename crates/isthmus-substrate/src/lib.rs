@@ -56,10 +56,10 @@ mod shaping;
 mod talk;
 
 pub use device::{Capabilities, Device, Substrate};
-pub use endpoint::{Endpoint, EndpointCounters, Posted};
+pub use endpoint::{Endpoint, EndpointCounters, Posted, Traffic};
 pub use error::{Error, Failure};
 pub use event::{Connection, Event, Message, Request};
-pub use isthmus_io::Access;
+pub use isthmus_io::{Access, log};
 pub use isthmus_proto::{ServiceLevel as Level, Transfer};
 pub use isthmus_wire::conversation::{MemoryHandle, PAYLOAD_MAX};
 pub use memory::Region;

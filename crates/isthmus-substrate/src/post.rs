@@ -111,7 +111,9 @@ impl Inner {
                 if let Some(datagrams) = &mut state.ports[port_of(peer)].datagrams {
                     // SAFETY: as above.
                     let pieces: Vec<_> = pieces.iter().map(|piece| unsafe { slice(piece) }).collect();
-                    datagrams.send(SocketAddr::new(ip, port), header, &pieces);
+                    if datagrams.send(SocketAddr::new(ip, port), header, &pieces) {
+                        datagrams.count_sent(within(peer), len);
+                    }
                 }
                 self.flush(&mut state);
                 return Ok(None);

@@ -82,9 +82,12 @@ impl Inner {
             // Take as many as may wait; the kernel keeps or drops the others.
             while let Some((header, slot, len)) = datagrams.receive() {
                 let parcel = Parcel { slot: Slot::Datagram { port, slot }.to_bits(), len };
-                if !talk.on_datagram(now, header, parcel) {
-                    let bytes = datagrams.take(slot);
-                    datagrams.give_back(bytes);
+                match talk.on_datagram(now, header, parcel) {
+                    Some(peer) => datagrams.count_received(within(peer), len),
+                    None => {
+                        let bytes = datagrams.take(slot);
+                        datagrams.give_back(bytes);
+                    }
                 }
                 if talk.has_news() {
                     state.datagrams_first = DATAGRAM_POLLS;

@@ -16,6 +16,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main<Cli: CommandFactory>(args: &Args) -> ExitCode {
-    clap_complete::generate(args.shell, &mut Cli::command(), "isthmus", &mut std::io::stdout());
+    // It panics where it cannot write.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "isthmus", &mut script);
+    out!("{}", String::from_utf8_lossy(&script));
     ExitCode::SUCCESS
 }

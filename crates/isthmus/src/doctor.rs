@@ -251,7 +251,9 @@ fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
         None if !args.listen => settings.admission,
         _ => Admission::Open,
     };
-    let settings = &Settings { admission, ..settings.clone() };
+    // A peer that does not answer is given up shortly before the doctor ends, with the reason of the last attempt.
+    let peer_timeout = settings.peer_timeout.min(Span(args.timeout.0 / 10 * 9));
+    let settings = &Settings { admission, peer_timeout, ..settings.clone() };
     let endpoint = match Endpoint::open(settings, None, Arc::default()) {
         Ok(endpoint) => endpoint,
         Err(error) => {

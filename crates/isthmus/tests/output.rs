@@ -180,7 +180,7 @@ fn ran(command: &mut Command, out: Stdio, log: Stdio) -> (Option<i32>, Output) {
 #[test]
 fn commands_whose_results_are_lost_say_so_by_their_status() {
     let folder = tempfile::tempdir().expect("a folder");
-    let commands: [&[&str]; 8] = [
+    let commands: [&[&str]; 9] = [
         &["--help"],
         &["--version"],
         &["env", "--mpi", "mpich", "--provider-path", "/lib"],
@@ -189,6 +189,7 @@ fn commands_whose_results_are_lost_say_so_by_their_status() {
         &["doctor", "--json"],
         &["devices"],
         &["router", "keygen", "--as", "1", "--out", "keys"],
+        &["completions", "bash"],
     ];
     for words in commands {
         let (status, done) = ran(isthmus(folder.path()).args(words), full().into(), Stdio::piped());

@@ -69,7 +69,7 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-ledger", &[]),
     // Its simulation uses the lab's model of a link.
     ("isthmus-udp", &["isthmus-lab", "isthmus-ledger", "isthmus-seal"]),
-    ("isthmus-metrics", &[]),
+    ("isthmus-metrics", &["isthmus-datagram"]),
     ("isthmus-mux", &[]),
     ("isthmus-abi", &[]),
     ("isthmus-fabric", &["isthmus-abi", "isthmus-wire"]),

@@ -17,6 +17,7 @@ from ._events import (
     Sent,
 )
 from ._library import Device, Error, Level, Status
+from ._log import Severity, set_log
 from ._names import Published, announce, find, look_up, publish
 
 try:
@@ -41,6 +42,7 @@ __all__ = [
     "Region",
     "Request",
     "Sent",
+    "Severity",
     "Status",
     "__version__",
     "announce",
@@ -50,4 +52,5 @@ __all__ = [
     "find",
     "look_up",
     "publish",
+    "set_log",
 ]

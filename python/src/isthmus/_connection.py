@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import byref, c_size_t, c_uint32, c_uint64
-from typing import TYPE_CHECKING, Any, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence
 
 from . import _library as lib
 from ._library import ConnectionName, Level, MemoryBytes
@@ -162,6 +162,14 @@ class Connection:
     def device(self) -> str:
         """The name of the device by which it goes."""
         return self._text(lib.OPT_CONN_DEVICE)
+
+    @property
+    def counters(self) -> Dict[str, int]:
+        """What went between this endpoint and the peer's so far; all connections with that endpoint share
+        the counts. ``isthmus.h`` describes them (``isthmus_counters``): ``sent_bytes``,
+        ``received_bytes``, ``messages_sent``, ``datagrams_sent``, ``datagrams_received``,
+        ``fragments_resent``, ``lanes``, ``rtt_us``."""
+        return lib.counters(self._endpoint._name, self._name)
 
     @property
     def send_timeout(self) -> float:

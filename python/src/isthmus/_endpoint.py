@@ -259,6 +259,11 @@ class Endpoint:
     def protocols(self, text: str) -> None:
         lib.set_text_option(self._name, lib.ConnectionName(), lib.OPT_PROTOCOLS, text)
 
+    @property
+    def counters(self) -> dict[str, int]:
+        """What went between this endpoint and all its peers, as :attr:`Connection.counters`."""
+        return lib.counters(self._name, lib.ConnectionName())
+
     def _count(self, option: int) -> int:
         value, length, nobody = c_uint32(), c_size_t(4), lib.ConnectionName()
         call("get_option", self._name, nobody, option, byref(value), byref(length))

@@ -10,7 +10,7 @@ from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int, c_int32, 
 from ctypes import c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any, List
+from typing import Any, Dict, List
 
 ABI_VERSION = 0
 URI_MAX = 2048
@@ -144,6 +144,23 @@ class EventRecord(Structure):
     ]
 
 
+class CountersRecord(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("sent_bytes", c_uint64),
+        ("received_bytes", c_uint64),
+        ("messages_sent", c_uint64),
+        ("datagrams_sent", c_uint64),
+        ("datagrams_received", c_uint64),
+        ("fragments_resent", c_uint64),
+        ("lanes", c_uint64),
+        ("rtt_us", c_uint64),
+    ]
+
+
+#: Gets a line of the log: severity, text, and what was set with it.
+LogFunction = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)
+
 #: What each call takes; where nothing else is said it returns a status.
 CALLS = {
     "init": [c_uint32],
@@ -170,6 +187,8 @@ CALLS = {
     "deregister": [EndpointName, RegionName],
     "get_option": [EndpointName, ConnectionName, c_int, c_void_p, POINTER(c_size_t)],
     "set_option": [EndpointName, ConnectionName, c_int, c_void_p, c_size_t],
+    "get_counters": [EndpointName, ConnectionName, POINTER(CountersRecord)],
+    "set_log": [LogFunction, c_void_p, c_int],
     "digest_block": [c_void_p, c_size_t, c_uint64, c_uint64, c_uint64, c_char_p],
     "digest_whole": [c_char_p, c_size_t, c_uint64, c_uint64, c_char_p],
     "publish": [c_char_p, c_char_p, c_char_p, POINTER(NameHandle)],
@@ -245,6 +264,14 @@ def set_text_option(
 ) -> None:
     value = text.encode()
     call("set_option", endpoint, connection, option, value, len(value))
+
+
+def counters(endpoint: EndpointName, connection: ConnectionName) -> Dict[str, int]:
+    """The counts of a connection's peer, or of all peers where the name of the connection is 0."""
+    record = CountersRecord(ctypes.sizeof(CountersRecord))
+    call("get_counters", endpoint, connection, byref(record))
+    names = (field[0] for field in CountersRecord._fields_)
+    return {name: getattr(record, name) for name in names if name != "size"}
 
 
 def meaning(status: int) -> str:

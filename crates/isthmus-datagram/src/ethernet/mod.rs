@@ -17,7 +17,7 @@ use std::time::Instant;
 use socket2::Socket;
 
 use crate::clocks::Clocks;
-use crate::{Sent, enlarge};
+use crate::{OwnRefusal, Sent, enlarge, is_full};
 pub use frame::{FRAME_HEADER_BYTES, header as frame_header, parse as parse_frame};
 use neighbours::{Neighbours, Way};
 
@@ -189,6 +189,7 @@ pub struct EthernetSocket {
     room: Vec<u8>,
     frame_max: usize,
     clocks: Clocks,
+    own_refusal: OwnRefusal,
 }
 
 impl EthernetSocket {
@@ -216,6 +217,7 @@ impl EthernetSocket {
             room: vec![0; sys::BATCH * frame_max],
             frame_max,
             clocks: Clocks::new(),
+            own_refusal: OwnRefusal::default(),
         })
     }
 
@@ -295,8 +297,16 @@ impl EthernetSocket {
         match self.send_to(mac, to, segment, packets) {
             Ok(sent) if sent >= packets.len() => Sent::Yes,
             Ok(sent) => Sent::Partly(sent),
-            Err(_) => Sent::Dropped,
+            Err(error) => {
+                self.own_refusal.note(&error);
+                Sent::Dropped
+            }
         }
+    }
+
+    /// As [`crate::PacketSocket::take_own_refusal`].
+    pub fn take_own_refusal(&self) -> Option<io::Error> {
+        self.own_refusal.take()
     }
 
     /// How many bytes of the packets the system took; of an empty one 0.
@@ -322,10 +332,6 @@ impl EthernetSocket {
         }
         Ok(sent)
     }
-}
-
-fn is_full(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ENOBUFS)
 }
 
 #[cfg(test)]

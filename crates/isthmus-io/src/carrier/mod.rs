@@ -10,6 +10,7 @@ mod fabric;
 mod grounds;
 mod limit;
 mod memory;
+mod other_routes;
 mod pace;
 mod path_sharing;
 mod race;
@@ -48,6 +49,8 @@ use memory::Memory;
 pub use memory::foreign::read_any_ring;
 pub use memory::try_shared_memory;
 pub(crate) use memory::{MemoryLane, NAME as MEMORY, RECORD_MAX, ShownRegion, Sleeper, Spot};
+pub(crate) use other_routes::OTHER_ROUTE_AFTER;
+use other_routes::OtherRoutes;
 use path_sharing::PathSharing;
 use race::{RaceLane, Winner};
 use sealed::SealedLane;
@@ -404,6 +407,15 @@ impl Carrier {
         }
     }
 
+    /// The peer has made a lane by TCP beside this one.
+    pub(crate) fn on_tcp_lane(&self, shared: &mut Carriers) {
+        match (self, &mut shared.udp) {
+            (Self::Udp(lane), Some(udp)) => udp.on_tcp_lane(lane),
+            (Self::Sealed(lane), _) => lane.inner.on_tcp_lane(shared),
+            _ => {}
+        }
+    }
+
     /// The host that an incoming lane came from.
     pub(crate) fn host(&self) -> Option<IpAddr> {
         match self {
@@ -619,6 +631,7 @@ pub(crate) struct Carriers {
     routers: Vec<SocketAddr>,
     paths: Paths,
     segments: Segments,
+    other_routes: OtherRoutes,
     hubs: Hubs,
     memory: Memory,
     news: Vec<News>,
@@ -666,6 +679,7 @@ impl Carriers {
                 settings.code_point(),
             ),
             segments: Segments::default(),
+            other_routes: OtherRoutes::new(from),
             hubs,
             memory,
             news: Vec::new(),
@@ -760,9 +774,10 @@ impl Carriers {
     pub(crate) fn dial(&mut self, to: SocketAddr, key: &Key) -> io::Result<Carrier> {
         let by = self.way_to(to);
         let by_tcp = if to.ip() == self.own { for_tcp(to) } else { to };
-        let segment = self.segments.limit(to.ip());
+        let packets = (self.segments.limit(to.ip()), self.paths.dscp());
+        let other = self.other_routes.interface(to.ip());
         if let Some(tls) = self.tls.as_ref().filter(|_| !self.routers.contains(&to)) {
-            let lane = tls.dialled(TcpLane::dial(by_tcp, self.from, (segment, self.paths.dscp()))?)?;
+            let lane = tls.dialled(TcpLane::dial(by_tcp, self.from, other, packets)?)?;
             return Ok(match by {
                 Some(Known::Tcp | Known::Blocked) => Carrier::Tls(Box::new(lane)),
                 by => Carrier::Race(Box::new(RaceLane::dial_sealed(to, lane, by.is_some(), self.udp_from))),
@@ -779,7 +794,7 @@ impl Carriers {
         {
             return Ok(Carrier::Udp(udp.dial_provisionally(to, key, self.udp_from, train)));
         }
-        let lane = TcpLane::dial(by_tcp, self.from, (segment, self.paths.dscp()))?;
+        let lane = TcpLane::dial(by_tcp, self.from, other, packets)?;
         if by.is_none_or(|by| by == Known::Wanted)
             && let Some(udp) = &mut self.udp
         {
@@ -798,6 +813,27 @@ impl Carriers {
         } else {
             Carrier::Fabric(Box::new(FabricLane::dialled(lane, near)))
         })
+    }
+
+    /// The number of the present attempt to connect to a host, for [`Carriers::on_no_answer`].
+    pub(crate) fn attempt(&self, host: IpAddr) -> u32 {
+        self.other_routes.attempt(host)
+    }
+
+    /// Whether another route leads to a host that has not answered yet.
+    pub(crate) fn has_other_route(&mut self, host: IpAddr) -> bool {
+        !self.is_near(host) && self.other_routes.has_other(host)
+    }
+
+    /// A host did not answer this attempt to connect. The next one goes by another route, if there is one. Returns by what
+    /// this one went, for people.
+    pub(crate) fn on_no_answer(&mut self, host: IpAddr, attempt: u32) -> String {
+        if self.is_near(host) { String::new() } else { self.other_routes.on_failure(host, attempt) }
+    }
+
+    /// A host has answered this attempt to connect.
+    pub(crate) fn on_answer(&mut self, host: IpAddr, attempt: u32) {
+        self.other_routes.on_answer(host, attempt);
     }
 
     /// Begins a look at all lanes for paths that drop large packets.
@@ -846,6 +882,10 @@ impl Carriers {
     /// The carrier of a lane to `to`; `None` if that must be found out.
     fn way_to(&self, to: SocketAddr) -> Option<Known> {
         let local = self.is_near(to.ip());
+        // The UDP socket is bound to no interface, so its packets would take the kernel's route.
+        if self.other_routes.interface(to.ip()).is_some() {
+            return Some(Known::Tcp);
+        }
         let Some(udp) = &self.udp else { return Some(Known::Tcp) };
         if self.transport == Transport::Ethernet && is_frames_only(to.ip()) && !local {
             return Some(Known::Udp);

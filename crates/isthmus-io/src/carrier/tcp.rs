@@ -166,10 +166,15 @@ impl TcpLane {
         }
     }
 
-    /// Starts to connect, from the address `from` if one is given. `packets` says how many bytes
-    /// segments have at most, both ways, and their DSCP.
-    pub(super) fn dial(to: SocketAddr, from: Option<IpAddr>, packets: (Option<u32>, u8)) -> io::Result<Self> {
-        dial(to, from, packets).map(Self::new)
+    /// Starts to connect, from the address `from` and by the interface `by` if they are given. `packets` says how many
+    /// bytes segments have at most, both ways, and their DSCP.
+    pub(super) fn dial(
+        to: SocketAddr,
+        from: Option<IpAddr>,
+        by: Option<&str>,
+        packets: (Option<u32>, u8),
+    ) -> io::Result<Self> {
+        dial(to, from, by, packets).map(Self::new)
     }
 
     /// An incoming connection.
@@ -539,12 +544,26 @@ fn mark_with(socket: &Socket, dscp: u8) {
 }
 
 /// As [`TcpLane::dial`].
-fn dial(to: SocketAddr, from: Option<IpAddr>, (segment, dscp): (Option<u32>, u8)) -> io::Result<Socket> {
+fn dial(
+    to: SocketAddr,
+    from: Option<IpAddr>,
+    by: Option<&str>,
+    (segment, dscp): (Option<u32>, u8),
+) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     mark_with(&socket, dscp);
     if let Some(ip) = from {
+        // Else the kernel takes a port now that no other connection of the host has, instead of one that no other
+        // connection to this address has, and runs out of them sooner.
+        set(&socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
         socket.bind(&SocketAddr::new(ip, 0).into())?;
+    }
+    if let Some(interface) = by
+        && let Err(error) = socket.bind_device(Some(interface.as_bytes()))
+    {
+        // Linux before 5.7 allows it to root only. Then the kernel's route is all that there is.
+        info_log!("a lane by TCP to {to} takes the kernel's route, not {interface}: {error}");
     }
     socket.set_tcp_user_timeout(Some(CONNECT_TIMEOUT))?;
     if let Some(segment) = segment {

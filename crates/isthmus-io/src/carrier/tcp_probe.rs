@@ -29,7 +29,7 @@ impl TcpProbes {
         if self.0.len() >= OPEN_MAX || self.0.iter().any(|tcp_probe| tcp_probe.to == to) {
             return;
         }
-        self.0.push(TcpProbe { to, lane: TcpLane::dial(to, None, (None, 0)), since: Instant::now() });
+        self.0.push(TcpProbe { to, lane: TcpLane::dial(to, None, None, (None, 0)), since: Instant::now() });
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -1,6 +1,8 @@
 //! Diagnosis: a log line when an operation stalls, the whole state for `isthmus state PID`, and figures for
 //! `isthmus top`.
 
+use std::collections::HashMap;
+use std::fmt;
 use std::io::{self, Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,8 +11,10 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use isthmus_proto::{PeerCounters, PeerId, PeerState};
+
 use super::Endpoint;
-use crate::figures::{EndpointFigures, decode};
+use crate::figures::{DatagramCounts, EndpointFigures, decode};
 use crate::lock::MutexGuard;
 use crate::log::warn_log;
 use crate::shell::Core;
@@ -46,7 +50,32 @@ impl Stalls {
     }
 }
 
+/// Tells how many datagrams went beside the lanes, by peer.
+pub(super) struct TellDatagrams(Box<dyn Fn() -> Vec<(PeerId, DatagramCounts)> + Send + Sync>);
+
+impl fmt::Debug for TellDatagrams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TellDatagrams")
+    }
+}
+
 impl Endpoint {
+    /// Has `isthmus top` show datagrams that go beside the lanes, too. The I/O thread calls `counts`, which must return
+    /// soon. Only the first call counts.
+    pub fn tell_datagrams(&self, counts: impl Fn() -> Vec<(PeerId, DatagramCounts)> + Send + Sync + 'static) {
+        let _ = self.datagrams.set(TellDatagrams(Box::new(counts)));
+    }
+
+    /// The counters and the state of a peer; `None` before the first operation on it.
+    pub fn peer_state(&self, peer: PeerId) -> Option<PeerState> {
+        self.core.lock().engine.peer_state(peer)
+    }
+
+    /// The counters of all peers to which there ever was a lane.
+    pub fn peer_counters(&self) -> Vec<PeerCounters> {
+        self.core.lock().engine.peer_counters().map(|(_, counters)| counters).collect()
+    }
+
     /// Locks the engine. `None` if another thread has held the lock for [`PATIENCE`].
     fn core_soon(&self) -> Option<MutexGuard<'_, Core>> {
         let until = Instant::now() + PATIENCE;
@@ -77,12 +106,27 @@ impl Endpoint {
             return;
         }
         *out += &format!("endpoint\t{}\n", self.address);
+        // Before the shell is held: who counts datagrams has a lock of its own.
+        let datagrams = self.count_datagrams();
         let until = Instant::now() + PATIENCE;
-        while self.try_with_shell(|shell| shell.tell_figures(&self.core, out)).is_none()
+        while self.try_with_shell(|shell| shell.tell_figures(&self.core, &datagrams, out)).is_none()
             && Instant::now() < until
         {
             std::thread::sleep(SHELL_PAUSE);
         }
+    }
+
+    /// The datagrams that went beside the lanes, by peer.
+    fn count_datagrams(&self) -> HashMap<PeerId, DatagramCounts> {
+        let told = self.datagrams.get().map(|counts| (counts.0)()).unwrap_or_default();
+        let mut by_peer = HashMap::<PeerId, DatagramCounts>::new();
+        let Some(core) = self.core_soon() else { return by_peer };
+        // A peer that the program named by host and port may have another index by now.
+        let known = |(peer, counts)| Some((core.engine.peer_state(peer)?.peer, counts));
+        for (peer, counts) in told.into_iter().filter_map(known) {
+            by_peer.entry(peer).or_default().add(counts);
+        }
+        by_peer
     }
 
     /// Warns if messages of peers that have left were dropped. The I/O thread calls this once a second.
@@ -142,13 +186,20 @@ impl StateDoor {
     }
 
     /// Answers the next process that asks with `text`.
-    pub(crate) fn answer(&self, text: impl FnOnce(Asked) -> String) {
-        let Ok((mut asker, _)) = self.0.accept() else { return };
+    ///
+    /// # Errors
+    /// The system's, if this process cannot accept who asks. The socket then stays readable.
+    pub(crate) fn answer(&self, text: impl FnOnce(Asked) -> String) -> io::Result<()> {
+        let (mut asker, _) = match self.0.accept() {
+            Ok(accepted) => accepted,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        };
         let own = rustix::process::geteuid();
         let may_know = rustix::net::sockopt::socket_peercred(&asker)
             .is_ok_and(|who| who.uid == own || who.uid.is_root());
         if !may_know {
-            return;
+            return Ok(());
         }
         let _ = asker.set_read_timeout(Some(QUESTION_TIME));
         let mut question = Vec::new();
@@ -157,6 +208,7 @@ impl StateDoor {
         // If the asker does not read in time, it gets less: the thread has other work.
         let _ = asker.set_write_timeout(Some(PATIENCE));
         let _ = asker.write_all(text(asked).as_bytes());
+        Ok(())
     }
 }
 

@@ -1,11 +1,12 @@
 //! How lanes end: closed by us, by the other end, or because they took too long.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use isthmus_proto::{LaneId, LaneLoss};
 
 use super::{Core, READS_PER_TURN, Shell};
-use crate::carrier::{Transfer, limit_segments};
+use crate::carrier::{OTHER_ROUTE_AFTER, Transfer, limit_segments};
 use crate::lane::{Phase, fill};
 use crate::lock::Mutex;
 use crate::log::{debug_log, warn_log};
@@ -145,11 +146,8 @@ impl Shell {
             if self.lanes[index].as_ref().is_some_and(|lane| lane.phase == Phase::Settling) {
                 self.settle(index, core);
             }
+            self.give_up_route(index, core);
             let Some(lane) = &self.lanes[index] else { continue };
-            let loss = match lane.phase {
-                Phase::Settling if lane.dialled => LaneLoss::Broken("no answer within 10 s".to_owned()),
-                _ => LaneLoss::Closed,
-            };
             let limit = match lane.phase {
                 Phase::Open => continue,
                 Phase::HalfClosed => HALF_CLOSED_TIME,
@@ -157,8 +155,31 @@ impl Shell {
                 Phase::Settling | Phase::Ungreeted | Phase::Flushing => SETTLE_TIME,
             };
             if lane.since.elapsed() > limit {
+                let loss = match lane.target.filter(|_| lane.phase == Phase::Settling) {
+                    Some(target) => self.no_answer(limit, target),
+                    None => LaneLoss::Closed,
+                };
                 self.lose(index, &loss, core);
             }
         }
+    }
+
+    /// Ends a lane whose host does not answer, if another route leads there.
+    fn give_up_route(&mut self, index: usize, core: &Mutex<Core>) {
+        let Some(lane) = self.lanes[index].as_ref().filter(|lane| lane.phase == Phase::Settling) else {
+            return;
+        };
+        if let Some(target) = lane.target
+            && lane.since.elapsed() > OTHER_ROUTE_AFTER
+            && self.carriers.has_other_route(target.0.ip())
+        {
+            let loss = self.no_answer(OTHER_ROUTE_AFTER, target);
+            self.lose(index, &loss, core);
+        }
+    }
+
+    fn no_answer(&mut self, after: Duration, (to, attempt): (SocketAddr, u32)) -> LaneLoss {
+        let by = self.carriers.on_no_answer(to.ip(), attempt);
+        LaneLoss::Broken(format!("no answer within {} s{by}", after.as_secs()))
     }
 }

@@ -1,13 +1,14 @@
 //! What an endpoint tells of its peers: a line for each when it closes, and figures while it runs.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
-use isthmus_proto::{LaneKind, PeerCounters, PeerState};
+use isthmus_proto::{LaneKind, PeerCounters, PeerId, PeerState};
 use isthmus_wire::Address;
 
 use super::{Core, Shell};
 use crate::carrier::MEMORY;
-use crate::figures::{Known, PEERS_MAX};
+use crate::figures::{DatagramCounts, Known, PEERS_MAX};
 use crate::lock::Mutex;
 use crate::settings::TcpCongestion;
 
@@ -19,11 +20,20 @@ impl Shell {
     }
 
     /// Adds the figures of the peers to which there was a lane, as `figures.rs` has them.
-    pub(crate) fn tell_figures(&self, core: &Mutex<Core>, out: &mut String) {
+    /// `datagrams` are those that go beside the lanes, by peer.
+    pub(crate) fn tell_figures(
+        &self,
+        core: &Mutex<Core>,
+        datagrams: &HashMap<PeerId, DatagramCounts>,
+        out: &mut String,
+    ) {
         let states = core.lock().engine.peer_states(PEERS_MAX);
-        for PeerState { address, counters, rtt_us, decided, lanes } in &states {
+        for PeerState { peer, address, counters, rtt_us, decided, lanes } in &states {
+            let beside = datagrams.get(peer).copied().unwrap_or_default();
             let PeerCounters { bytes_sent, bytes_received, fragments_resent, .. } = counters;
-            let (messages, rtt_us) = (counters.messages(), Known(*rtt_us));
+            let (bytes_sent, bytes_received) =
+                (bytes_sent + beside.sent_bytes, bytes_received + beside.received_bytes);
+            let (messages, rtt_us) = (counters.messages() + beside.sent, Known(*rtt_us));
             // Writing to a string cannot fail.
             let _ = writeln!(
                 out,
@@ -36,6 +46,7 @@ impl Shell {
                     None => writeln!(out, "why\ttransport {}", self.carriers.transport()),
                 };
             }
+            beside.tell(out);
             for decision in decided.iter().flatten() {
                 let _ = writeln!(out, "why\t{decision}");
             }

@@ -15,7 +15,7 @@ use isthmus_proto::LaneLoss;
 use super::{Core, LISTENER, Shell};
 use crate::lane::Lane;
 use crate::lock::Mutex;
-use crate::log::warn_sparingly;
+use crate::log::{remedy, warn_sparingly};
 
 /// Most unauthenticated connections of an endpoint. Count. An honest peer authenticates a round trip after it
 /// connected.
@@ -120,8 +120,9 @@ impl Shell {
         }
         let closed = (0..CLOSED_AT_ONCE).take_while(|_| self.close_an_unauthenticated(SILENT, core)).count();
         warn_sparingly!(
-            "cannot accept a lane: {error}; raise the limit of open files if it is that (ulimit -n). Tried again every \
-             {} ms; {closed} connections that had not said who they are were closed",
+            "cannot accept a lane: {error}{}. Tried again every {} ms; {closed} connections that had not said who they are \
+             were closed",
+            remedy(error).map(|remedy| format!("; {remedy}")).unwrap_or_default(),
             PAUSE.as_millis()
         );
         for listener in &self.listeners {

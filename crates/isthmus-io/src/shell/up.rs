@@ -1,16 +1,16 @@
 //! How lanes come up: accepted or dialled, until each can carry data.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use isthmus_proto::{LaneId, LaneLoss};
 use isthmus_wire::Key;
 
-use super::{Core, Shell, loss_of};
+use super::{Core, Shell, kind_of_loss, loss_of};
 use crate::carrier::{Carrier, Neighbour, Sealing, Settled};
 use crate::lane::{Lane, Phase};
 use crate::lock::Mutex;
-use crate::log::info_few;
+use crate::log::{info_few, warn_refused};
 
 /// Most lanes accepted in one pass. Count.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -71,26 +71,40 @@ impl Shell {
         self.count += 1;
         self.changed = true;
         if let Err(error) = &added {
-            self.lose(index, &LaneLoss::Broken(error.to_string()), core);
+            self.lose(index, &loss_of(error), core);
         }
         added.is_ok()
     }
 
     pub(super) fn dial(&mut self, id: LaneId, locator: SocketAddr, key: &Key, core: &Mutex<Core>) {
+        let attempt = self.carriers.attempt(locator.ip());
         match self.carriers.dial(locator, key) {
             Ok(carrier) => {
-                if self.install(id, Lane::new(carrier, true), core) {
+                let mut lane = Lane::new(carrier, true);
+                lane.target = Some((locator, attempt));
+                if self.install(id, lane, core) {
                     self.settle(id.0 as usize, core);
                 }
             }
             Err(error) => {
-                let loss = loss_of(&error);
+                warn_refused!(&error, "cannot connect to {locator}, and try again with pauses");
+                let loss = self.loss_of_dial(&error, locator.ip(), attempt);
                 let mut guard = core.lock();
                 let now = guard.now();
                 let Core { engine, memory, .. } = &mut *guard;
                 engine.lane_lost(now, id, &loss, memory);
             }
         }
+    }
+
+    /// Why a lane to `host` could not be made. If the route may be the cause, the next attempt takes another one.
+    fn loss_of_dial(&mut self, error: &io::Error, host: IpAddr, attempt: u32) -> LaneLoss {
+        const ROUTES: [i32; 4] = [libc::ENETDOWN, libc::ENETUNREACH, libc::EHOSTUNREACH, libc::ETIMEDOUT];
+        if error.raw_os_error().is_none_or(|errno| !ROUTES.contains(&errno)) {
+            return kind_of_loss(error);
+        }
+        let by = self.carriers.on_no_answer(host, attempt);
+        LaneLoss::Broken(format!("{error}{by}"))
     }
 
     /// Continues to bring a lane up. True once it can carry data.
@@ -103,9 +117,16 @@ impl Shell {
                 return false;
             }
             Err(error) => {
-                self.lose(index, &loss_of(&error), core);
+                let loss = match lane.target {
+                    Some((to, attempt)) => self.loss_of_dial(&error, to.ip(), attempt),
+                    None => loss_of(&error),
+                };
+                self.lose(index, &loss, core);
                 return false;
             }
+        }
+        if let Some((to, attempt)) = lane.target {
+            self.carriers.on_answer(to.ip(), attempt);
         }
         let id = LaneId(index as u32);
         let rtt_us = lane.carrier.rtt_us(&self.carriers);

@@ -62,6 +62,8 @@ impl PeerCounters {
 /// The state of one peer, for people who look at it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerState {
+    /// Its index in the engine's table.
+    pub peer: PeerId,
     /// Its address.
     pub address: Address,
     /// What was counted.
@@ -84,20 +86,35 @@ impl Engine {
 
     /// The states of the first `most` peers to which there ever was a lane.
     pub fn peer_states(&self, most: usize) -> Vec<PeerState> {
-        let mut states = Vec::new();
-        for peer in &self.peers {
-            let Some(connection) = &peer.connection else { continue };
-            if states.len() < most && connection.counters.lanes.iter().any(|lanes| *lanes > 0) {
-                states.push(PeerState {
-                    address: peer.address,
-                    counters: connection.counters,
-                    rtt_us: connection.rtt_us,
-                    decided: connection.decided,
-                    lanes: connection.lanes.clone(),
-                });
-            }
-        }
-        states
+        let used = |state: &PeerState| state.counters.lanes.iter().any(|lanes| *lanes > 0);
+        let peers = (0..self.peers.len()).filter_map(|index| self.state_of(PeerId(index as u32)));
+        peers.filter(used).take(most).collect()
+    }
+
+    /// The state of a peer; `None` before the first operation on it.
+    pub fn peer_state(&self, peer: PeerId) -> Option<PeerState> {
+        self.state_of(self.resolve(peer))
+    }
+
+    fn state_of(&self, peer: PeerId) -> Option<PeerState> {
+        let known = self.peers.get(peer.0 as usize)?;
+        let connection = known.connection.as_ref()?;
+        Some(PeerState {
+            peer,
+            address: known.address,
+            counters: connection.counters,
+            rtt_us: connection.rtt_us,
+            decided: connection.decided,
+            lanes: connection.lanes.clone(),
+        })
+    }
+
+    /// The other lanes of a lane's peer.
+    pub fn other_lanes(&self, lane: LaneId) -> Vec<LaneId> {
+        let peer = self.lanes.get(lane.0 as usize).and_then(|record| record.peer);
+        let lanes =
+            peer.and_then(|peer| self.peers.get(self.resolve(peer).0 as usize)).map(super::Peer::lanes);
+        lanes.unwrap_or_default().iter().filter(|other| **other != lane).copied().collect()
     }
 
     /// Tells what carries a lane. Call it before the lane's greeting.

@@ -117,13 +117,13 @@ impl Engine {
         }
         for peer in (0..self.peers.len() as u32).map(PeerId) {
             if self.peers[peer.0 as usize].connection.is_some() {
-                self.peer_state(now, peer, &mut out);
+                self.describe_peer(now, peer, &mut out);
             }
         }
         out
     }
 
-    fn peer_state(&mut self, now: Micros, peer: PeerId, out: &mut String) {
+    fn describe_peer(&mut self, now: Micros, peer: PeerId, out: &mut String) {
         let _ = writeln!(out, "  peer {}", self.peers[peer.0 as usize].address);
         let connection = self.connection(peer);
         let (credit, upto, gaps) =

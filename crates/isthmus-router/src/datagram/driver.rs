@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use isthmus_datagram::scarcity::Sparing;
 use isthmus_datagram::{SEND_BYTES, Sent, UdpSocket};
 use isthmus_udp::{Event, Micros, StreamId, Transmit};
 use tokio::io::Interest;
 use tokio::net;
 use tokio::time::sleep;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::{DatagramPort, Inner, UdpStream, Waiting, at, now};
 
@@ -87,6 +88,7 @@ struct Outgoing {
     messages: Vec<Transmit>,
     /// How many entries of `bytes` and `messages` the socket has taken.
     sent: (usize, usize),
+    sparing: Sparing,
 }
 
 impl Outgoing {
@@ -99,11 +101,21 @@ impl Outgoing {
             while let Some(message) = self.messages.get(self.sent.1) {
                 let packets = &self.bytes[self.sent.0..self.sent.0 + message.len];
                 // A packet that the kernel drops counts as lost; so does a probe above the interface's MTU.
-                if socket.send(message.to, message.segment, packets) == Sent::BLOCKED {
-                    return true;
+                match socket.send(message.to, message.segment, packets) {
+                    Sent::BLOCKED => return true,
+                    Sent::Dropped => self.tell_refused(socket, message.to),
+                    Sent::Yes | Sent::Partly(_) => {}
                 }
                 self.sent = (self.sent.0 + message.len, self.sent.1 + 1);
             }
+        }
+    }
+
+    /// Warns of packets to `to` that did not leave, if this host is the cause.
+    fn tell_refused(&self, socket: &UdpSocket, to: SocketAddr) {
+        if let Some(error) = socket.take_own_refusal() {
+            let what = format_args!("packets to {to} do not leave this host");
+            self.sparing.tell(what, &error, |line| warn!("{line}"));
         }
     }
 

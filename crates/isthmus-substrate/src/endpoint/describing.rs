@@ -3,15 +3,15 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use isthmus_io::{Composition, MessageTransfer, PerHost, Protocols, SpecError};
-use isthmus_proto::Transfer;
+use isthmus_io::{Composition, DatagramCounts, MessageTransfer, PerHost, Protocols, SpecError};
+use isthmus_proto::{PeerCounters, Transfer};
 
 use super::Endpoint;
 use crate::datagrams::Datagrams;
 use crate::event::Connection;
 use crate::inner::micros;
 use crate::options::check;
-use crate::ports::port_of;
+use crate::ports::{port_of, within};
 use crate::{EndpointOptions, Error, Level};
 
 /// Counts of what an endpoint did, for diagnosis.
@@ -34,6 +34,46 @@ pub struct EndpointCounters {
     pub messages_asked: u64,
     /// Messages that went whole without credit because their receives were announced.
     pub messages_announced: u64,
+}
+
+/// Counts of what went between an endpoint and one peer, or all of them. The peer's endpoint may have several connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Traffic {
+    /// Bytes of messages, writes and answers to reads that were sent, each counted once. What one process reads or writes
+    /// by itself in the memory of another process of the host is not counted.
+    pub sent_bytes: u64,
+    /// The same, received. Bytes.
+    pub received_bytes: u64,
+    /// Messages sent, control messages among them.
+    pub messages_sent: u64,
+    /// Messages of unreliable connections that were sent as datagrams, which the numbers above include.
+    pub datagrams_sent: u64,
+    /// The same, received.
+    pub datagrams_received: u64,
+    /// Fragments that were sent again.
+    pub fragments_resent: u64,
+    /// Lanes that carry messages now. Count; 0 for all peers together.
+    pub lanes: u64,
+    /// The shortest round trip. `None` if it is not known, and for all peers together.
+    pub rtt: Option<Duration>,
+}
+
+impl Traffic {
+    fn add_engine(&mut self, counters: &PeerCounters) {
+        self.sent_bytes += counters.bytes_sent;
+        self.received_bytes += counters.bytes_received;
+        self.messages_sent += counters.messages();
+        self.fragments_resent += counters.fragments_resent;
+    }
+
+    fn add_datagrams(&mut self, counts: DatagramCounts) {
+        self.sent_bytes += counts.sent_bytes;
+        self.received_bytes += counts.received_bytes;
+        self.messages_sent += counts.sent;
+        self.datagrams_sent += counts.sent;
+        self.datagrams_received += counts.received;
+    }
 }
 
 fn no_packets() -> Error {
@@ -276,6 +316,40 @@ impl Endpoint {
     /// What carries each of its lanes, for diagnosis: "TCP", "UDP", "Ethernet", or a provider of libfabric.
     pub fn carriers(&self) -> Vec<String> {
         self.inner.ports.iter().flat_map(|port| port.engine.carriers()).collect()
+    }
+
+    /// What went between this endpoint and the peer of a connection so far. All connections with that peer's endpoint
+    /// share the counts.
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn traffic_with(&self, connection: Connection) -> Result<Traffic, Error> {
+        let peer = self.describe(connection)?.peer;
+        let (port, there) = (port_of(peer), within(peer));
+        let mut traffic = Traffic::default();
+        if let Some(known) = self.inner.ports[port].engine.peer_state(there) {
+            traffic.add_engine(&known.counters);
+            traffic.lanes = known.lanes.len() as u64;
+            traffic.rtt = known.rtt_us.map(Duration::from_micros);
+        }
+        let state = self.inner.open_state()?;
+        if let Some(datagrams) = &state.ports[port].datagrams {
+            traffic.add_datagrams(datagrams.counts_with(there));
+        }
+        Ok(traffic)
+    }
+
+    /// The same of all peers together.
+    pub fn traffic(&self) -> Traffic {
+        let mut traffic = Traffic::default();
+        for port in &self.inner.ports {
+            port.engine.peer_counters().iter().for_each(|counters| traffic.add_engine(counters));
+        }
+        let state = self.inner.state.lock();
+        for datagrams in state.ports.iter().filter_map(|port| port.datagrams.as_ref()) {
+            datagrams.counts().for_each(|(_, counts)| traffic.add_datagrams(counts));
+        }
+        traffic
     }
 
     /// Counts of what was done so far.

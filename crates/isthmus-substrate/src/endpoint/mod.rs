@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use isthmus_io::{Endpoint as Engine, RegionTable};
 use parking_lot::Mutex;
 
-pub use describing::EndpointCounters;
+pub use describing::{EndpointCounters, Traffic};
 pub use operations::Posted;
 
 use crate::bell::Bell;
 use crate::buffers::Buffers;
-use crate::datagrams::DATAGRAM_MAX;
+use crate::datagrams::{DATAGRAM_MAX, Datagrams};
 use crate::event::{Connection, Request};
 use crate::inner::{Inner, State, micros};
 use crate::ports::{PORTS_MAX, Port, PortState, port_of};
@@ -33,6 +33,9 @@ pub struct Endpoint {
 
 /// How long a waiting call polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
+
+/// How long the I/O thread waits for the endpoint's lock to count datagrams for `isthmus top`.
+const FIGURES_PATIENCE: Duration = Duration::from_millis(100);
 
 static SERIALS: AtomicU32 = AtomicU32::new(0);
 
@@ -116,6 +119,15 @@ impl Endpoint {
             process: isthmus_io::process_number(),
             state: Mutex::new(state),
         });
+        for (at, port) in inner.ports.iter().enumerate() {
+            let inner = Arc::downgrade(&inner);
+            port.engine.tell_datagrams(move || {
+                let Some(inner) = inner.upgrade() else { return Vec::new() };
+                // While the program holds it for longer, the figures are without datagrams.
+                let Some(state) = inner.state.try_lock_for(FIGURES_PATIENCE) else { return Vec::new() };
+                state.ports[at].datagrams.iter().flat_map(Datagrams::counts).collect()
+            });
+        }
         let mut state = inner.state.lock();
         let filled = inner.fill_buffers(&mut state);
         drop(state);

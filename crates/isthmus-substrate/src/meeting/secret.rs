@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use isthmus_io::log::{accepted, warn};
+
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// What a call begins with. A new release with another protocol has another.
 const MAGIC: &[u8; 16] = b"isthmus run at 1";
@@ -172,15 +174,10 @@ impl Listener {
         let serve = move || {
             let calls = Arc::new(AtomicUsize::new(0));
             let (secret, uri) = (Arc::new(secret), Arc::new(uri));
-            for stream in listener.incoming() {
+            for stream in accepted(listener.incoming(), warn) {
                 if is_over.load(Ordering::Relaxed) {
                     return;
                 }
-                let Ok(stream) = stream else {
-                    // Descriptors are short, say: do not spin.
-                    thread::sleep(Duration::from_millis(100));
-                    continue;
-                };
                 if calls.load(Ordering::Relaxed) >= CALLS_MAX {
                     continue;
                 }

@@ -228,15 +228,19 @@ impl Talk {
         self.end_when_all_came(id);
     }
 
-    /// A datagram came. False if nobody takes it.
-    pub(crate) fn on_datagram(&mut self, now: Micros, header: DatagramHeader, parcel: Parcel) -> bool {
-        let Some(link) = self.links.get(header.to) else { return false };
-        let known = !link.level.is_reliable() && link.token == header.token;
-        let taken = known
-            && self.admit_message(now, self.links.get(header.to).map_or(PeerId(0), |l| l.peer), header.to);
-        if taken {
+    /// A datagram came. Returns the peer that it is from, or `None` if nobody takes it.
+    pub(crate) fn on_datagram(
+        &mut self,
+        now: Micros,
+        header: DatagramHeader,
+        parcel: Parcel,
+    ) -> Option<PeerId> {
+        let link = self.links.get(header.to)?;
+        let (known, peer) = (!link.level.is_reliable() && link.token == header.token, link.peer);
+        let taken = known && self.admit_message(now, peer, header.to);
+        taken.then(|| {
             self.deliver(header.to, parcel);
-        }
-        taken
+            peer
+        })
     }
 }

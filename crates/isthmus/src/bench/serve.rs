@@ -210,7 +210,7 @@ fn plain(ip: IpAddr) -> Result<(SocketAddr, SocketAddr), Fault> {
     let udp = UdpSocket::bind((ip, 0))?;
     let places = (listener.local_addr()?, udp.local_addr()?);
     thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
+        for stream in isthmus_io::log::accepted(listener.incoming(), isthmus_io::log::warn) {
             thread::spawn(move || tcp(stream));
         }
     });

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
 use isthmus_io::Settings;
+use isthmus_io::log::{accepted, warn};
 use isthmus_mover::channel::PROTOCOLS;
 use isthmus_mover::config::Export;
 use isthmus_mover::{Cache, Disk, Io, MoverError, ServeConfig, server};
@@ -140,12 +141,12 @@ impl Knocks {
         let thread = std::thread::Builder::new().name("ssh-probe".to_owned()).spawn({
             let stop = stop.clone();
             move || {
-                for stream in door.incoming() {
+                for mut stream in accepted(door.incoming(), warn) {
                     if stop.load(std::sync::atomic::Ordering::Relaxed) {
                         return;
                     }
                     // Who has gone again does not need it.
-                    let _ = stream.and_then(|mut stream| stream.write_all(&nonce));
+                    let _ = stream.write_all(&nonce);
                 }
             }
         })?;

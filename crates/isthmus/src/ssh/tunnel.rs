@@ -9,6 +9,8 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use isthmus_io::log::{accepted, warn};
+
 /// Most bytes of a piece: what a pipe holds.
 const PIECE: usize = 64 << 10;
 const HEAD: usize = 8;
@@ -31,10 +33,11 @@ impl Tunnel {
     pub(crate) fn listen(self: &Arc<Self>, listener: TcpListener) -> io::Result<()> {
         let tunnel = self.clone();
         std::thread::Builder::new().name("ssh-listen".to_owned()).spawn(move || {
-            for (number, stream) in (0..).zip(listener.incoming()) {
-                let Ok(stream) = stream else { continue };
-                if tunnel.add(number, stream).is_err() {
-                    return;
+            for (number, stream) in (0..).zip(accepted(listener.incoming(), warn)) {
+                // One for which this host has no descriptor or thread ends, and is made again.
+                if let Err(error) = tunnel.add(number, stream) {
+                    lock(&tunnel.connections).remove(&number);
+                    warn(format_args!("a connection through ssh cannot be carried: {error}"));
                 }
             }
         })?;

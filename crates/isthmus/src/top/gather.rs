@@ -1,11 +1,12 @@
 //! Looks at all endpoints and daemons, and computes rates from two looks.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::os::unix::fs::MetadataExt;
 use std::time::Instant;
 
 use isthmus_io::{LaneFigures, PeerFigures};
+use isthmus_units::HostPort;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -89,13 +90,13 @@ type Key = (u32, String, String);
 /// See the module.
 pub(super) struct Gatherer {
     /// Status addresses that the user named.
-    named: Vec<SocketAddr>,
+    named: Vec<HostPort>,
     looked: Option<Instant>,
     before: HashMap<Key, Before>,
 }
 
 impl Gatherer {
-    pub(super) fn new(named: Vec<SocketAddr>) -> Self {
+    pub(super) fn new(named: Vec<HostPort>) -> Self {
         Self { named, looked: None, before: HashMap::new() }
     }
 
@@ -131,7 +132,12 @@ impl Gatherer {
         let mut addresses = isthmus_metrics::marked().unwrap_or_default();
         // Anybody on this host can add a mark, so only addresses of this host are asked.
         addresses.retain(|address| UdpSocket::bind((address.ip(), 0)).is_ok());
-        addresses.extend(&self.named);
+        for named in &self.named {
+            match named.first() {
+                Ok(address) => addresses.push(address),
+                Err(error) => report.silent.push(format!("status at {}:{}: {error}", named.host, named.port)),
+            }
+        }
         addresses.sort_unstable();
         addresses.dedup();
         for address in addresses {
@@ -149,7 +155,9 @@ impl Gatherer {
 
 impl Before {
     fn of(peer: &PeerFigures) -> Self {
-        let sum = |of: fn(&LaneFigures) -> Option<u64>| peer.lanes.iter().filter_map(of).sum();
+        // Of datagrams nobody knows which were lost.
+        let counted = || peer.lanes.iter().filter(|lane| lane.lost.is_some());
+        let sum = |of: fn(&LaneFigures) -> Option<u64>| counted().filter_map(of).sum();
         Self {
             sent_bytes: peer.sent_bytes,
             received_bytes: peer.received_bytes,

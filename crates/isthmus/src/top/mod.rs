@@ -5,11 +5,10 @@ mod http;
 mod table;
 
 use std::io::IsTerminal;
-use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use isthmus_units::Span;
+use isthmus_units::{HostPort, Span};
 
 use gather::Gatherer;
 
@@ -40,7 +39,7 @@ pub(crate) struct Args {
     interval: Span,
     /// Also ask the router or service with this status address
     #[arg(long, value_name = "HOST:PORT")]
-    status: Vec<SocketAddr>,
+    status: Vec<HostPort>,
 }
 
 pub(crate) fn main(args: &Args) -> ExitCode {
@@ -89,4 +88,26 @@ fn fitted(text: &str) -> String {
         .map(|line| line.chars().take(usize::from(columns)).collect::<String>() + CLEAR_LINE + "\r\n")
         .collect();
     lines.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_status_is_named_by_host_or_address() {
+        let read = |status| Line::try_parse_from(["top", "--status", status]).map(|line| line.args.status);
+        for good in ["router.site.org:9410", "10.1.0.1:9410", "[fd00::1]:9410"] {
+            assert_eq!(read(good).expect("an address").len(), 1);
+        }
+        assert!(read("9410").is_err());
+    }
 }

@@ -37,7 +37,7 @@ use slab::Slab;
 
 use super::Transfer;
 use super::tcp::TcpLane;
-use crate::log::{debug_log, info_log};
+use crate::log::{debug_log, info_log, warn_refused};
 use crate::regions::RegionTable;
 use link::MemoryLink;
 pub(crate) use regions::ShownRegion;
@@ -96,7 +96,7 @@ impl Memory {
                 Some(Way { provider: NAME.to_owned(), name: name.to_bytes() })
             }
             Err(error) => {
-                self.remark(format_args!("no shared memory can be made: {error}"));
+                self.remark(&error, format_args!("no shared memory can be made"));
                 None
             }
         }
@@ -111,7 +111,7 @@ impl Memory {
         match found.and_then(Segment::open) {
             Ok(segment) => Some(self.link(segment)),
             Err(error) => {
-                self.remark(format_args!("the other end's shared memory cannot be found: {error}"));
+                self.remark(&error, format_args!("the other end's shared memory cannot be found"));
                 None
             }
         }
@@ -148,9 +148,13 @@ impl Memory {
         self.links.try_remove(link);
     }
 
-    fn remark(&mut self, what: Arguments<'_>) {
+    fn remark(&mut self, error: &io::Error, what: Arguments<'_>) {
+        // Containers often forbid it, which is no trouble.
+        if error.kind() != io::ErrorKind::PermissionDenied {
+            warn_refused!(error, "a lane on this host stays TCP: {what}");
+        }
         if !std::mem::replace(&mut self.said, true) {
-            info_log!("a lane on this host stays TCP: {what}");
+            info_log!("a lane on this host stays TCP: {what}: {error}");
         }
     }
 }

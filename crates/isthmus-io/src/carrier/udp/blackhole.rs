@@ -25,6 +25,10 @@ const BLOCKED_US: Micros = 3_000_000;
 const BLOCKED_TIMES: Micros = 10;
 /// The end that was dialled waits this much longer, in round trips (a new lane needs them), and at least [`ASK_US`].
 const LATER_TIMES: Micros = 4;
+/// Silence after which the end that was dialled gives up a lane on which nothing was ever acknowledged, if the peer has
+/// made a lane by TCP since: the peer has found that answers by UDP do not arrive. Microseconds; on paths of up to a second
+/// there would have been an acknowledgement.
+const UNHEARD_US: Micros = 2_000_000;
 /// How many TCP probes must be answered. Count; with one answer, the path may just have come back.
 const ANSWERS: u32 = 2;
 
@@ -43,6 +47,8 @@ pub(super) struct Blackhole {
     answers: u32,
     /// The length of the silence when the last one was answered. Microseconds.
     answered_us: Micros,
+    /// The peer has made a lane by TCP during the silence.
+    has_tcp_lane: bool,
 }
 
 impl Blackhole {
@@ -65,6 +71,11 @@ impl Blackhole {
         }
     }
 
+    /// The peer has made a lane by TCP.
+    pub(super) fn on_tcp_lane(&mut self) {
+        self.has_tcp_lane = true;
+    }
+
     fn next_probe_us(&self, rtt_us: Micros) -> Micros {
         self.answered_us + ASK_US.max(ASK_TIMES * rtt_us)
     }
@@ -77,7 +88,8 @@ impl Blackhole {
     /// Whether UDP no longer gets through. The end that dialled the lane finds that first, so that it dials again.
     pub(super) fn is_blocked(&self, rtt_us: Micros, dialled: bool) -> bool {
         let later = if dialled { 0 } else { ASK_US.max(LATER_TIMES * rtt_us) };
-        self.answers >= ANSWERS && self.us >= BLOCKED_US.max(BLOCKED_TIMES * rtt_us) + later
+        let is_unheard = !dialled && self.answers_by_udp == 0 && self.has_tcp_lane && self.us >= UNHEARD_US;
+        is_unheard || self.answers >= ANSWERS && self.us >= BLOCKED_US.max(BLOCKED_TIMES * rtt_us) + later
     }
 
     /// How long the silence has lasted. Milliseconds.
@@ -133,6 +145,26 @@ mod tests {
         assert!(blackhole.is_blocked(RTT_US, true) && !blackhole.is_blocked(RTT_US, false));
         silent(&mut blackhole, at, 1_000_000);
         assert!(blackhole.is_blocked(RTT_US, false));
+    }
+
+    #[test]
+    fn a_lane_that_was_never_heard_is_given_up_where_its_peer_has_gone_to_tcp() {
+        let silent = |answers, tcp_lane: bool| {
+            let mut blackhole = Blackhole::default();
+            blackhole.look(0, answers, 0);
+            if tcp_lane {
+                blackhole.on_tcp_lane();
+            }
+            (1..=44).for_each(|look| blackhole.look(look * 50_000, answers, 3));
+            blackhole
+        };
+        let unheard = silent(0, true);
+        assert!(unheard.is_blocked(0, false) && !unheard.is_blocked(0, true));
+        assert!(!silent(0, false).is_blocked(0, false), "the path may be long");
+        assert!(!silent(7, true).is_blocked(0, false), "it was heard, so the path may be cut for a moment");
+        let mut heard = silent(0, true);
+        heard.look(2_250_000, 1, 3);
+        assert!(!heard.is_blocked(0, false));
     }
 
     #[test]

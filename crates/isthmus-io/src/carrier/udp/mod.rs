@@ -30,7 +30,7 @@ use isthmus_wire::{AsId, Key};
 use super::tcp_probe::TcpProbes;
 use super::unencrypted;
 use crate::ledger;
-use crate::log::{debug_log, info_few, info_log};
+use crate::log::{debug_log, info_few, info_log, warn_refused};
 use crate::poller::Ready;
 use crate::settings::{RateLimits, Settings, TlsMode, Transport};
 use blackhole::Blackhole;
@@ -461,6 +461,13 @@ impl Udp {
         }
     }
 
+    /// The peer of this lane has made a lane by TCP.
+    pub(super) fn on_tcp_lane(&mut self, lane: &UdpLane) {
+        if let Some(lane_record) = self.lanes.get_mut(&lane.stream()) {
+            lane_record.blackhole.on_tcp_lane();
+        }
+    }
+
     /// Allows the host to open a lane within this session.
     pub(super) fn expect(&mut self, from: IpAddr, session: Session) {
         self.port.expect(self.now(), from, session);
@@ -668,7 +675,12 @@ impl Udp {
                     self.packets.drain(..bytes);
                     self.waiting = Some((transmit, now + BLOCKED_US));
                 }
-                Sent::Dropped => self.on_refusals(),
+                Sent::Dropped => {
+                    if let Some(error) = self.socket.take_own_refusal() {
+                        warn_refused!(&error, "packets to {} do not leave this host", transmit.to);
+                    }
+                    self.on_refusals();
+                }
             }
         }
         true

@@ -97,7 +97,7 @@ impl Victim {
             }
             9 => {
                 let (to, token, parcel) = (self.link(), self.number(), self.parcel());
-                if !self.talk.on_datagram(now, DatagramHeader { to, token }, parcel) {
+                if self.talk.on_datagram(now, DatagramHeader { to, token }, parcel).is_none() {
                     self.slots.remove(&parcel.slot);
                 }
             }

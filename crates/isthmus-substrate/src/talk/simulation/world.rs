@@ -199,7 +199,7 @@ impl World {
             }
             Event::Datagram { to, header, stamp } if self.nodes[to].alive => {
                 let parcel = self.fill_slot(to, stamp);
-                if !self.nodes[to].talk.on_datagram(at, header, parcel) {
+                if self.nodes[to].talk.on_datagram(at, header, parcel).is_none() {
                     self.nodes[to].slots.remove(&parcel.slot);
                 }
             }

@@ -1,0 +1,139 @@
+//! The library's log: to a function of the program, or else to standard error as `ISTHMUS_LOG` says.
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::fmt::Arguments;
+use std::io::Write;
+use std::sync::{Once, OnceLock};
+
+use isthmus_substrate::log::{Severity, set_hook};
+use parking_lot::RwLock;
+
+use crate::door::{c_text, enter, invalid};
+
+/// The environment variable that says what goes to standard error.
+const VARIABLE: &str = "ISTHMUS_LOG";
+
+/// `isthmus_log_function`.
+pub type LogFunction = unsafe extern "C" fn(severity: c_int, text: *const c_char, context: *mut c_void);
+
+/// A function of the program that gets lines.
+#[derive(Clone, Copy)]
+struct Sink {
+    function: LogFunction,
+    context: *mut c_void,
+    /// It gets lines of this severity and those that matter more.
+    least: Severity,
+}
+
+// SAFETY: the program promises that the function may be called from any thread with its context.
+unsafe impl Send for Sink {}
+// SAFETY: as above.
+unsafe impl Sync for Sink {}
+
+static SINK: RwLock<Option<Sink>> = RwLock::new(None);
+
+/// Sends the lines of the library here, from the first call on.
+pub(crate) fn install() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| set_hook(put));
+}
+
+fn put(severity: Severity, text: Arguments<'_>) {
+    // It is held during the call: when `isthmus_set_log` returns, the former function is not called any more. A line that
+    // the function itself causes must not wait behind a thread that sets another one.
+    let sink = SINK.read_recursive();
+    match *sink {
+        Some(sink) if severity <= sink.least => {
+            let line: CString = c_text(&text.to_string());
+            // SAFETY: the program's promise; the text lives during the call.
+            unsafe { (sink.function)(number(severity), line.as_ptr(), sink.context) };
+        }
+        Some(_) => {}
+        None if printed().is_some_and(|least| severity <= least) => {
+            // One call for each line: other processes write to the same place.
+            let line = format!("isthmus: {text}\n");
+            let _ = std::io::stderr().lock().write_all(line.as_bytes());
+        }
+        None => {}
+    }
+}
+
+/// The lines that go to standard error: those of this severity, and those that matter more.
+fn printed() -> Option<Severity> {
+    static PRINTED: OnceLock<Option<Severity>> = OnceLock::new();
+    *PRINTED.get_or_init(|| parse(&std::env::var(VARIABLE).unwrap_or_default()))
+}
+
+/// What a value of `ISTHMUS_LOG` says: a level, or a list of them of which some are for parts of the command `isthmus`
+/// ("isthmus_router=debug,info"). The last that is for everything, or for this library, counts.
+fn parse(value: &str) -> Option<Severity> {
+    let of_all = value.split(',').filter_map(|part| match part.trim().split_once('=') {
+        None => Some(part.trim()),
+        Some(("isthmus" | "isthmus_io", level)) => Some(level),
+        Some(_) => None,
+    });
+    match of_all.last().unwrap_or_default().to_ascii_lowercase().as_str() {
+        "off" | "error" => None,
+        "info" => Some(Severity::Info),
+        "debug" | "trace" => Some(Severity::Debug),
+        // Warnings too if nothing is set, or nothing that is known.
+        _ => Some(Severity::Warn),
+    }
+}
+
+/// `enum isthmus_severity`.
+fn number(severity: Severity) -> c_int {
+    match severity {
+        Severity::Warn => 1,
+        Severity::Info => 2,
+        Severity::Debug => 3,
+    }
+}
+
+/// `isthmus_set_log`.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isthmus_set_log(
+    function: Option<LogFunction>,
+    context: *mut c_void,
+    least: c_int,
+) -> c_int {
+    let body = || {
+        let known = [Severity::Warn, Severity::Info, Severity::Debug];
+        let least = known.into_iter().find(|severity| number(*severity) == least);
+        let sink = match function {
+            None => None,
+            Some(function) => {
+                let least = least.ok_or_else(|| invalid("no such severity"))?;
+                Some(Sink { function, context, least })
+            }
+        };
+        install();
+        *SINK.write() = sink;
+        Ok(())
+    };
+    enter(body, || {})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variable_is_read_as_the_command_reads_it() {
+        for (value, expected) in [
+            ("", Some(Severity::Warn)),
+            ("off", None),
+            ("info", Some(Severity::Info)),
+            ("DEBUG", Some(Severity::Debug)),
+            ("isthmus_router=debug", Some(Severity::Warn)),
+            ("isthmus_router=debug, info", Some(Severity::Info)),
+            ("warn,isthmus_io=debug", Some(Severity::Debug)),
+            ("nonsense", Some(Severity::Warn)),
+        ] {
+            assert_eq!(parse(value), expected, "{value:?}");
+        }
+    }
+}

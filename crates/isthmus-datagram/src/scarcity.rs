@@ -1,0 +1,166 @@
+//! Errors whose cause is this host: what to do about them, and how often to say so.
+//!
+//! A host that has no descriptors, ports or memory left refuses the next attempt as fast as the last one. So whoever tries
+//! again pauses first, and says so in one line per [`LINE_PAUSE`] with a count ([`Sparing`]) and a remedy ([`remedy`]).
+
+use std::fmt::{self, Arguments};
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Shortest time between two lines about the same recurring trouble.
+pub const LINE_PAUSE: Duration = Duration::from_secs(10);
+/// Pause after a connection could not be accepted. A listener that cannot accept stays readable, so without a pause it
+/// would be asked again at once.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What to do about an error that this host causes by its limits or its rules. `None` for other errors, such as those of
+/// the network or the peer.
+pub fn remedy(error: &io::Error) -> Option<&'static str> {
+    Some(match error.raw_os_error()? {
+        libc::EMFILE => {
+            "this process has as many files and sockets open as it may: raise its limit (ulimit -n, LimitNOFILE= of systemd)"
+        }
+        libc::ENFILE => "this host has as many open files as it may: raise fs.file-max (sysctl)",
+        libc::ENOBUFS | libc::ENOMEM => {
+            "the system has no memory for it: free memory, or raise the limit of the container, the service or net.ipv4.tcp_mem"
+        }
+        libc::EADDRNOTAVAIL => {
+            "all local ports are in use, or this host has lost the address: widen net.ipv4.ip_local_port_range (sysctl), or \
+             give the address back"
+        }
+        libc::EADDRINUSE => {
+            "the port is taken, or all local ports are: choose another, or widen net.ipv4.ip_local_port_range (sysctl)"
+        }
+        libc::EPERM | libc::EACCES => {
+            "a firewall or a security policy of this host forbids it: let it through (nft list ruleset, iptables -L OUTPUT)"
+        }
+        libc::ENOSPC => "the system watches no more descriptors: raise fs.epoll.max_user_watches (sysctl)",
+        _ => return None,
+    })
+}
+
+/// Lets one line about the same trouble through per [`LINE_PAUSE`], or a few of them, and counts those that it left out.
+#[derive(Debug)]
+pub struct Sparing(Mutex<Told>);
+
+#[derive(Debug)]
+struct Told {
+    /// When the first line of the present [`LINE_PAUSE`] was let through.
+    last: Option<Instant>,
+    /// Lines that may be let through in it, and how many more may.
+    most: u32,
+    more: u32,
+    left_out: u64,
+}
+
+impl Default for Sparing {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Sparing {
+    /// One that has let no line through yet.
+    pub const fn new() -> Self {
+        Self::letting(1)
+    }
+
+    /// One that lets `most` lines through per [`LINE_PAUSE`].
+    pub const fn letting(most: u32) -> Self {
+        Self(Mutex::new(Told { last: None, most, more: 0, left_out: 0 }))
+    }
+
+    /// If a line is due, returns what to add to it.
+    pub fn due(&self, now: Instant) -> Option<LeftOut> {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.last.is_none_or(|last| now.saturating_duration_since(last) >= LINE_PAUSE) {
+            (told.last, told.more) = (Some(now), told.most);
+        }
+        if told.more == 0 {
+            told.left_out += 1;
+            return None;
+        }
+        told.more -= 1;
+        Some(LeftOut(std::mem::take(&mut told.left_out)))
+    }
+
+    /// Calls `say` with what went wrong, the error and its [`remedy`], if the error has one and a line is due.
+    pub fn tell(&self, what: Arguments<'_>, error: &io::Error, say: impl FnOnce(Arguments<'_>)) {
+        if let Some(remedy) = remedy(error)
+            && let Some(left_out) = self.due(Instant::now())
+        {
+            say(format_args!("{what}: {error}; {remedy}{left_out}"));
+        }
+    }
+}
+
+/// How many lines about the same trouble were left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftOut(u64);
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 > 0 { write!(f, " ({} times more since it was last said)", self.0) } else { Ok(()) }
+    }
+}
+
+/// The connections among what a listener brings. Pauses for [`ACCEPT_PAUSE`] after each error, and tells `say` of those
+/// that have a [`remedy`].
+pub fn accepted<T>(
+    incoming: impl Iterator<Item = io::Result<T>>,
+    mut say: impl FnMut(Arguments<'_>),
+) -> impl Iterator<Item = T> {
+    let sparing = Sparing::new();
+    incoming.filter_map(move |came| match came {
+        Ok(came) => Some(came),
+        Err(error) => {
+            sparing.tell(format_args!("cannot accept a connection"), &error, &mut say);
+            thread::sleep(ACCEPT_PAUSE);
+            None
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_that_comes_again_and_again_is_a_line_now_and_then_with_a_count() {
+        let sparing = Sparing::new();
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let said: Vec<_> = (0..30_000).step_by(10).filter_map(|ms| sparing.due(at(ms))).collect();
+        assert_eq!(said, [LeftOut(0), LeftOut(999), LeftOut(999)]);
+        assert!(said[1].to_string().contains("999 times more"));
+        let few = Sparing::letting(3);
+        let said: Vec<_> = (0..20_000).step_by(1000).filter_map(|ms| few.due(at(ms))).collect();
+        assert_eq!(said, [0, 0, 0, 7, 0, 0].map(LeftOut));
+    }
+
+    #[test]
+    fn only_errors_that_this_host_causes_have_a_remedy() {
+        let of = |errno| remedy(&io::Error::from_raw_os_error(errno));
+        let said = |errno, word: &str| of(errno).is_some_and(|text| text.contains(word));
+        assert!(said(libc::EMFILE, "ulimit -n") && said(libc::EADDRNOTAVAIL, "ip_local_port_range"));
+        assert!(said(libc::EPERM, "firewall") && said(libc::ENOMEM, "memory"));
+        for errno in [libc::ECONNREFUSED, libc::ETIMEDOUT, libc::ECONNRESET, libc::EHOSTUNREACH] {
+            assert_eq!(of(errno), None);
+        }
+        assert_eq!(remedy(&io::Error::other("something else")), None);
+    }
+
+    #[test]
+    fn a_listener_without_descriptors_pauses_and_says_so_once() {
+        const FAILURES: usize = 3;
+        let failures = std::iter::repeat_with(|| Err(io::Error::from_raw_os_error(libc::EMFILE)));
+        let incoming = failures.take(FAILURES).chain([Ok(7)]);
+        let (mut lines, start) = (Vec::new(), Instant::now());
+        let came: Vec<u8> = accepted(incoming, |line| lines.push(line.to_string())).collect();
+        assert_eq!(came, [7]);
+        assert!(start.elapsed() >= ACCEPT_PAUSE * FAILURES as u32, "{:?}", start.elapsed());
+        assert!(lines.len() == 1 && lines[0].contains("ulimit -n"), "{lines:?}");
+    }
+}

@@ -1,0 +1,137 @@
+//! A host whose first route to a peer leads nowhere, while another one leads there: a VPN that claims the peer's address,
+//! and an interface whose cable is out. Two hosts of the test's own.
+
+mod support;
+
+use std::fmt::Arguments;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use isthmus_io::log::set_hook;
+use isthmus_substrate::{Endpoint, EndpointOptions, Event, Level, SendOptions, Substrate};
+use support::hosts::{Far, ROLE, ip, run_near};
+use support::{LIMIT, pattern};
+
+/// By what lanes go.
+const TRANSPORT: &str = "ISTHMUS_TEST_TRANSPORT";
+/// Longest time to a connection: 3 s by the route that leads nowhere, and the next one. UDP is tried for 3 s before.
+const MOST: Duration = Duration::from_secs(12);
+
+#[test]
+fn a_vpn_that_claims_the_peers_address_is_passed_by_tcp() {
+    run_near("vpn", |command| {
+        command.env(TRANSPORT, "tcp");
+    });
+}
+
+#[test]
+fn a_vpn_that_claims_the_peers_address_is_passed_where_lanes_go_by_udp() {
+    run_near("vpn", |command| {
+        command.env(TRANSPORT, "udp");
+    });
+}
+
+#[test]
+fn an_interface_without_a_cable_is_passed() {
+    run_near("no cable", |command| {
+        command.env(TRANSPORT, "auto");
+    });
+}
+
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn keep(_: isthmus_io::log::Severity, line: Arguments<'_>) {
+    LINES.lock().expect("nobody panics with it").push(line.to_string());
+}
+
+fn open() -> Endpoint {
+    let transport = std::env::var(TRANSPORT).expect("set with the role");
+    // No interface is named: the kernel's routes decide.
+    let text = format!("[device.any]\ntransport = \"{transport}\"\n");
+    let start = Instant::now();
+    loop {
+        let substrate = Substrate::from_toml(&text, "test").expect("valid");
+        let device = substrate.default_device().expect("up");
+        // The kernel notices a cable a moment after it is there.
+        if device.address().is_ok_and(|ip| ip.to_string().starts_with("10.99.9.")) {
+            return Endpoint::create(device, &EndpointOptions::default()).expect("opened");
+        }
+        assert!(start.elapsed() < LIMIT, "{:?}", device.address());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The far host: accepts who comes.
+#[test]
+fn far() {
+    if std::env::var(ROLE).is_err() {
+        return;
+    }
+    println!("far is here");
+    std::io::stdin().read_line(&mut String::new()).expect("the near part lives");
+    ip("link set lo up");
+    ip("addr add 10.99.9.2/24 dev isthfar");
+    ip("link set isthfar up");
+    ip("route add default via 10.99.9.1");
+    let endpoint = open();
+    println!("uri {}", endpoint.uri());
+    let start = Instant::now();
+    while start.elapsed() < 2 * LIMIT {
+        if let Some(Event::Requested(request)) =
+            endpoint.next_event(Some(Duration::from_secs(1))).expect("open")
+        {
+            endpoint.accept(request, 0).expect("asked for");
+        }
+    }
+}
+
+#[test]
+fn near() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    set_hook(keep);
+    let mut far = Far::start(&role, true);
+    ip("link set lo up");
+    ip(&format!("link add name isthnear type veth peer name isthfar netns {}", far.child.id()));
+    ip("link set isthnear up");
+    // Answers come by another interface than the one to which the first route leads.
+    std::fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "2").expect("a network of our own");
+    match role.as_str() {
+        "vpn" => {
+            ip("addr add 10.99.9.1/24 dev isthnear");
+            // A tunnel whose other end swallows all packets.
+            ip("link add name wrong type veth peer name wrongs");
+            ip("link set wrongs up");
+            ip("addr add 10.8.0.1/24 dev wrong");
+            ip("link set wrong up");
+            ip("route add 10.99.9.2/32 dev wrong");
+            ip("neigh add 10.99.9.2 lladdr 02:00:00:00:00:01 dev wrong");
+        }
+        _ => {
+            ip("addr add 10.99.9.1/24 dev isthnear metric 500");
+            ip("link add name wrong type veth peer name wrongs");
+            ip("addr add 10.99.9.3/24 dev wrong metric 100");
+            ip("link set wrong up");
+        }
+    }
+    ip("route add default via 10.99.9.2 dev isthnear onlink");
+    far.tell("go");
+    let uri = far.hear("uri ");
+    let endpoint = open();
+    assert!(endpoint.uri().contains("10.99.9.1:"), "{}", endpoint.uri());
+    let start = Instant::now();
+    let connection = endpoint.connect(&uri, b"", Level::Ro, 0, &Default::default()).expect("asked");
+    let connected = endpoint.next_event(Some(LIMIT)).expect("open");
+    let took = start.elapsed();
+    let lines = LINES.lock().expect("nobody panics with it").clone();
+    assert!(
+        matches!(connected, Some(Event::Connected { .. })) && took < MOST,
+        "{took:?} {connected:?} {lines:#?}"
+    );
+    let said = |line: &&String| {
+        line.contains("does not answer by wrong") && line.contains("set interface to isthnear")
+    };
+    assert_eq!(lines.iter().filter(said).count(), 1, "{lines:#?}");
+    let blocking = SendOptions { blocking: true, ..Default::default() };
+    endpoint.send(connection, &pattern(60_000, 1), &blocking).expect("it arrives");
+    println!("seen inside");
+}

@@ -1,0 +1,73 @@
+//! A host that has no local port left for a connection: pauses, one warning with the remedy, and a connection as soon as
+//! there is a port. In a network of the test's own, whose range of ports it may change.
+
+mod support;
+
+use std::fmt::Arguments;
+use std::net::TcpStream;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use isthmus_io::log::{Severity, set_hook};
+use isthmus_substrate::{Endpoint, EndpointOptions, Event, Level, Substrate};
+use socket2::SockRef;
+use support::LIMIT;
+use support::hosts::{ROLE, ip, run_near};
+
+#[test]
+fn a_host_without_free_ports_says_so_and_goes_on_when_there_is_one() {
+    run_near("no ports", |_| {});
+}
+
+static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn keep(severity: Severity, line: Arguments<'_>) {
+    if severity == Severity::Warn {
+        WARNINGS.lock().expect("nobody panics with it").push(line.to_string());
+    }
+}
+
+/// Time of the processor that this process has had.
+fn worked() -> Duration {
+    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
+}
+
+#[test]
+fn near() {
+    if std::env::var(ROLE).is_err() {
+        return;
+    }
+    ip("link set lo up");
+    std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40001").expect("a network of our own");
+    set_hook(keep);
+    let text = "[device.lo]\ntransport = \"tcp\"\ninterface = \"127.0.0.1\"\n";
+    let substrate = Substrate::from_toml(text, "test").expect("valid");
+    let device = substrate.default_device().expect("up");
+    let open =
+        |port| Endpoint::create(device, &EndpointOptions { port, ..Default::default() }).expect("opened");
+    let (a, b) = (open(5001), open(5002));
+    // Each takes one of the two ports for connections to b. Closing resets them: the ports are free at once.
+    let takers = [(); 2].map(|()| TcpStream::connect("127.0.0.1:5002").expect("b listens"));
+    takers.iter().for_each(|taker| SockRef::from(taker).set_linger(Some(Duration::ZERO)).expect("a socket"));
+    a.connect(&b.uri(), b"", Level::Ro, 0, &Default::default()).expect("asked");
+    let (before, start) = (worked(), Instant::now());
+    while start.elapsed() < Duration::from_secs(1) {
+        assert!(a.next_event(Some(Duration::from_millis(100))).expect("open").is_none(), "no port is free");
+    }
+    let spent = worked() - before;
+    assert!(spent < Duration::from_millis(500), "{spent:?} of the processor's time in 1 s");
+    {
+        let lines = WARNINGS.lock().expect("nobody panics with it");
+        let said = |line: &&String| line.contains("cannot connect to 127.0.0.1:5002");
+        assert_eq!(lines.iter().filter(said).count(), 1, "{lines:?}");
+        assert!(lines.iter().any(|line| line.contains("ip_local_port_range")), "{lines:?}");
+    }
+    drop(takers);
+    let asked = b.next_event(Some(LIMIT)).expect("open");
+    let Some(Event::Requested(request)) = asked else { panic!("{asked:?}") };
+    b.accept(request, 0).expect("asked for");
+    let connected = a.next_event(Some(LIMIT)).expect("open");
+    assert!(matches!(connected, Some(Event::Connected { .. })), "{connected:?}");
+    println!("seen inside");
+}

@@ -1,0 +1,61 @@
+"""The library's log, to a function of the program."""
+
+from __future__ import annotations
+
+import atexit
+import enum
+import logging
+from typing import Any, Callable, Optional
+
+from . import _library as lib
+
+
+class Severity(enum.IntEnum):
+    """How much a line of the log matters."""
+
+    WARN = 1  #: Somebody should act.
+    INFO = 2  #: Something changed, and why.
+    DEBUG = 3  #: For people who look for a fault.
+
+    @property
+    def level(self) -> int:
+        """The level of :mod:`logging` that it is."""
+        return {self.WARN: logging.WARNING, self.INFO: logging.INFO, self.DEBUG: logging.DEBUG}[self]
+
+
+#: What C calls; kept while it may be called.
+_kept: Any = None
+
+
+def set_log(
+    function: Optional[Callable[[Severity, str], Any]], least: Severity = Severity.INFO
+) -> None:
+    """Sends the library's log to a function: lines of the severity ``least``, and those that matter
+    more. Threads of the library call it too, so it must not call the library. ``None``: lines go to standard
+    error, as the environment variable ``ISTHMUS_LOG`` says (off, warn, info or debug; warn is the
+    default).
+
+    ``set_log(lambda severity, text: logging.getLogger("isthmus").log(severity.level, text))`` sends
+    them to :mod:`logging`."""
+    global _kept
+    if function is None:
+        taken = lib.LogFunction()
+    else:
+        take = function
+
+        def pass_on(severity: int, text: bytes, _context: Any) -> None:
+            take(Severity(severity), text.decode(errors="replace"))
+
+        taken = lib.LogFunction(pass_on)
+    lib.call("set_log", taken, None, least)
+    # When that has returned, the one before is not called any more.
+    _kept = taken
+
+
+def _end() -> None:
+    # No thread may call Python any more when it ends.
+    if _kept:
+        set_log(None)
+
+
+atexit.register(_end)
