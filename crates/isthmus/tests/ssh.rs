@@ -376,6 +376,9 @@ fn another_program_at_the_address_of_the_other_host_gets_no_data() {
     let done = cp.output().expect("it starts");
     let said = text(&done.stderr);
     assert!(done.status.success(), "{said}");
-    assert!(said.contains("data goes through ssh") && said.contains("another program answers there"), "{said}");
+    assert!(
+        said.contains("data goes through ssh") && said.contains("another program answers there"),
+        "{said}"
+    );
     assert_eq!(fs::read(host.path("home/x")).expect("there"), b"x");
 }

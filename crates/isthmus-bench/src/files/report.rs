@@ -132,7 +132,14 @@ fn grid(title: String, rows: &[Row]) -> Grid {
         let Row { contender, seconds, rate, fraction, synced, peak_here, peak_there, marks, .. } = row;
         let peaks = format!("{peak_here:.0}, {peak_there:.0}");
         let [fraction, synced] = [fraction, synced].map(|value| format!("{value:.3}"));
-        vec![contender.clone(), if seconds.is_finite() { format!("{seconds:.3}") } else { "-".to_owned() }, format!("{rate:.1}"), fraction + marks, synced, peaks]
+        vec![
+            contender.clone(),
+            if seconds.is_finite() { format!("{seconds:.3}") } else { "-".to_owned() },
+            format!("{rate:.1}"),
+            fraction + marks,
+            synced,
+            peaks,
+        ]
     };
     Grid { title, head: head.map(str::to_owned).to_vec(), rows: rows.iter().map(texts).collect() }
 }

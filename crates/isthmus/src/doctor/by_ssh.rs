@@ -48,9 +48,10 @@ pub(super) fn peer(login: &str, words: &Words, settings: &Settings) -> Vec<Findi
     match from_there {
         // The last one is the first that passed, or else what ssh's connection came from.
         Ok(reached) => {
-            let passed = reached.last().into_iter().flat_map(|reach| {
-                passes(&["tcp back", "udp back"], "from there to", reach)
-            });
+            let passed = reached
+                .last()
+                .into_iter()
+                .flat_map(|reach| passes(&["tcp back", "udp back"], "from there to", reach));
             findings.extend(passed);
         }
         Err(error) => {
@@ -71,10 +72,15 @@ fn passes(subjects: &[&'static str; 2], direction: &str, reach: &Reach) -> [Find
     const OPEN: &str = "open TCP and UDP to there, at the ports of port_range or port of isthmus.toml";
     let at = reach.at;
     let tcp = match &reach.tcp {
-        Ok(rtt) => good(subjects[0], format!("TCP passes {direction} {at}; round trip {}", milliseconds(*rtt))),
-        Err(error) => {
-            finding(Verdict::Advice, subjects[0], format!("TCP does not pass {direction} {at}: {error}"), OPEN)
+        Ok(rtt) => {
+            good(subjects[0], format!("TCP passes {direction} {at}; round trip {}", milliseconds(*rtt)))
         }
+        Err(error) => finding(
+            Verdict::Advice,
+            subjects[0],
+            format!("TCP does not pass {direction} {at}: {error}"),
+            OPEN,
+        ),
     };
     let udp = match &reach.udp {
         Ok(ByUdp { rtt, packet }) => {
@@ -85,9 +91,12 @@ fn passes(subjects: &[&'static str; 2], direction: &str, reach: &Reach) -> [Find
             let rtt = milliseconds(*rtt);
             good(subjects[1], format!("UDP passes {direction} {at}; round trip {rtt}; {packet}"))
         }
-        Err(error) => {
-            finding(Verdict::Advice, subjects[1], format!("UDP does not pass {direction} {at}: {error}"), OPEN)
-        }
+        Err(error) => finding(
+            Verdict::Advice,
+            subjects[1],
+            format!("UDP does not pass {direction} {at}: {error}"),
+            OPEN,
+        ),
     };
     [tcp, udp]
 }
@@ -99,7 +108,8 @@ fn uses(visit: &Visit) -> [Finding; 2] {
     let there = visit.to_there.as_ref().filter(|reach| reach.tcp.is_ok());
     let back = visit.from_there.as_ref().ok().and_then(|reached| reached.last());
     let back = back.filter(|reach| reach.tcp.is_ok());
-    let carriers = |reach: &Reach| if reach.udp.is_ok() { "by TCP or UDP, whichever is faster" } else { LOSS };
+    let carriers =
+        |reach: &Reach| if reach.udp.is_ok() { "by TCP or UDP, whichever is faster" } else { LOSS };
     let cp = match there {
         Some(reach) => good("isthmus cp", format!("would go directly to {}, {}", reach.at, carriers(reach))),
         None => finding(

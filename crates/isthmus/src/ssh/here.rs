@@ -101,8 +101,10 @@ impl Other {
             }
         };
         if ready.version != VERSION {
-            let text =
-                format!("{login} has isthmus {}, and this host {RELEASE}: install the same at both", ready.release);
+            let text = format!(
+                "{login} has isthmus {}, and this host {RELEASE}: install the same at both",
+                ready.release
+            );
             return Err(MoverError::Refused(text));
         }
         Ok((Self { child, to, from, ready }, done))
@@ -317,7 +319,9 @@ fn knock(probe: Option<SocketAddr>, by: By) -> Result<Attempt, String> {
 impl Attempt {
     fn failed(at: SocketAddr, error: io::Error, by: By) -> Result<Self, String> {
         if by == By::Direct {
-            return Err(format!("{at} cannot be reached directly ({error}); open it, or leave --via direct out"));
+            return Err(format!(
+                "{at} cannot be reached directly ({error}); open it, or leave --via direct out"
+            ));
         }
         Ok(Self::NotMade(Way::Instead(Some((at, error)))))
     }

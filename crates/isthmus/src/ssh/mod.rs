@@ -75,7 +75,9 @@ impl Ready {
 enum Request {
     Copy(Ask),
     /// Where this side can be probed; none where it has no address that leads to the other.
-    Check { check: Option<Back> },
+    Check {
+        check: Option<Back>,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -161,9 +161,7 @@ fn longest(socket: &UdpSocket, nonce: &Nonce, rtt: Duration) -> Option<u16> {
         // The interface itself refuses those that are too long for it.
         let taken: Vec<(u8, u16)> = numbered()
             .filter(|(_, len)| best.is_none_or(|best| *len > best))
-            .filter(|(number, len)| {
-                socket.send(&probe(nonce, *number, usize::from(*len) - headers)).is_ok()
-            })
+            .filter(|(number, len)| socket.send(&probe(nonce, *number, usize::from(*len) - headers)).is_ok())
             .collect();
         let Some((most, _)) = taken.first().copied() else { break };
         let until = Instant::now() + 2 * rtt + LOOK;

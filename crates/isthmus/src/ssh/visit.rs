@@ -29,7 +29,9 @@ pub(crate) fn visit(login: &str, words: &Words, settings: &Settings) -> Result<V
     let (mut other, ()) = Other::start(login, words, || ())?;
     let took = start.elapsed();
     if other.ready.is_of_0_2_0() {
-        let text = format!("{login} has isthmus 0.2.0, which answers copies only; install there what is here");
+        let text = format!(
+            "{login} has an older isthmus, which answers copies only: install the release of this host there"
+        );
         return Err(MoverError::Refused(text));
     }
     let found = probes(login, &mut other, settings);
@@ -56,7 +58,9 @@ fn probes(login: &str, other: &mut Other, settings: &Settings) -> Result<Found, 
     let back = door.as_ref().ok().map(|door| Back { at: door.at, nonce: door.nonce });
     let unfit = || MoverError::Refused(format!("{login} does not answer what it was asked"));
     let asked = Instant::now();
-    let Answer::Checking { udp } = other.ask(login, &Request::Check { check: back })? else { return Err(unfit()) };
+    let Answer::Checking { udp } = other.ask(login, &Request::Check { check: back })? else {
+        return Err(unfit());
+    };
     let ssh_rtt = asked.elapsed();
     let to_there = other.ready.probe.map(|at| {
         let reach = Reach::try_at(at, &other.ready.nonce);
