@@ -54,14 +54,14 @@ class User:
 
     def install(self, *packages):
         self.run("pip", "install", "--quiet", "--disable-pip-version-check", "--no-cache-dir", "--no-index",
-                 "--find-links", self.wheels, *packages, seconds=300)  # fmt: skip
+                 "--find-links", self.wheels, *packages)  # fmt: skip
 
     def ring(self, mpi, launch):
         """A job of two ranks, by the wheel's provider."""
         said = self.run("sh", "-c", f'eval "$(isthmus env --mpi {mpi} --no-shared-memory)"; {launch} python -c "$RING"', RING=RING)
         require(said.count(f"carried by {self.own()}/libisthmus-fi.so") == 2, f"the job of {mpi} did not go by the wheel's provider", said)
 
-    def run(self, *command, seconds=60, **env):
+    def run(self, *command, seconds=300, **env):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LD_", "FI_", "ISTHMUS_"))}
         env = {**kept, "PATH": f"{self.venv}/bin:/usr/bin:/bin", "HOME": str(self.home), "LC_ALL": "C", **env}
         done = subprocess.run(
@@ -96,8 +96,7 @@ def main():
         # Whoever runs this has a cache, with what tools/bootstrap.sh has fetched. The user takes all from this folder.
         fetched = [f"{package}=={pinned[version]}" for package, version in PACKAGES.items()]
         subprocess.run([user.venv / "bin/pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:",
-                        "--dest", wheels, *fetched], check=True, timeout=600)  # fmt: skip
-        (wheels / wheel.name).write_bytes(wheel.read_bytes())
+                        "--dest", wheels, *fetched, wheel], check=True, timeout=600)  # fmt: skip
         for path in (wheels, *wheels.iterdir()):
             path.chmod(0o755)
         with_mpich(user)
