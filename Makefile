@@ -103,7 +103,7 @@ packages:
 	@tools/bootstrap.sh base rust python manylinux mpich packages recipes
 	@tools/build.sh
 	@tools/wheel.sh
-	@tests/packaging/wheel.py build/wheel/isthmus-*manylinux*.whl
+	@tests/packaging/wheel.py build/wheel/isthmus-*manylinux*_$$(uname -m).whl
 	@tests/packaging/deb.py
 	@tests/packaging/tarball.py
 	@tests/packaging/rpm.py

@@ -11,14 +11,15 @@ most=$1
 shift
 status=0
 for file; do
-    symbols=$(objdump -T "$file") || exit 3
+    # It reads files of every processor.
+    symbols=$(readelf --wide --dyn-syms "$file") || exit 3
     needs=$(grep -o 'GLIBC_[0-9.]*' <<<"$symbols" | sort -uV | tail -n 1 || true)
     needs=${needs#GLIBC_}
     if [[ $(printf '%s\n' "${needs:-0}" "$most" | sort -V | tail -n 1) == "$most" ]]; then
         printf 'glibc: %s needs glibc %s\n' "$file" "${needs:-of no version}"
     else
         printf 'glibc: error: %s needs glibc %s, newer than %s, for these symbols:\n' "$file" "$needs" "$most" >&2
-        grep "(*GLIBC_$needs" <<<"$symbols" >&2
+        grep -F "@GLIBC_$needs" <<<"$symbols" >&2
         status=1
     fi
 done

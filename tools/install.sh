@@ -4,7 +4,9 @@
 #   tools/install.sh [install|uninstall]
 #
 # PREFIX (/usr/local) is where it is to live, LIBDIR (PREFIX/lib) where its libraries do, such as /usr/lib64; DESTDIR
-# (empty) goes before both: for packages. STRIP (strip) takes debugging symbols away; empty keeps them. BUILD (build) is where it was built. Nothing is fetched or compiled.
+# (empty) goes before both: for packages. STRIP (strip) takes debugging symbols away; empty keeps them. BUILD (build) is
+# where it was built. RUNS (BUILD/bin/isthmus) writes manual pages and completions: a command for the processor of this
+# machine. Nothing is fetched or compiled.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -12,6 +14,7 @@ action=${1:-install}
 prefix=${PREFIX:-/usr/local}
 to=${DESTDIR:-}$prefix
 build=${BUILD:-build}
+runs=${RUNS:-$build/bin/isthmus}
 
 die() {
     printf 'install: error: %s\n' "$*" >&2
@@ -76,11 +79,11 @@ install_all() {
     chmod 644 "$tolib/pkgconfig/isthmus.pc"
     pages=$(mktemp -d)
     trap 'rm -rf "$pages"' EXIT
-    "$build/bin/isthmus" man --out "$pages"
+    "$runs" man --out "$pages"
     for page in "$pages"/man?/*; do
         put 644 "$page" "$to/share/man/${page#"$pages"/}"
     done
-    tools/completions.sh "$build/bin/isthmus" "$to/share"
+    tools/completions.sh "$runs" "$to/share"
     # For programs of MPIs that this installation does not know: the mover is compiled with each one's mpicc.
     for file in include/isthmus-mpi.h mpi/isthmus_mpi.f90; do
         put 644 "$file" "$to/include/${file##*/}"

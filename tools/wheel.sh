@@ -3,6 +3,7 @@
 #
 #   tools/wheel.sh           build/wheel/isthmus-VERSION-py3-none-manylinux_2_28_ARCH.whl, for glibc 2.28 and later,
 #                            of what tools/portable.sh makes
+#   ARCH=aarch64 tools/wheel.sh    the same for another processor; build/bin/isthmus writes the manual pages
 #   tools/wheel.sh --here    ...-linux_ARCH.whl, for this machine's glibc, of what tools/build.sh has made
 #
 # Below an environment's prefix it puts what `make install` puts below /usr/local. `isthmus` finds the provider there.
@@ -12,7 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=tools/versions.env
 source tools/versions.env
 
-arch=$(uname -m)
+arch=${ARCH:-$(uname -m)}
 out=build/wheel
 # Quick to fetch: 12 MB.
 BYTES_MOST=12000000
@@ -31,6 +32,10 @@ esac
 if [[ $platform == manylinux* ]]; then
     tools/portable.sh
     build=build/portable
+    if [[ $arch != "$(uname -m)" ]]; then
+        build+=-$arch
+        export RUNS=build/bin/isthmus STRIP=''
+    fi
 else
     build=build
 fi

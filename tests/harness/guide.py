@@ -1,14 +1,18 @@
 """docs/two-sites.md, done as it says: its files are written, and its commands run at the two sites of the lab."""
 
+import contextlib
+import getpass
 import os
 import re
+import shutil
+import subprocess
 import tempfile
 import time
 from pathlib import Path
 
-from . import process
+from . import mpis, process, slurm
 from .cases import Case, Failure, Skip, last_words
-from .mpis import ISTHMUS, ROOT, rsh_script
+from .mpis import ISTHMUS, ROOT
 
 GUIDE = ROOT / "docs" / "two-sites.md"
 
@@ -25,8 +29,50 @@ def block(word):
     return found[0]
 
 
+SSHD = """HostKey {folder}/key
+AuthorizedKeysFile {folder}/key.pub
+PidFile none
+UsePAM no
+StrictModes no
+PermitRootLogin yes
+SetEnv PATH={path}
+"""
+SSH = """IdentityFile {folder}/key
+IdentitiesOnly yes
+StrictHostKeyChecking no
+UserKnownHostsFile /dev/null
+LogLevel ERROR
+BatchMode yes
+"""
+
+
+@contextlib.contextmanager
+def ssh_to(c, *sites):
+    """sshd at these sites, to which ssh of all sites gets in."""
+    daemon = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+    if not daemon or os.geteuid() != 0:
+        raise Skip("it takes root, and sshd (tools/bootstrap.sh base)")
+    folder = sites[0].home.parent
+    Path("/run/sshd").mkdir(exist_ok=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key")], check=True)
+    (folder / "ssh_config").write_text(SSH.format(folder=folder))
+    with contextlib.ExitStack() as running:
+        for site in sites:
+            config = folder / f"sshd_config.{site.name}"
+            config.write_text(SSHD.format(folder=folder, path=site.path))
+            command = [str(ISTHMUS), "lab", "exec", site.name, "--", daemon, "-D", "-e", "-f", str(config)]
+            job = process.Running(command, {}, c.log(f".sshd.{site.name}"))
+            running.callback(job.end)
+            until = time.monotonic() + 20
+            while "listening on" not in job.output():
+                if time.monotonic() > until:
+                    raise Failure(f"sshd at {site.name}: {last_words(job.output())}")
+                time.sleep(0.02)
+        yield
+
+
 class Site:
-    """A shell at a site, in a home of its own, whose ssh and scp lead to the other one."""
+    """A shell at a site, in a home of its own, whose scp leads to the other one."""
 
     def __init__(self, c, name, homes):
         self.c, self.name, self.home = c, name, homes[name]
@@ -35,15 +81,16 @@ class Site:
         tools.mkdir(exist_ok=True)
         for command, text in {
             "isthmus": f'exec {ISTHMUS} "$@"',
-            "ssh": f'exec {rsh_script()} "$@"',
+            "ssh": f'exec {shutil.which("ssh")} -F {self.home.parent / "ssh_config"} "$@"',
             "scp": f'exec cp "{homes["b" if name == "a" else "a"]}/${{2#*:}}" "$3"',
         }.items():
             (tools / command).write_text(f"#!/bin/sh\n{text}\n")
             (tools / command).chmod(0o755)
         for text in blocks("python"):
             (self.home / re.match(r"# (\S+)", text).group(1)).write_text(text)
+        self.path = f"{tools}:{c.mpi.folder / 'bin'}:{os.environ['PATH']}"
         # The lab's hosts are namespaces of one machine: MPICH is told what separate hosts show it.
-        self.env = {"PATH": f"{tools}:{c.mpi.folder / 'bin'}:{os.environ['PATH']}", "HYDRA_IFACE": "mgmt0", "MPIR_CVAR_NOLOCAL": "1"}
+        self.env = {"PATH": self.path, "HYDRA_IFACE": "mgmt0", "MPIR_CVAR_NOLOCAL": "1"}
 
     def start(self, commands, suffix):
         script = self.home / f"run{suffix}.sh"
@@ -71,20 +118,35 @@ def address_of(serving, seconds=20):
     raise Failure(f"the service prints no address: {last_words(serving.output())}")
 
 
-def two_sites(c):
-    if c.transport != "isthmus":
-        raise Skip("a guide to Isthmus")
-    with tempfile.TemporaryDirectory(prefix="two-sites-") as folder:
-        return follow(c, Path(folder))
+def in_homes(follow):
+    """A case with a home for each of the two sites."""
+
+    def body(c):
+        if c.transport != "isthmus":
+            raise Skip("a guide to Isthmus")
+        with tempfile.TemporaryDirectory(prefix="two-sites-") as folder:
+            homes = {name: Path(folder) / name for name in ("a", "b")}
+            return follow(c, *(Site(c, name, homes) for name in homes))
+
+    return body
 
 
-def follow(c, folder):
-    homes = {name: folder / name for name in ("a", "b")}
-    a, b = (Site(c, name, homes) for name in ("a", "b"))
-
+@in_homes
+def interactive(c, a, b):
+    """Sections 2 and 3, at a prompt."""
     a.run(block("isthmus doctor\n"), ".doctor")
-    check = block("--peer")
-    service = re.search(r"# on host b:  (.*)", check).group(1)
+    with ssh_to(c, a, b):
+        told = a.run(block("--peer user@b").replace("user@", f"{getpass.getuser()}@"), ".ssh")
+        # Hosts of the lab have one home.
+        one = a.run(block("-hosts a,b"), ".hello")
+    if "one job on" not in one:
+        raise Failure(f"hello.py: {last_words(one)}")
+    for line in ("ok     tcp there", "ok     udp there", "ok     tcp back", "ok     udp back", "ok     isthmus cp", "ok     MPI jobs"):
+        if line not in told:
+            raise Failure(f"doctor does not say {line!r}: {told}")
+
+    check = block("b:PORT")
+    service = re.search(r"# in a job at b:  (.*)", check).group(1)
     serving = b.start(f"exec {service}\n", ".serve")
     try:
         told = a.run(check.replace("b:PORT", address_of(serving)), ".peer")
@@ -92,35 +154,65 @@ def follow(c, folder):
         serving.end()
     if "UDP" not in told:
         raise Failure(f"doctor does not tell whether UDP passes: {last_words(told)}")
-
-    # Hosts of the lab have one home.
-    one = a.run(block("-hosts a,b"), ".hello")
-    if "one job on" not in one:
-        raise Failure(f"hello.py: {last_words(one)}")
-
-    first, second = a.start(block("--part 1/2"), ".part1"), b.start(block("--part 2/2"), ".part2")
-    try:
-        world = passed(first)
-        passed(second)
-    finally:
-        first.end()
-        second.end()
-    told = re.search(r"one job on (.*)", world)
-    if not told or len(told.group(1).split()) != 5:
-        raise Failure(f"the parts are no world of five ranks: {last_words(world)}")
-
-    accepting = b.start(block("couple.py accept"), ".accept")
-    try:
-        connected = a.run(block("couple.py connect"), ".connect")
-        accepted = passed(accepting)
-    finally:
-        accepting.end()
-    for rank in range(2):
-        for text, line in ((accepted, f"rank {rank} of accept got a message of rank {rank} of connect"),
-                           (connected, f"rank {rank} of connect got a message of rank {rank} of accept")):
-            if line not in text:
-                raise Failure(f"no line {line!r}: {last_words(text)}")
-    return "doctor, one job by ssh, one of two parts, two jobs that couple"
+    return "doctor by ssh and by address, one job by ssh"
 
 
-CASES = {"two-sites": Case("two-sites", two_sites, places=("sites",), mpis=("mpich",))}
+def batch(a, b, of_a, of_b, env=None, change=str):
+    """What two batch jobs print, one at each site's cluster: the blocks of the guide that have these words."""
+    # MPICH's launcher looks at what Slurm tells it, and starts its proxies by srun.
+    jobs = [cluster.submit(change(block(words)), site.home, {**site.env, **(env or {}).get(site.name, {}), "PATH": f"{cluster.tools}:{site.path}"})
+            for (site, cluster), words in zip((a, b), (of_a, of_b))]
+    return [job.wait(90) for job in jobs]
+
+
+def require(text, lines):
+    for line in lines:
+        if line not in text:
+            raise Failure(f"no line {line!r}: {last_words(text)}")
+
+
+@in_homes
+def by_slurm(c, a, b):
+    """Sections 4 and 5: batch scripts."""
+    with slurm.Cluster(c, "a") as first, slurm.Cluster(c, "b") as second:
+        world, _ = batch((a, first), (b, second), "--part 1/2", "--part 2/2")
+        told = re.search(r"one job on (.*)", world)
+        if not told or len(told.group(1).split()) != 5:
+            raise Failure(f"the parts are no world of five ranks: {last_words(world)}")
+
+        connected, accepted = batch((a, first), (b, second), "couple.py connect", "couple.py accept")
+    for text, here, there in ((accepted, "accept", "connect"), (connected, "connect", "accept")):
+        require(text, [f"rank {rank} of {here} got a message of rank {rank} of {there}" for rank in range(2)])
+    return "batch jobs: one job of two parts, two jobs that couple"
+
+
+@in_homes
+def by_name(c, a, b):
+    """Section 6: two batch jobs that couple by a name, at sites that only routers join."""
+    if words := mpis.compile_mover(c.mpi, c.log(".compile"), sources=()):
+        raise Failure(f"the coupling library does not compile: {last_words(words)}")
+
+    def change(text):
+        # The lab's numbers in place of the example's.
+        text = text.replace("~/isthmus/build/lib/mpi/mpich", str(mpis.mover_folder(c.mpi)))
+        for name, side in c.net.sides.items():
+            subnet = side.shape.subnets[0].id
+            text = text.replace(f"10.{side.as_id}.0.1:4100", side.routers[0]).replace(f"//{side.as_id}.1/", f"//{side.as_id}.{subnet}/")
+            text = text.replace("FI_ISTHMUS_SUBNET=1 ", f"FI_ISTHMUS_SUBNET={subnet} ")
+        return text
+
+    env = {name: {"HYDRA_IFACE": "lo", "FI_ISTHMUS_INTERFACE": side.node} for name, side in c.net.sides.items()}
+    with slurm.Cluster(c, "a") as first, slurm.Cluster(c, "b") as second:
+        one, two = batch((a, first), (b, second), "by_name.py 1", "by_name.py 2", env, change)
+    for text, part, other in ((one, 1, 2), (two, 2, 1)):
+        require(text, [f"rank {rank} of part {part} got {100 * other + rank}" for rank in range(2)])
+    return "two batch jobs by a name at a router"
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("two-sites", interactive, places=("sites",), mpis=("mpich",)),
+        Case("two-sites-slurm", by_slurm, places=("sites",), mpis=("mpich",)),
+    )
+}

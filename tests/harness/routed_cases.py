@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Callable
 
-from . import cases, couple_cases, routed_mover, run_cases
+from . import cases, couple_cases, guide, routed_mover, run_cases
 from .cases import ADDRESS, FAILED, PASSED, SKIPPED, Context, Failure, Outcome, Skip, must_pass
 from .routed import SHAPES, Network, NotReady
 
@@ -171,6 +171,7 @@ CASES = {
         Case("couple-routed", couple_cases.routed, mpis=("mpich",)),
         Case("couple-router-killed", couple_cases.router_killed, mpis=("mpich",)),
         Case("run-routed", run_cases.routed),
+        Case("two-sites-name", guide.by_name),
         Case("run-wan-cut-20s", run_cases.cut, down=20),
     )
 }

@@ -106,7 +106,44 @@ class Cluster:
                 raise Failure(f"Slurm at {self.site} does not come up: {last_words(self.jobs[-1].output())}")
             time.sleep(0.2)
 
+    @property
+    def tools(self):
+        """Where srun, sbatch and the like are."""
+        return ROOT / "usr" / "bin"
+
+    def submit(self, script, folder, env):
+        """A batch job of this script, which begins in the folder."""
+        path = Path(folder) / f"batch-{self.site}.sh"
+        path.write_text(script)
+        command = [*self.enter(), self.tool("sbatch"), "--parsable", f"--chdir={folder}", f"--output={folder}/%x.%j.out", str(path)]
+        done = subprocess.run(command, env={**os.environ, **env, **self.env()}, capture_output=True, text=True, timeout=30)
+        if done.returncode:
+            raise Failure(f"sbatch at {self.site}: {last_words(done.stderr)}")
+        return Batch(self, done.stdout.strip(), Path(folder))
+
     def ask(self, tool, *words):
         """What a command of Slurm prints."""
         command = [*self.enter(), self.tool(tool), *words]
         return subprocess.run(command, env={**os.environ, **self.env()}, capture_output=True, text=True, timeout=30).stdout
+
+
+class Batch:
+    """A batch job of a cluster."""
+
+    def __init__(self, cluster, number, folder):
+        self.cluster, self.number, self.folder = cluster, number, folder
+
+    def output(self):
+        return "".join(path.read_text(errors="replace") for path in self.folder.glob(f"*.{self.number}.out"))
+
+    def wait(self, seconds):
+        """What it has printed, when it has ended well."""
+        until = time.monotonic() + seconds
+        # Slurm keeps it on its list for some minutes after its end.
+        while not (state := re.search(r"JobState=(?!PENDING|CONFIGURING|RUNNING|COMPLETING)(\w+)", self.cluster.ask("scontrol", "show", "job", self.number))):
+            if time.monotonic() > until:
+                raise Failure(f"batch job {self.number} at {self.cluster.site} does not end: {last_words(self.output())}")
+            time.sleep(0.2)
+        if state.group(1) != "COMPLETED":
+            raise Failure(f"batch job {self.number} at {self.cluster.site}: {state.group(1)}: {last_words(self.output())}")
+        return self.output()

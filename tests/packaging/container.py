@@ -31,7 +31,7 @@ def main():
     if not shutil.which("podman"):
         raise SystemExit("FAILED: container: podman is missing: run tools/bootstrap.sh recipes")
     with tempfile.TemporaryDirectory() as name:
-        subprocess.run(["tar", "-C", name, "-xzf", *(ROOT / "build/tarball").glob("*.tar.gz")], check=True)
+        subprocess.run(["tar", "-C", name, "-xzf", *(ROOT / "build/tarball").glob(f"isthmus-*-{os.uname().machine}-*.tar.gz")], check=True)
         (isthmus,) = Path(name).glob("isthmus-*/bin/isthmus")
         volumes = [f"--volume {folder}:/tmp/lent/{folder.name}:ro" for folder in job(name)]
         # Nothing of podman outlives this: neither images nor containers. Its own limits may be above this machine's.

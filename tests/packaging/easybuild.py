@@ -6,6 +6,7 @@ EasyBuild refuses unless it is told. Exit status 0 when all holds.
 """
 
 import hashlib
+import os
 import subprocess
 import tempfile
 from pathlib import Path
@@ -19,7 +20,7 @@ ENTER = f'eval "$({LMOD} bash load isthmus)"; command -v isthmus; echo "provider
 def main():
     if not EB.exists():
         raise SystemExit("FAILED: easybuild: build/recipes is missing: run tools/bootstrap.sh recipes")
-    found = list((ROOT / "build/tarball").glob("isthmus-*.tar.gz"))
+    found = list((ROOT / "build/tarball").glob(f"isthmus-*-{os.uname().machine}-*.tar.gz"))
     if len(found) != 1:
         raise SystemExit("FAILED: easybuild: build/tarball has no tarball: run make tarball")
     _, version, _, glibc = found[0].name.removesuffix(".tar.gz").split("-")

@@ -15,7 +15,7 @@ LMOD = "/usr/share/lmod/lmod/libexec/lmod"
 SCRIPT = f"""
 ldd --version | head -n 1
 mkdir "/opt/a place"
-tar -C "/opt/a place" -xzf /tmp/lent/tarball/isthmus-*.tar.gz
+tar -C "/opt/a place" -xzf /tmp/lent/tarball/isthmus-*-"$(uname -m)"-*.tar.gz
 PATH=$(echo "/opt/a place"/isthmus-*/bin):$PATH
 isthmus --version
 grep -q "^rustls " "/opt/a place"/isthmus-*/share/doc/isthmus/THIRD-PARTY
@@ -44,7 +44,7 @@ def on_an_older_debian(folder):
 
 def by_its_module(folder):
     """A C program is compiled and run, and the command found, by what the module sets alone."""
-    subprocess.run(["tar", "-C", folder, "-xzf", *(ROOT / "build/tarball").glob("*.tar.gz")], check=True)
+    subprocess.run(["tar", "-C", folder, "-xzf", *(ROOT / "build/tarball").glob(f"isthmus-*-{os.uname().machine}-*.tar.gz")], check=True)
     (top,) = folder.glob("isthmus-*")
     (folder / "program.c").write_text(PROGRAM)
     script = f"""

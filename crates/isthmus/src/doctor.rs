@@ -1,5 +1,6 @@
 //! `isthmus doctor`: is this host fit, is the peer there, and what to change if not.
 
+mod by_ssh;
 mod way;
 
 use std::env;
@@ -15,6 +16,7 @@ use isthmus_units::{Rate, Span};
 use isthmus_wire::Address;
 
 use crate::install::{self, LIBRARY};
+use crate::ssh;
 
 /// Say what is wrong with this host or with the way to a peer, and what to change
 ///
@@ -22,12 +24,15 @@ use crate::install::{self, LIBRARY};
 /// cannot be written.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A peer to reach: HOST:PORT or isthmus://AS.SUBNET/IP:PORT
+    /// A peer to reach: HOST:PORT, or isthmus://AS.SUBNET/IP:PORT; or USER@HOST or ssh://[USER@]HOST[:PORT], where ssh
+    /// starts isthmus, and both hosts try what passes directly between them
     #[arg(long, value_name = "ADDRESS")]
     peer: Option<String>,
     /// Wait for peers at the address printed, so that `doctor --peer` elsewhere can try the way
     #[arg(long, conflicts_with = "peer")]
     listen: bool,
+    #[command(flatten)]
+    words: ssh::Words,
     /// Rate of the path that this host should be able to fill
     #[arg(long, default_value = "1Gbit")]
     rate: Rate,
@@ -81,7 +86,12 @@ pub(crate) fn main(args: Args) -> ExitCode {
         Err(error) => {
             findings.push(finding(Verdict::Bad, "settings", error.to_string(), "correct the value named"))
         }
-        Ok(settings) => findings.extend(network(&settings, &args)),
+        Ok(settings) => {
+            findings.extend(network(&settings, &args));
+            if let Some(login) = args.peer.as_deref().and_then(by_ssh::login) {
+                findings.extend(by_ssh::peer(login, &args.words, &settings));
+            }
+        }
     }
     report(&findings, args.json);
     if findings.iter().any(|f| f.verdict == Verdict::Bad) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
@@ -301,7 +311,7 @@ fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
     if args.listen {
         listen(&endpoint, args.timeout.to_duration());
     }
-    if let Some(text) = &args.peer {
+    if let Some(text) = args.peer.as_deref().filter(|text| by_ssh::login(text).is_none()) {
         findings.extend(way::peer(&endpoint, settings, text, args.timeout.to_duration()));
     }
     endpoint.close();

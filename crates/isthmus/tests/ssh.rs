@@ -1,4 +1,5 @@
-//! `isthmus cp` by ssh, with a real sshd: directly, where only ssh gets through, killed, and where isthmus is missing.
+//! `isthmus cp` and `isthmus doctor` by ssh, with a real sshd: directly, where only ssh gets through, killed, and where
+//! isthmus is missing.
 
 use std::fs;
 use std::net::TcpListener;
@@ -127,24 +128,58 @@ impl Host {
         self.folder.path().join(name)
     }
 
+    /// An isthmus that takes itself to have been reached at this port of 127.0.0.1, which is another host's here.
+    fn elsewhere(&self, port: u16) -> String {
+        let script = format!(
+            "#!/bin/sh\nexport SSH_CONNECTION='127.0.0.1 9 127.0.0.1 22' FI_ISTHMUS_PORT={port}\nexec {} \"$@\"\n",
+            env!("CARGO_BIN_EXE_isthmus")
+        );
+        fs::write(self.path("elsewhere"), script).expect("written");
+        fs::set_permissions(self.path("elsewhere"), fs::Permissions::from_mode(0o755)).expect("ours");
+        self.path("elsewhere").display().to_string()
+    }
+
     fn login() -> String {
         let user = good(Command::new("id").arg("-un"));
         format!("{}@127.0.0.1", user.trim())
     }
 
-    /// Of these words "there:" stands for the other host.
-    fn cp(&self, words: &[&str]) -> Command {
+    fn isthmus(&self, name: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_isthmus"));
-        command.arg("cp").current_dir(self.folder.path()).stdin(Stdio::null());
+        command.arg(name).current_dir(self.folder.path()).stdin(Stdio::null());
         command.env("ISTHMUS_SSH", &self.ssh).env("ISTHMUS_CONFIG", self.path("isthmus.toml"));
         for name in ["ISTHMUS_SITES", "ISTHMUS_LOG", "FI_ISTHMUS_INTERFACE"] {
             command.env_remove(name);
         }
+        command
+    }
+
+    /// Of these words "there:" stands for the other host.
+    fn cp(&self, words: &[&str]) -> Command {
+        let mut command = self.isthmus("cp");
         command.args(["--remote-isthmus", env!("CARGO_BIN_EXE_isthmus")]);
         for word in words {
             command.arg(word.replace("there:", &format!("{}:", Self::login())));
         }
         command
+    }
+
+    /// Exit status of a doctor that visits the other host, and what it found of that: subject, verdict, text.
+    fn doctor(&self, remote: &str) -> (Option<i32>, Vec<[String; 3]>) {
+        let mut command = self.isthmus("doctor");
+        // What it says of the provider is not of interest here.
+        std::fs::write(self.path("libisthmus-fi.so"), "").expect("written");
+        command.env("FI_PROVIDER_PATH", self.folder.path()).env_remove("FI_PROVIDER");
+        command.env("FI_ISTHMUS_INTERFACE", "127.0.0.1");
+        command.args(["--json", "--peer", &Self::login(), "--remote-isthmus", remote]);
+        let done = command.output().expect("it starts");
+        let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect("one JSON object");
+        let of = |finding: &serde_json::Value, name: &str| finding[name].as_str().expect("text").to_owned();
+        let list = report["findings"].as_array().expect("a list");
+        let found: Vec<_> =
+            list.iter().map(|finding| ["subject", "verdict", "text"].map(|name| of(finding, name))).collect();
+        let first = found.iter().position(|[subject, ..]| subject == "ssh").expect("it was there");
+        (done.status.code(), found[first..].to_vec())
     }
 
     fn await_true(&self, what: &str, mut is_true: impl FnMut() -> bool) {
@@ -285,4 +320,65 @@ fn where_ssh_does_not_get_in_its_own_words_are_shown() {
     let said = text(&done.stderr);
     assert_eq!(done.status.code(), Some(4), "{said}");
     assert!(said.contains("Permission denied") && said.contains("ssh does not get to"), "{said}");
+}
+
+/// Verdicts of what was found, by subject.
+fn verdicts(found: &[[String; 3]]) -> Vec<(&str, &str)> {
+    found.iter().map(|[subject, verdict, _]| (&**subject, &**verdict)).collect()
+}
+
+#[test]
+fn a_doctor_tells_what_passes_in_both_directions() {
+    let Some(host) = Host::new(true) else { return };
+    let (status, found) = host.doctor(env!("CARGO_BIN_EXE_isthmus"));
+    let subjects = ["ssh", "tcp there", "udp there", "tcp back", "udp back", "isthmus cp", "MPI jobs"];
+    assert_eq!(verdicts(&found), subjects.map(|subject| (subject, "good")), "{found:?}");
+    assert_eq!(status, Some(0));
+    assert!(found[0][2].contains(env!("CARGO_PKG_VERSION")), "{found:?}");
+    assert!(found[2][2].contains("packets of 9000 bytes"), "{found:?}");
+    assert!(found[5][2].contains("would go directly to 127.0.0.1:"), "{found:?}");
+    host.await_true("the other side ends with the doctor", || host.other_side().is_none());
+}
+
+#[test]
+fn where_nothing_but_ssh_gets_through_a_doctor_says_so() {
+    let Some(host) = Host::new(false) else { return };
+    let (status, found) = host.doctor(&host.elsewhere(4100));
+    let [ssh, rest @ ..] = &verdicts(&found)[..] else { panic!("{found:?}") };
+    assert_eq!(*ssh, ("ssh", "good"), "{found:?}");
+    assert!(rest.len() == 6 && rest.iter().all(|(_, verdict)| *verdict == "advice"), "{found:?}");
+    assert!(found[5][2].contains("through ssh") && found[6][2].contains("neither direction"), "{found:?}");
+    assert_eq!(status, Some(0), "advice is no failure");
+}
+
+#[test]
+fn a_doctor_says_where_isthmus_is_missing() {
+    let Some(host) = Host::new(true) else { return };
+    let (status, found) = host.doctor("/nowhere/isthmus");
+    let [[_, verdict, text]] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((status, &**verdict), (Some(1), "bad"));
+    assert!(text.contains("is not installed") && text.contains("pip install --user isthmus"), "{text}");
+}
+
+#[test]
+fn another_program_at_the_address_of_the_other_host_gets_no_data() {
+    let Some(host) = Host::new(false) else { return };
+    let stranger = TcpListener::bind("127.0.0.1:0").expect("free");
+    let port = stranger.local_addr().expect("known").port();
+    std::thread::spawn(move || {
+        for stream in stranger.incoming() {
+            let _ = stream.and_then(|mut stream| std::io::Write::write_all(&mut stream, &[0; 64]));
+        }
+    });
+    fs::write(host.path("x"), "x").expect("written");
+    let mut cp = host.isthmus("cp");
+    cp.args(["--remote-isthmus", &host.elsewhere(port), "x", &format!("{}:x", Host::login())]);
+    let done = cp.output().expect("it starts");
+    let said = text(&done.stderr);
+    assert!(done.status.success(), "{said}");
+    assert!(
+        said.contains("data goes through ssh") && said.contains("another program answers there"),
+        "{said}"
+    );
+    assert_eq!(fs::read(host.path("home/x")).expect("there"), b"x");
 }

@@ -39,21 +39,46 @@ pub enum FileContender {
         /// Reads, sends and writes go on at once; else one after the other.
         overlap: bool,
     },
-    /// `isthmus cp`, encrypted.
+    /// `isthmus cp` with a service (`isthmus serve`), encrypted.
     Cp,
+    /// `isthmus cp` with nothing set up but OpenSSH.
+    CpSsh,
     /// OpenSSH's.
     Scp,
     /// Over OpenSSH.
     Rsync,
-    /// To its own WebDAV service, not encrypted: the quickest of its ways.
+    /// To its own WebDAV service, not encrypted: its fastest protocol.
     Rclone,
+    /// Over OpenSSH, by SFTP.
+    RcloneSftp,
+    /// `cat` over OpenSSH: what a login takes, and what its stream carries.
+    Ssh,
     /// `globus-url-copy` with 8 streams, not encrypted.
     GridFtp,
 }
 
 impl FileContender {
     /// The commands, ours first.
-    pub const COMMANDS: [Self; 5] = [Self::Cp, Self::Scp, Self::Rsync, Self::Rclone, Self::GridFtp];
+    pub const COMMANDS: [Self; 8] = [
+        Self::Cp,
+        Self::CpSsh,
+        Self::Scp,
+        Self::Rsync,
+        Self::RcloneSftp,
+        Self::Ssh,
+        Self::Rclone,
+        Self::GridFtp,
+    ];
+
+    /// Whether it logs in by ssh.
+    pub(crate) fn is_by_ssh(self) -> bool {
+        matches!(self, Self::CpSsh | Self::Scp | Self::Rsync | Self::RcloneSftp | Self::Ssh)
+    }
+
+    /// Whether it can copy a folder.
+    pub fn takes_folders(self) -> bool {
+        !matches!(self, Self::Coupled { .. } | Self::Ssh)
+    }
 
     /// What it is called in a choice of contenders: all that MPI programs do is one of two.
     pub fn kind(self) -> &'static str {
@@ -61,9 +86,12 @@ impl FileContender {
             Self::Coupled { stock: false, .. } => "mpi",
             Self::Coupled { stock: true, .. } => "stock",
             Self::Cp => "cp",
+            Self::CpSsh => "cp-ssh",
+            Self::Ssh => "ssh",
             Self::Scp => "scp",
             Self::Rsync => "rsync",
             Self::Rclone => "rclone",
+            Self::RcloneSftp => "rclone-sftp",
             Self::GridFtp => "gridftp",
         }
     }
@@ -89,9 +117,14 @@ impl FileContender {
                     ))
                 }),
             Self::Cp => absent(paths.isthmus.clone()),
+            Self::CpSsh => {
+                absent(paths.isthmus.clone()).or_else(|| tools(&["ssh", "sshd", "ssh-keygen"], ssh))
+            }
+            Self::Ssh => tools(&["ssh", "sshd", "ssh-keygen"], ssh),
             Self::Scp => tools(&["scp", "sshd", "ssh-keygen"], ssh),
             Self::Rsync => tools(&["rsync", "sshd", "ssh-keygen"], &format!("rsync {ssh}")),
             Self::Rclone => tools(&["rclone"], "rclone"),
+            Self::RcloneSftp => tools(&["rclone", "sshd", "ssh-keygen"], &format!("rclone {ssh}")),
             Self::GridFtp => tools(
                 &["globus-url-copy", "globus-gridftp-server"],
                 "globus-gass-copy-progs globus-gridftp-server-progs",

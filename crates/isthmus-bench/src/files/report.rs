@@ -24,6 +24,7 @@ pub(super) fn said(sample: &FileSample) -> String {
 /// Medians of one contender's copies of one file over one link.
 struct Row {
     contender: String,
+    seconds: f64,
     rate: f64,
     fraction: f64,
     synced: f64,
@@ -100,6 +101,8 @@ fn row(samples: &[FileSample], subject: &Subject, contender: &str) -> Row {
     ];
     Row {
         contender: contender.to_owned(),
+        // One that failed took forever.
+        seconds: of(|sample| sample.seconds.unwrap_or(f64::INFINITY)),
         rate: of(FileSample::rate),
         fraction: of(FileSample::fraction),
         synced: of(FileSample::synced_fraction),
@@ -124,12 +127,19 @@ pub(super) fn text(samples: &[FileSample], missing: &[String]) -> String {
 }
 
 fn grid(title: String, rows: &[Row]) -> Grid {
-    let head = ["median", "MB/s", "of the floor", "with fsync after it", "most MB here, there"];
+    let head = ["median", "s", "MB/s", "of the floor", "with fsync after it", "most MB here, there"];
     let texts = |row: &Row| {
-        let Row { contender, rate, fraction, synced, peak_here, peak_there, marks, .. } = row;
+        let Row { contender, seconds, rate, fraction, synced, peak_here, peak_there, marks, .. } = row;
         let peaks = format!("{peak_here:.0}, {peak_there:.0}");
         let [fraction, synced] = [fraction, synced].map(|value| format!("{value:.3}"));
-        vec![contender.clone(), format!("{rate:.1}"), fraction + marks, synced, peaks]
+        vec![
+            contender.clone(),
+            if seconds.is_finite() { format!("{seconds:.3}") } else { "-".to_owned() },
+            format!("{rate:.1}"),
+            fraction + marks,
+            synced,
+            peaks,
+        ]
     };
     Grid { title, head: head.map(str::to_owned).to_vec(), rows: rows.iter().map(texts).collect() }
 }

@@ -171,7 +171,7 @@ impl FileBench {
                 must(&mut keygen)?;
             }
         }
-        if takes_part(&["scp", "rsync"]) {
+        if plan.iter().any(|run| run.contender.is_by_ssh()) {
             put("sshd.conf", SSHD)?;
             let key = work.join("key");
             must(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key))?;

@@ -135,6 +135,38 @@ fn commands(place: &Place<'_>, run: &FileRun) -> Peer {
     let sshd = format!("mkdir -p /run/sshd; exec {} -D -e -p @PORT@ -f {work}/sshd.conf", program("sshd"));
     let prepare = format!("cd {work}");
     match run.contender {
+        FileContender::CpSsh => Peer {
+            service: sshd,
+            port: 2022,
+            // What it chooses is told in its log.
+            prepare: format!("{prepare} && export ISTHMUS_LOG=warn,isthmus_io=info"),
+            command: format!(
+                "{isthmus} cp {} --ssh {} --remote-isthmus {isthmus} {source}{} \"$(id -un)\"@@HOST@:{copy}",
+                option("-r"),
+                quoted(&format!("ssh {}", ssh("-p"))),
+                option("/")
+            ),
+            asks_for_names: false,
+        },
+        FileContender::Ssh => Peer {
+            service: sshd,
+            port: 2022,
+            prepare,
+            command: format!("ssh {} @HOST@ {} < {source}", ssh("-p"), quoted(&format!("cat > {copy}"))),
+            asks_for_names: false,
+        },
+        FileContender::RcloneSftp => Peer {
+            service: sshd,
+            port: 2022,
+            prepare,
+            command: format!(
+                "rclone --config /dev/null --sftp-host @HOST@ --sftp-port @PORT@ --sftp-user \"$(id -un)\" \
+                 --sftp-key-file key {} {source} {}",
+                if is_folder { "copy" } else { "copyto" },
+                quoted(&format!(":sftp:{}", place.copy.display()))
+            ),
+            asks_for_names: false,
+        },
         FileContender::Scp => Peer {
             service: sshd,
             port: 2022,

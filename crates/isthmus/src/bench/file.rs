@@ -10,13 +10,14 @@ use super::lab;
 
 const IO: [&str; 2] = ["posix", "mpiio"];
 const ORDER: [&str; 2] = ["overlapped", "in-turn"];
-const KINDS: [&str; 7] = ["mpi", "stock", "cp", "scp", "rsync", "rclone", "gridftp"];
+const KINDS: [&str; 10] =
+    ["mpi", "stock", "cp", "cp-ssh", "scp", "rsync", "rclone-sftp", "ssh", "rclone", "gridftp"];
 
 /// Files across emulated WANs: between MPI programs, and by isthmus cp beside its peers
 ///
 /// Two MPI programs (the mover's library) send a file by POSIX and by MPI-IO, reads, sends and writes
 /// overlapped and in turn, in blocks of two lengths; isthmus cp, scp, rsync, rclone and GridFTP copy
-/// the same file. Who is not installed is named and left out. Every run has a lab of its own (isthmus
+/// the same file: isthmus cp with a service and by ssh, rclone by WebDAV and by ssh. Who is not installed is named and left out. Every run has a lab of its own (isthmus
 /// lab). The folder gets samples.jsonl, with each run's circumstances, table.txt, and report.html, one
 /// page with plots. With --files it is a folder of many files that the commands copy. Without --full: 100 MB in all these ways and 1 GB in the quicker ones, once, at one
 /// link, in a few minutes.
@@ -82,7 +83,8 @@ pub(super) struct Args {
     /// How often all is measured, in turn
     #[arg(long)]
     runs: Option<u32>,
-    /// Who takes part: mpi, stock (the same over libfabric's tcp), cp, scp, rsync, rclone, gridftp
+    /// Who takes part: mpi, stock (the same over libfabric's tcp), cp, gridftp and rclone with services of their own;
+    /// cp-ssh, scp, rsync, rclone-sftp and ssh (cat to a file) by ssh
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(KINDS),
           default_values = KINDS)]
     with: Vec<String>,
@@ -171,7 +173,7 @@ fn contenders(args: &Args, all: bool) -> Vec<FileContender> {
             }
         }
     }
-    out.extend(FileContender::COMMANDS);
+    out.extend(FileContender::COMMANDS.iter().filter(|one| args.files.is_none() || one.takes_folders()));
     out.retain(|one| args.with.iter().any(|kind| kind == one.kind()));
     out
 }

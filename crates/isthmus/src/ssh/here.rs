@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,11 +14,12 @@ use isthmus_mover::MoverError;
 use isthmus_mover::channel::PROTOCOLS;
 use isthmus_trust::{Throwaway, Trust};
 
+use super::probe::{Knock, Nonce};
 use super::tunnel::Tunnel;
-use super::{Answer, Ask, EXPORT, HERE, MARK, NONCE, Ready, THERE, VERSION, line, read_line, settings};
+use super::{
+    Answer, Ask, EXPORT, HERE, MARK, RELEASE, Ready, Request, THERE, VERSION, line, read_line, settings,
+};
 
-/// How long a probe may take: one lost packet at the beginning costs a second.
-const PROBE: Duration = Duration::from_millis(1500);
 /// Most that a shell may say before the other side begins. Bytes.
 const CHATTER_MAX: usize = 256 << 10;
 /// How long ssh may take to end after its output did.
@@ -39,14 +40,15 @@ pub(crate) enum By {
     Ssh,
 }
 
-/// How ssh is called.
-#[derive(Clone, Debug)]
-pub(crate) struct Options {
-    /// ssh and its options.
-    pub(crate) ssh: String,
-    /// The isthmus of the other host.
-    pub(crate) remote: Option<String>,
-    pub(crate) by: By,
+// How ssh is called. A doc comment would become that of the commands that have these words.
+#[derive(clap::Args)]
+pub(crate) struct Words {
+    /// By ssh: the command, with its options
+    #[arg(long, value_name = "COMMAND", env = "ISTHMUS_SSH", default_value = "ssh")]
+    ssh: String,
+    /// By ssh: the isthmus of the other host; default: that of its PATH, ~/.local/bin, ~/bin or /usr/local/bin
+    #[arg(long, value_name = "PATH")]
+    remote_isthmus: Option<String>,
 }
 
 /// What a copy needs to know of the other side.
@@ -70,42 +72,100 @@ struct Ssh {
     tunnel: Arc<Tunnel>,
 }
 
+/// isthmus at another host, which has said its first line.
+pub(super) struct Other {
+    pub(super) child: Child,
+    pub(super) to: ChildStdin,
+    pub(super) from: BufReader<ChildStdout>,
+    pub(super) ready: Ready,
+}
+
+impl Other {
+    /// Starts it by ssh. `meanwhile` runs while ssh logs in.
+    pub(super) fn start<T>(
+        login: &str,
+        words: &Words,
+        meanwhile: impl FnOnce() -> T,
+    ) -> Result<(Self, T), MoverError> {
+        let mut child = spawn(login, words)?;
+        let done = meanwhile();
+        let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(MoverError::Local("ssh has no standard input or output".to_owned()));
+        };
+        let mut from = BufReader::new(from);
+        let ready = match ready(&mut from) {
+            Ok(ready) => ready,
+            Err(error) => {
+                drop(to);
+                return Err(explained(login, child, &error, words));
+            }
+        };
+        if ready.version != VERSION {
+            let text = format!(
+                "{login} has isthmus {}, and this host {RELEASE}: install the same at both",
+                ready.release
+            );
+            return Err(MoverError::Refused(text));
+        }
+        Ok((Self { child, to, from, ready }, done))
+    }
+
+    /// Says a line, and returns the answer.
+    pub(super) fn ask(&mut self, login: &str, request: &Request) -> Result<Answer, MoverError> {
+        self.say(login, request)?;
+        self.answer(login)
+    }
+
+    fn say(&mut self, login: &str, request: &Request) -> Result<(), MoverError> {
+        let line = line(request).map_err(local)?;
+        self.to.write_all(line.as_bytes()).map_err(|error| lost(login, &error))
+    }
+
+    pub(super) fn answer(&mut self, login: &str) -> Result<Answer, MoverError> {
+        match read_line(&mut self.from).map_err(|error| lost(login, &error))? {
+            Answer::Failed(text) => Err(MoverError::Refused(format!("{login}: {text}"))),
+            other => Ok(other),
+        }
+    }
+}
+
+fn lost(login: &str, error: &io::Error) -> MoverError {
+    MoverError::Lost(format!("{login}: ssh ended early: {error}"))
+}
+
+fn local(error: io::Error) -> MoverError {
+    MoverError::Local(error.to_string())
+}
+
 /// Starts isthmus at `login`, for a copy of these paths there, which files come to (`put`) or from.
 pub(crate) fn start(
     login: &str,
     paths: Vec<Vec<u8>>,
     put: bool,
-    options: &Options,
+    words: &Words,
+    by: By,
     wanted: Settings,
 ) -> Result<Session, MoverError> {
-    let local = |error: io::Error| MoverError::Local(error.to_string());
-    let own = Throwaway::make(HERE.0).map_err(local)?;
-    let mut child = spawn(login, options)?;
-    let (Some(mut to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
-        return Err(MoverError::Local("ssh has no standard input or output".to_owned()));
-    };
-    let mut from = BufReader::new(from);
-    let ready = match ready(&mut from) {
-        Ok(ready) => ready,
-        Err(error) => return Err(explained(login, child, &error, options)),
-    };
-    if ready.version != VERSION {
-        let text = format!("{login} has another isthmus release; install the same as here");
-        return Err(MoverError::Refused(text));
+    let (mut other, own) = Other::start(login, words, || Throwaway::make(HERE.0))?;
+    let own = own.map_err(local)?;
+    let failed = |why| MoverError::Lost(format!("{login}: {why}"));
+    let mut attempt = knock(other.ready.probe, by).map_err(failed)?;
+    if other.ready.is_of_0_2_0() {
+        attempt = attempt.verify(&other.ready.nonce, by).map_err(failed)?;
     }
-    let way = way(&ready, options.by).map_err(|why| MoverError::Lost(format!("{login}: {why}")))?;
-    let direct = matches!(way, Way::Direct(_));
-    let ask = Ask { authority: own.authority().to_vec(), direct, paths, put };
-    let lost = |error: io::Error| MoverError::Lost(format!("{login}: ssh ended early: {error}"));
-    to.write_all(line(&ask).map_err(local)?.as_bytes()).map_err(lost)?;
-    let (at, paths) = match read_line(&mut from).map_err(lost)? {
-        Answer::Serving { at, paths } => (at, paths),
-        Answer::Failed(text) => return Err(MoverError::Refused(format!("{login}: {text}"))),
+    let ask = Ask { authority: own.authority().to_vec(), direct: attempt.is_made(), paths, put };
+    // It is asked before the nonce has come, which saves a round trip.
+    other.say(login, &Request::Copy(ask))?;
+    let way = attempt.way(&other.ready.nonce, by).map_err(failed)?;
+    let Answer::Serving { at, paths } = other.answer(login)? else {
+        return Err(MoverError::Refused(format!("{login} does not answer what it was asked")));
     };
+    let Other { child, to, from, ready } = other;
     errln!("isthmus cp: {login}: {way}");
     let trust = own
         .trust(THERE, &ready.authority, PROTOCOLS)
         .map_err(|error| MoverError::Refused(format!("{login}: its certificate: {error}")))?;
+    let direct = matches!(way, Way::Direct(_));
     let mut settings = settings(wanted, direct);
     if direct && settings.interface.is_empty() {
         settings.interface = own_ip(at).map_err(local)?.to_string();
@@ -118,16 +178,16 @@ pub(crate) fn start(
     Ok(Session { service, trust, settings, export: EXPORT.to_owned(), paths, ssh })
 }
 
-fn spawn(login: &str, options: &Options) -> Result<Child, MoverError> {
-    let mut words = options.ssh.split_whitespace();
-    let program = words.next().ok_or_else(|| MoverError::Usage("--ssh names no program".to_owned()))?;
+fn spawn(login: &str, words: &Words) -> Result<Child, MoverError> {
+    let mut ssh = words.ssh.split_whitespace();
+    let program = ssh.next().ok_or_else(|| MoverError::Usage("--ssh names no program".to_owned()))?;
     let (host, port) = host_and_port(login);
     let mut command = Command::new(program);
-    command.args(words).arg("-T");
+    command.args(ssh).arg("-T");
     if let Some(port) = port {
         command.arg("-p").arg(port);
     }
-    command.arg("--").arg(host).arg(remote_command(options.remote.as_deref()));
+    command.arg("--").arg(host).arg(remote_command(words.remote_isthmus.as_deref()));
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     command
         .spawn()
@@ -174,10 +234,9 @@ fn ready(from: &mut BufReader<ChildStdout>) -> io::Result<Ready> {
 }
 
 /// Why there was no first line, in one line, with the remedy.
-fn explained(login: &str, mut child: Child, error: &io::Error, options: &Options) -> MoverError {
-    drop(child.stdin.take());
+fn explained(login: &str, mut child: Child, error: &io::Error, words: &Words) -> MoverError {
     let status = ended(&mut child).and_then(|status| status.code());
-    let program = options.remote.as_deref().unwrap_or("isthmus");
+    let program = words.remote_isthmus.as_deref().unwrap_or("isthmus");
     match status {
         Some(NOT_FOUND) => MoverError::Refused(format!(
             "{program} is not installed at {login}; there: pip install --user isthmus; or name it with \
@@ -234,37 +293,63 @@ impl fmt::Display for Way {
     }
 }
 
-fn way(ready: &Ready, by: By) -> Result<Way, String> {
+/// What became of the attempt to connect to where the other side can be probed.
+enum Attempt {
+    Made(SocketAddr, Knock),
+    Verified(SocketAddr),
+    NotMade(Way),
+}
+
+fn knock(probe: Option<SocketAddr>, by: By) -> Result<Attempt, String> {
     if by == By::Ssh {
-        return Ok(Way::Chosen);
+        return Ok(Attempt::NotMade(Way::Chosen));
     }
-    let Some(at) = ready.probe else {
+    let Some(at) = probe else {
         if by == By::Direct {
             return Err("that host does not know by which address it was reached".to_owned());
         }
-        return Ok(Way::Instead(None));
+        return Ok(Attempt::NotMade(Way::Instead(None)));
     };
-    match probe(at, &ready.nonce) {
-        Ok(()) => Ok(Way::Direct(at)),
-        Err(error) if by == By::Direct => {
-            Err(format!("{at} cannot be reached directly ({error}); open it, or leave --via direct out"))
-        }
-        Err(error) => Ok(Way::Instead(Some((at, error)))),
+    match Knock::at(at) {
+        Ok(knock) => Ok(Attempt::Made(at, knock)),
+        Err(error) => Attempt::failed(at, error, by),
     }
 }
 
-/// Whether a connection to `at` leads to the process at the other end of ssh: at another site a private address may be
-/// somebody else's.
-fn probe(at: SocketAddr, nonce: &[u8; NONCE]) -> io::Result<()> {
-    let mut stream = TcpStream::connect_timeout(&at, PROBE)?;
-    stream.set_read_timeout(Some(PROBE))?;
-    let mut heard = [0; NONCE];
-    stream.read_exact(&mut heard)?;
-    if heard == *nonce { Ok(()) } else { Err(io::Error::other("another program answers there")) }
+impl Attempt {
+    fn failed(at: SocketAddr, error: io::Error, by: By) -> Result<Self, String> {
+        if by == By::Direct {
+            return Err(format!(
+                "{at} cannot be reached directly ({error}); open it, or leave --via direct out"
+            ));
+        }
+        Ok(Self::NotMade(Way::Instead(Some((at, error)))))
+    }
+
+    fn is_made(&self) -> bool {
+        !matches!(self, Self::NotMade(_))
+    }
+
+    /// A connection counts if it leads to the other side, which has this nonce.
+    fn verify(self, nonce: &Nonce, by: By) -> Result<Self, String> {
+        let Self::Made(at, knock) = self else { return Ok(self) };
+        match knock.verify(nonce) {
+            Ok(_) => Ok(Self::Verified(at)),
+            Err(error) => Self::failed(at, error, by),
+        }
+    }
+
+    /// How the copy goes.
+    fn way(self, nonce: &Nonce, by: By) -> Result<Way, String> {
+        Ok(match self.verify(nonce, by)? {
+            Self::Made(at, _) | Self::Verified(at) => Way::Direct(at),
+            Self::NotMade(way) => way,
+        })
+    }
 }
 
 /// The address of this host from which `to` is reached. Nothing is sent.
-fn own_ip(to: SocketAddr) -> io::Result<IpAddr> {
+pub(super) fn own_ip(to: SocketAddr) -> io::Result<IpAddr> {
     let any: SocketAddr = if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
     let socket = UdpSocket::bind(any)?;
     socket.connect(to)?;
@@ -328,19 +413,5 @@ mod tests {
             let said = String::from_utf8_lossy(&said.stderr).into_owned();
             assert!(said.contains("isthmus"), "{said}");
         }
-    }
-
-    #[test]
-    fn a_probe_knows_whom_it_reached() {
-        let door = TcpListener::bind("127.0.0.1:0").expect("free");
-        let at = door.local_addr().expect("known");
-        std::thread::spawn(move || {
-            for stream in door.incoming() {
-                stream.and_then(|mut stream| stream.write_all(&[7; NONCE])).expect("written");
-            }
-        });
-        assert!(probe(at, &[7; NONCE]).is_ok());
-        let error = probe(at, &[8; NONCE]).expect_err("somebody else").to_string();
-        assert!(error.contains("another program"), "{error}");
     }
 }

@@ -1,26 +1,27 @@
-//! The side that ssh starts: a service for one copy, with the rights of the user.
+//! The side that ssh starts, with the rights of the user: a service for one copy, or probes for `isthmus doctor`.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::io::{self, BufRead, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
 use isthmus_io::Settings;
-use isthmus_io::log::{accepted, warn};
 use isthmus_mover::channel::PROTOCOLS;
 use isthmus_mover::config::Export;
 use isthmus_mover::{Cache, Disk, Io, MoverError, ServeConfig, server};
 use isthmus_trust::Throwaway;
 use isthmus_units::Size;
 
+use super::probe::Door;
 use super::tunnel::Tunnel;
 use super::{
-    Answer, Ask, EXPORT, HERE, MARK, NONCE, Ready, THERE, VERSION, line, paths, read_line, settings,
+    Answer, Ask, Back, EXPORT, HERE, MARK, RELEASE, Reach, Ready, Request, THERE, VERSION, line, paths,
+    read_line, settings,
 };
 
-/// Serve one copy of `isthmus cp` on another host, which starts this by ssh; not for people
+/// Serve `isthmus cp` or `isthmus doctor` on another host, which starts this by ssh; not for people
 #[derive(clap::Args)]
 pub(crate) struct Args {}
 
@@ -38,18 +39,28 @@ fn run() -> io::Result<()> {
     let mut input = io::stdin().lock();
     let own = Throwaway::make(THERE.0)?;
     let wanted = Settings::load().map_err(io::Error::other)?;
-    let door = reached_at().and_then(|at| TcpListener::bind(SocketAddr::new(at, wanted.port)).ok());
-    let probe = door.as_ref().and_then(|door| door.local_addr().ok());
-    let mut nonce = [0; NONCE];
-    getrandom::fill(&mut nonce).map_err(|error| io::Error::other(error.to_string()))?;
-    say(&format!(
-        "{MARK}{}",
-        line(&Ready { version: VERSION, authority: own.authority().to_vec(), probe, nonce })?
-    ))?;
-    let knocks = door.map(|door| Knocks::answer(door, nonce)).transpose()?;
-    let ask: Ask = read_line(&mut input)?;
+    let (us, them) = addresses().unzip();
+    let mut door = us.and_then(|us| Door::open(us, &wanted).ok());
+    let probe = door.as_ref().map(|door| door.at);
+    let ready = Ready {
+        version: VERSION,
+        release: RELEASE.to_owned(),
+        authority: own.authority().to_vec(),
+        probe,
+        nonce: door.as_ref().map(|door| door.nonce).unwrap_or_default(),
+    };
+    say(&format!("{MARK}{}", line(&ready)?))?;
+    if let Some(door) = &mut door {
+        door.answer_tcp()?;
+    }
+    let ask = match read_line(&mut input)? {
+        Request::Copy(ask) => ask,
+        Request::Check { check: back } => return check(&mut input, door, back, them),
+    };
     // The service listens at the same port, which a firewall may have been opened for.
-    drop(knocks);
+    if let Some(door) = door.take().filter(|_| ask.direct) {
+        door.await_probe();
+    }
     let listen = if ask.direct { probe } else { None };
     let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
     let paths = ask.paths.iter().map(|path| paths::below_root(path, &home, ask.put)).collect();
@@ -57,10 +68,33 @@ fn run() -> io::Result<()> {
     follow(&mut input, tunnelled)
 }
 
-/// This host's address, by which the other one reached it.
-fn reached_at() -> Option<IpAddr> {
+/// This host's address, by which the other one reached it, and the other's as it is seen from here.
+fn addresses() -> Option<(IpAddr, IpAddr)> {
     let connection = std::env::var("SSH_CONNECTION").ok()?;
-    connection.split_whitespace().nth(2)?.parse().ok()
+    let words: Vec<&str> = connection.split_whitespace().collect();
+    Some((words.get(2)?.parse().ok()?, words.first()?.parse().ok()?))
+}
+
+/// Answers the probes of a doctor, and probes that one, by the address that it has and by that which is seen from here:
+/// a translation of addresses may be between. Answers until ssh ends.
+fn check(
+    input: &mut impl Read,
+    mut door: Option<Door>,
+    back: Option<Back>,
+    them: Option<IpAddr>,
+) -> io::Result<()> {
+    let udp = door.as_mut().map_or(Ok(()), Door::answer_udp).map_err(|error| error.to_string());
+    say(&line(&Answer::Checking { udp })?)?;
+    let mut reached: Vec<Reach> = Vec::new();
+    if let Some(Back { at, nonce }) = back {
+        for ip in [Some(at.ip()), them.filter(|them| *them != at.ip())].into_iter().flatten() {
+            if !reached.iter().any(Reach::is_any) {
+                reached.push(Reach::try_at(SocketAddr::new(ip, at.port()), &nonce));
+            }
+        }
+    }
+    say(&line(&Answer::Checked(reached))?)?;
+    io::copy(input, &mut io::sink()).map(drop)
 }
 
 /// Starts the service, says where it is, and returns that.
@@ -126,40 +160,4 @@ fn say(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
-}
-
-/// Tells everybody who connects to the door the nonce, until it is dropped.
-struct Knocks {
-    at: SocketAddr,
-    stop: std::sync::Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Knocks {
-    fn answer(door: TcpListener, nonce: [u8; NONCE]) -> io::Result<Self> {
-        let (at, stop) = (door.local_addr()?, std::sync::Arc::new(AtomicBool::new(false)));
-        let thread = std::thread::Builder::new().name("ssh-probe".to_owned()).spawn({
-            let stop = stop.clone();
-            move || {
-                for mut stream in accepted(door.incoming(), warn) {
-                    if stop.load(std::sync::atomic::Ordering::Relaxed) {
-                        return;
-                    }
-                    // Who has gone again does not need it.
-                    let _ = stream.write_all(&nonce);
-                }
-            }
-        })?;
-        Ok(Self { at, stop, thread: Some(thread) })
-    }
-}
-
-impl Drop for Knocks {
-    fn drop(&mut self) {
-        self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        // It wakes by one more connection.
-        if std::net::TcpStream::connect(self.at).is_ok() {
-            let _ = self.thread.take().map(std::thread::JoinHandle::join);
-        }
-    }
 }

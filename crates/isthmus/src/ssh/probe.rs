@@ -1,0 +1,310 @@
+//! Probes between two processes that ssh joins: whether TCP and UDP pass directly from one to the other, how long a
+//! round trip takes, and how large packets may be.
+//!
+//! A process that can be probed opens a [`Door`], and tells its address and a nonce over ssh. The nonce proves that a
+//! probe has reached this very process: at another site a private address may be another host's.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use isthmus_io::Settings;
+use isthmus_io::log::{accepted, warn};
+use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
+use serde::{Deserialize, Serialize};
+
+/// Length of the nonce. Bytes.
+const NONCE: usize = 16;
+pub(super) type Nonce = [u8; NONCE];
+/// How long a probe may take. One lost packet at the start costs 1 s.
+const PATIENCE: Duration = Duration::from_millis(1500);
+/// Between two UDP probes, of which the first may be lost.
+const AGAIN: Duration = Duration::from_millis(500);
+/// What a UDP probe begins with, and what the answer consists of: the nonce and a number. Bytes.
+const HEAD: usize = NONCE + 1;
+/// Lengths of packets, IP header included, that usual networks allow, the largest first: Ethernet's jumbo frames,
+/// Ethernet, PPPoE, tunnels, and the least of IPv6. Bytes.
+const PACKETS: [u16; 9] = [9000, 4352, 1500, 1492, 1480, 1450, 1420, 1400, 1280];
+/// How often each length is sent: packets are lost for other reasons too. Count.
+const MTU_TRIES: usize = 3;
+/// How often a thread that answers UDP looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What reached a [`Door`]. Errors are texts, for they cross ssh.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Reach {
+    pub(crate) at: SocketAddr,
+    /// The round trip by TCP.
+    pub(crate) tcp: Result<Duration, String>,
+    pub(crate) udp: Result<ByUdp, String>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct ByUdp {
+    pub(crate) rtt: Duration,
+    /// The longest packet of [`PACKETS`] that arrived whole, IP header included. Bytes.
+    pub(crate) packet: Option<u16>,
+}
+
+impl Reach {
+    /// Probes by TCP and by UDP at once.
+    pub(super) fn try_at(at: SocketAddr, nonce: &Nonce) -> Self {
+        std::thread::scope(|scope| {
+            let udp = scope.spawn(|| by_udp(at, nonce).map_err(|error| error.to_string()));
+            let tcp = by_tcp(at, nonce).map_err(|error| error.to_string());
+            let udp = udp.join().unwrap_or_else(|_| Err("its thread ended".to_owned()));
+            Self { at, tcp, udp }
+        })
+    }
+
+    pub(crate) fn is_any(&self) -> bool {
+        self.tcp.is_ok() || self.udp.is_ok()
+    }
+}
+
+/// A TCP connection to whoever listens at a place.
+pub(super) struct Knock {
+    stream: TcpStream,
+    rtt: Duration,
+}
+
+impl Knock {
+    pub(super) fn at(at: SocketAddr) -> io::Result<Self> {
+        let start = Instant::now();
+        let stream = TcpStream::connect_timeout(&at, PATIENCE)?;
+        Ok(Self { stream, rtt: start.elapsed() })
+    }
+
+    /// The round trip, if it leads to the process with this nonce. The nonce arrives a round trip after the connection.
+    pub(super) fn verify(mut self, nonce: &Nonce) -> io::Result<Duration> {
+        self.stream.set_read_timeout(Some(PATIENCE))?;
+        let mut heard = Nonce::default();
+        let another = || io::Error::other("another program answers there");
+        self.stream.read_exact(&mut heard).map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => error,
+            _ => another(),
+        })?;
+        if heard == *nonce { Ok(self.rtt) } else { Err(another()) }
+    }
+}
+
+fn by_tcp(at: SocketAddr, nonce: &Nonce) -> io::Result<Duration> {
+    Knock::at(at)?.verify(nonce)
+}
+
+fn by_udp(at: SocketAddr, nonce: &Nonce) -> io::Result<ByUdp> {
+    let any = if at.is_ipv4() { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(at)?;
+    // A packet that is too long for the path is dropped there, not sent in pieces.
+    if at.is_ipv4() {
+        sockopt::set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE)?;
+    } else {
+        sockopt::set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::PROBE)?;
+    }
+    let rtt = round_trip(&socket, nonce)?;
+    Ok(ByUdp { rtt, packet: longest(&socket, nonce, rtt) })
+}
+
+fn probe(nonce: &Nonce, number: u8, len: usize) -> Vec<u8> {
+    let mut bytes = [&nonce[..], &[number]].concat();
+    bytes.resize(len.max(HEAD), 0);
+    bytes
+}
+
+/// The number of the next answer that comes before `until`.
+fn answer(socket: &UdpSocket, nonce: &Nonce, until: Instant) -> io::Result<u8> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        socket.set_read_timeout(Some(left))?;
+        let mut heard = [0; HEAD];
+        match socket.recv(&mut heard) {
+            Ok(HEAD) if heard.starts_with(nonce) => return Ok(heard[NONCE]),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn round_trip(socket: &UdpSocket, nonce: &Nonce) -> io::Result<Duration> {
+    let start = Instant::now();
+    let mut sent = Vec::new();
+    loop {
+        let number = sent.len();
+        sent.push(Instant::now());
+        socket.send(&probe(nonce, number as u8, HEAD))?;
+        let until = (Instant::now() + AGAIN).min(start + PATIENCE);
+        match answer(socket, nonce, until) {
+            Ok(number) => match sent.get(usize::from(number)) {
+                Some(at) => return Ok(at.elapsed()),
+                None => return Err(io::Error::other("another program answers there")),
+            },
+            Err(error) if error.kind() == io::ErrorKind::TimedOut && start.elapsed() < PATIENCE => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The longest packet that arrives; none if not even the shortest does.
+fn longest(socket: &UdpSocket, nonce: &Nonce, rtt: Duration) -> Option<u16> {
+    let headers = if socket.peer_addr().is_ok_and(|at| at.is_ipv4()) { 20 + 8 } else { 40 + 8 };
+    let mut best = None;
+    // Numbers tell the answers of the round trip from these.
+    let numbered = || (128u8..).zip(PACKETS);
+    for _ in 0..MTU_TRIES {
+        // The interface itself refuses those that are too long for it.
+        let taken: Vec<(u8, u16)> = numbered()
+            .filter(|(_, len)| best.is_none_or(|best| *len > best))
+            .filter(|(number, len)| socket.send(&probe(nonce, *number, usize::from(*len) - headers)).is_ok())
+            .collect();
+        let Some((most, _)) = taken.first().copied() else { break };
+        let until = Instant::now() + 2 * rtt + LOOK;
+        while let Ok(number) = answer(socket, nonce, until) {
+            let len = numbered().find(|(known, _)| *known == number).map(|(_, len)| len);
+            best = best.max(len);
+            if number == most {
+                return best;
+            }
+        }
+    }
+    best
+}
+
+/// Answers probes at one port until it is dropped.
+pub(super) struct Door {
+    pub(super) at: SocketAddr,
+    pub(super) nonce: Nonce,
+    listener: TcpListener,
+    stop: Arc<AtomicBool>,
+    /// Probes by TCP that were answered. Count.
+    answered: Arc<AtomicU32>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Door {
+    /// Listens at the port that the settings name, or else at one of their range, as a firewall may know them.
+    pub(super) fn open(ip: IpAddr, settings: &Settings) -> io::Result<Self> {
+        let ports = match (settings.port, &settings.port_range.0) {
+            (0, Some(range)) => range.clone(),
+            (port, _) => port..=port,
+        };
+        let mut ports = ports.map(|port| TcpListener::bind((ip, port)));
+        let taken = || Err(io::ErrorKind::AddrInUse.into());
+        let listener = ports.find(Result::is_ok).unwrap_or_else(taken)?;
+        let mut nonce = Nonce::default();
+        getrandom::fill(&mut nonce).map_err(|error| io::Error::other(error.to_string()))?;
+        let (stop, answered) = Default::default();
+        Ok(Self { at: listener.local_addr()?, nonce, listener, stop, answered, threads: Vec::new() })
+    }
+
+    /// Begins to tell everybody who connects the nonce.
+    pub(super) fn answer_tcp(&mut self) -> io::Result<()> {
+        let listener = self.listener.try_clone()?;
+        let (nonce, stop, answered) = (self.nonce, self.stop.clone(), self.answered.clone());
+        self.spawn(move || {
+            for mut stream in accepted(listener.incoming(), warn) {
+                // Who has gone again does not need it. A probe that came before the end gets its answer.
+                let _ = stream.write_all(&nonce);
+                answered.fetch_add(1, Ordering::Release);
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        })
+    }
+
+    /// Begins to answer datagrams that begin with the nonce, at the same port. Answers are no longer than they are.
+    pub(super) fn answer_udp(&mut self) -> io::Result<()> {
+        let socket = UdpSocket::bind(self.at)?;
+        socket.set_read_timeout(Some(LOOK))?;
+        let (nonce, stop) = (self.nonce, self.stop.clone());
+        self.spawn(move || {
+            let mut bytes = [0; HEAD];
+            while !stop.load(Ordering::Relaxed) {
+                // What is longer than the buffer is cut off.
+                let Ok((HEAD, from)) = socket.recv_from(&mut bytes) else { continue };
+                if bytes.starts_with(&nonce) {
+                    let _ = socket.send_to(&bytes, from);
+                }
+            }
+        })
+    }
+
+    /// Waits until a probe by TCP was answered, but no longer than a probe may take.
+    pub(super) fn await_probe(&self) {
+        let until = Instant::now() + PATIENCE;
+        while self.answered.load(Ordering::Acquire) == 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn spawn(&mut self, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        self.threads.push(std::thread::Builder::new().name("ssh-probe".to_owned()).spawn(work)?);
+        Ok(())
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // The thread of TCP wakes by one more connection.
+        if TcpStream::connect(self.at).is_ok() {
+            for thread in self.threads.drain(..) {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn door(settings: &Settings) -> Door {
+        Door::open(Ipv4Addr::LOCALHOST.into(), settings).expect("free")
+    }
+
+    #[test]
+    fn a_probe_knows_whom_it_reached() {
+        let mut door = door(&Settings::default());
+        door.answer_tcp().expect("a thread");
+        assert!(by_tcp(door.at, &door.nonce).is_ok());
+        let error = by_tcp(door.at, &[8; NONCE]).expect_err("somebody else").to_string();
+        assert!(error.contains("another program"), "{error}");
+        let at = door.at;
+        drop(door);
+        assert!(TcpStream::connect(at).is_err(), "it is closed");
+    }
+
+    #[test]
+    fn tcp_and_udp_are_told_apart() {
+        let mut door = door(&Settings::default());
+        door.answer_tcp().expect("a thread");
+        let reach = Reach::try_at(door.at, &door.nonce);
+        assert!(reach.tcp.is_ok() && reach.udp.is_err(), "{reach:?}");
+        door.answer_udp().expect("free");
+        let reach = Reach::try_at(door.at, &door.nonce);
+        // Loopback takes longer packets than any network.
+        assert_eq!(reach.udp.expect("it passes").packet, Some(PACKETS[0]));
+    }
+
+    #[test]
+    fn a_door_is_where_firewalls_let_ranks_through() {
+        let first = door(&Settings::default());
+        let port = first.at.port();
+        drop(first);
+        let range = format!("{port}-{port}").parse().expect("a range");
+        let ranged = door(&Settings { port_range: range, ..Settings::default() });
+        assert_eq!(ranged.at.port(), port);
+        let range = ranged.at.port();
+        drop(ranged);
+        assert_eq!(door(&Settings { port: range, ..Settings::default() }).at.port(), port);
+    }
+}

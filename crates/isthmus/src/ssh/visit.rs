@@ -1,0 +1,74 @@
+//! `isthmus doctor --peer user@host`: what passes directly between this host and another that ssh reaches.
+
+use std::time::{Duration, Instant};
+
+use isthmus_io::Settings;
+use isthmus_mover::MoverError;
+
+use super::here::{Other, Words, own_ip};
+use super::probe::{Door, Reach};
+use super::{Answer, Back, Request};
+
+/// What was found.
+pub(crate) struct Visit {
+    /// The isthmus of the other host.
+    pub(crate) release: String,
+    /// From the start of ssh until the other side's first line.
+    pub(crate) login: Duration,
+    /// A round trip by ssh.
+    pub(crate) ssh_rtt: Duration,
+    /// From here to there; none where that host does not know by which address it was reached.
+    pub(crate) to_there: Option<Reach>,
+    /// From there to here, by each address that was tried; none where this host cannot be probed, which says why.
+    pub(crate) from_there: Result<Vec<Reach>, String>,
+}
+
+/// Starts isthmus at `login` by ssh, and lets both sides probe each other.
+pub(crate) fn visit(login: &str, words: &Words, settings: &Settings) -> Result<Visit, MoverError> {
+    let start = Instant::now();
+    let (mut other, ()) = Other::start(login, words, || ())?;
+    let took = start.elapsed();
+    if other.ready.is_of_0_2_0() {
+        let text = format!(
+            "{login} has an older isthmus, which answers copies only: install the release of this host there"
+        );
+        return Err(MoverError::Refused(text));
+    }
+    let found = probes(login, &mut other, settings);
+    let _ = other.child.kill();
+    let _ = other.child.wait();
+    let (ssh_rtt, to_there, from_there) = found?;
+    Ok(Visit { release: other.ready.release, login: took, ssh_rtt, to_there, from_there })
+}
+
+type Found = (Duration, Option<Reach>, Result<Vec<Reach>, String>);
+
+fn probes(login: &str, other: &mut Other, settings: &Settings) -> Result<Found, MoverError> {
+    let door = match other.ready.probe {
+        None => Err("that host does not know by which address it was reached".to_owned()),
+        Some(there) => own_ip(there)
+            .and_then(|ip| {
+                let mut door = Door::open(ip, settings)?;
+                door.answer_tcp()?;
+                door.answer_udp()?;
+                Ok(door)
+            })
+            .map_err(|error| error.to_string()),
+    };
+    let back = door.as_ref().ok().map(|door| Back { at: door.at, nonce: door.nonce });
+    let unfit = || MoverError::Refused(format!("{login} does not answer what it was asked"));
+    let asked = Instant::now();
+    let Answer::Checking { udp } = other.ask(login, &Request::Check { check: back })? else {
+        return Err(unfit());
+    };
+    let ssh_rtt = asked.elapsed();
+    let to_there = other.ready.probe.map(|at| {
+        let reach = Reach::try_at(at, &other.ready.nonce);
+        match udp {
+            Ok(()) => reach,
+            Err(error) => Reach { udp: Err(format!("its port is taken there: {error}")), ..reach },
+        }
+    });
+    let Answer::Checked(reached) = other.answer(login)? else { return Err(unfit()) };
+    Ok((ssh_rtt, to_there, door.map(|_| reached)))
+}
