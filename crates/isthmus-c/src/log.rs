@@ -67,12 +67,12 @@ fn printed() -> Option<Severity> {
 /// What a value of `ISTHMUS_LOG` says: a level, or a list of them of which some are for parts of the command `isthmus`
 /// ("isthmus_router=debug,info"). The last that is for everything, or for this library, counts.
 fn parse(value: &str) -> Option<Severity> {
-    let of_all = value.split(',').filter_map(|part| match part.trim().split_once('=') {
+    let mut of_all = value.split(',').filter_map(|part| match part.trim().split_once('=') {
         None => Some(part.trim()),
         Some(("isthmus" | "isthmus_io", level)) => Some(level),
         Some(_) => None,
     });
-    match of_all.last().unwrap_or_default().to_ascii_lowercase().as_str() {
+    match of_all.next_back().unwrap_or_default().to_ascii_lowercase().as_str() {
         "off" | "error" => None,
         "info" => Some(Severity::Info),
         "debug" | "trace" => Some(Severity::Debug),

@@ -80,4 +80,6 @@ macro_rules! info_log {
 macro_rules! debug_log {
     ($($arg:tt)*) => { $crate::log::emit($crate::log::Severity::Debug, format_args!($($arg)*)) };
 }
-pub(crate) use {debug_log, info_few, info_log, info_sparingly, sparingly, warn_log, warn_refused, warn_sparingly};
+pub(crate) use {
+    debug_log, info_few, info_log, info_sparingly, sparingly, warn_log, warn_refused, warn_sparingly,
+};
