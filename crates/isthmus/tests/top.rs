@@ -103,7 +103,7 @@ fn daemon(report: &Value, status: SocketAddr) -> Option<&Value> {
 fn a_copy_is_seen_at_both_ends_while_it_runs_and_counted_when_it_ends() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::create_dir(folder.path().join("data")).expect("made");
-    let bytes: Vec<u8> = (0..LENGTH).map(|at| (at * 31 >> 7) as u8).collect();
+    let bytes: Vec<u8> = (0..LENGTH).map(|at| ((at * 31) >> 7) as u8).collect();
     fs::write(folder.path().join("data/file"), bytes).expect("written");
     let (listen, status) = (free(), free());
     let service = serve(folder.path(), listen, &format!("status = \"{status}\"\n"));
