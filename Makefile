@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build wheel deb tarball packages install uninstall mpi collectives demo demo-routed demo-five test fuzz soak soak-live sanitize lint suites versions bootstrap clean distclean
+.PHONY: help build wheel deb tarball packages install uninstall mpi collectives demo demo-routed demo-five check test fuzz soak soak-live sanitize lint suites versions bootstrap clean distclean
 
 # Where tools/bootstrap.sh and rustup may have put cargo.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -24,6 +24,8 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 # Where its libraries go: PREFIX/lib, or such as /usr/lib64.
 LIBDIR ?=
+# Modules of the simulations that take seconds.
+SHORT_SIMULATIONS := acks:: caps:: credit:: handshake:: hostile:: known:: latency:: leases:: scenarios:: sealed:: trickle::
 # For each target of make fuzz.
 FUZZ_SECONDS ?= 60
 # More for demo/run.py or tests/run.py, such as ARGS="--mpi intel".
@@ -37,7 +39,8 @@ help:
 	  '             the same between sites that only routers join, one of which is killed' \
 	  'make demo-five' \
 	  '             the same across fabric, LAN, WAN, LAN and fabric, with routers between them' \
-	  'make test    all tests: the Rust ones, every MPI over Isthmus (ARGS: tests/run.py --help),' \
+	  'make check   what cargo alone can tell in minutes: formatting, clippy, unit tests, short simulations' \
+  'make test    all tests: the Rust ones, every MPI over Isthmus (ARGS: tests/run.py --help),' \
 	  '             and some of MPICH own' \
 	  'make build   build/lib/libisthmus-fi.so (FI_PROVIDER_PATH), build/bin/isthmus, and for C' \
   '             programs build/include/isthmus.h and build/lib/libisthmus.so' \
@@ -121,6 +124,13 @@ demo demo-routed demo-five:
 	@tools/build.sh
 	@demo/run.py $(if $(FILE),--file '$(FILE)',--size '$(SIZE)') --rate '$(RATE)' --rtt '$(RTT)' \
 	  --loss '$(LOSS)' --mtu '$(MTU)' --ranks '$(RANKS)' --block '$(BLOCK)' $(ROUTED) $(ARGS)
+
+check:
+	@tools/bootstrap.sh compile
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+	cargo test --workspace --lib --bins --locked --quiet
+	cargo test --workspace --test simulation --locked --quiet -- $(SHORT_SIMULATIONS)
 
 test:
 	@tools/bootstrap.sh base rust
