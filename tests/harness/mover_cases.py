@@ -1,5 +1,6 @@
 """The mover between MPI applications: within one job, between two, in Fortran and Python."""
 
+import dataclasses
 import filecmp
 import json
 import os
@@ -278,12 +279,22 @@ def shared_file(c):
     return "; ".join(re.findall(r"process \d of 3: .*", ended.output))
 
 
+def standard_abi(c):
+    """Mover and programs compiled by the standard ABI of MPI 5."""
+    c = dataclasses.replace(c, mpi=mpis.STANDARD_ABI)
+    said = mpis.compile_mover(c.mpi, c.log(".compile"))
+    if said:
+        raise Failure(f"it does not compile: {last_words(said)}")
+    return kinds(c, 5, 3)
+
+
 # What few need not be shown on every MPI. Open MPI couples within a job only; of those here only
 # Debian's and Intel's have Fortran bindings, and Debian's has no mpi4py.
 CASES = {
     case.name: case
     for case in (
         Case("mover-3-to-2", lambda c: kinds(c, 5, 3), places=("host",)),
+        Case("mover-standard-abi", standard_abi, places=("host",), mpis=("mpich",)),
         Case("mover-jobs", jobs, places=("host",), mpis=("mpich", "intel")),
         Case("mover-across", jobs, places=("sites",), mpis=("mpich",)),
         Case("mover-full-disk", small_disk, places=("host",), mpis=("mpich",)),

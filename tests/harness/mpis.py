@@ -142,6 +142,17 @@ class Mpich(Hydra):
         return env
 
 
+class StandardAbi(Mpich):
+    """Programs compiled by the standard ABI (MPI 5.0, chapter 20), on the MPICH that is here."""
+
+    @property
+    def folder(self):
+        return BUILD / "mpi" / "mpich"
+
+    def mpicc(self):
+        return [str(self.folder / "bin" / "mpicc_abi")]
+
+
 class Intel(Hydra):
     def libfabric_name(self, transport):
         # Intel's own libfabric takes no provider by the name tcp;ofi_rxm: its tcp is that.
@@ -235,6 +246,7 @@ MPIS = {
         DebianOpenMpi("debian-openmpi", "Debian's Open MPI 4.1", False, OPEN_MPI_VERBOSE, OPEN_MPI_NAMED),
     )
 }
+STANDARD_ABI = StandardAbi("mpich-abi", "MPI 5 ABI on MPICH 5", True, {"MPIR_CVAR_DEBUG_SUMMARY": "1"}, r"libfabric provider: ")
 
 
 def rsh_script():
