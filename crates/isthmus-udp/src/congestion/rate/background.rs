@@ -4,10 +4,8 @@
 //! 1/[`TARGET_PART`] of a round trip. Other controls keep longer ones, so it gives way to all of them. A longer queue
 //! has one of two causes:
 //!
-//!
 //! - *Own*: the flow sends less for one round trip (`Drain`), and then [`PART`] of what arrived, for [`WATCH_ROUNDS`].
 //!   Its own queue goes and does not come back. LEDBAT++ calls this a slowdown.
-//!
 //! - *Others'*: a longer queue stands in one of these rounds. The flow halves its rate, which is the most that LEDBAT++
 //!   takes off, every second round trip until the queue has gone, down to [`PACKETS_PER_S`].
 //!

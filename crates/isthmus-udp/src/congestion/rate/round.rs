@@ -38,7 +38,7 @@ pub(super) struct Round {
     pub(super) app_limited: bool,
     /// A packet that would have shown `app_limited` was lost.
     pub(super) app_limited_lost: bool,
-    /// Packets of a train were among it. Beside others' trains they show only a part of the path's rate.
+    /// Packets of a train arrived. Beside others' trains they show only a part of the path's rate.
     pub(super) is_train: bool,
 }
 
