@@ -4,8 +4,8 @@ use crate::Micros;
 
 /// A loss detection rule. It judges packets that the peer reports missing while later ones have arrived.
 pub trait LossDetection: Send + std::fmt::Debug {
-    /// Whether a packet counts as lost. It was sent `packets` and `behind_us` before the latest one that has arrived. A
-    /// packet further behind in both must count as lost too.
+    /// Whether a packet counts as lost. It was sent `packets` and `behind_us` before the latest one that has arrived.
+    /// If it is lost, one further behind in both must be too.
     fn is_lost(&self, packets: u64, behind_us: Micros) -> bool;
     /// A packet that counted as lost has arrived, this far behind.
     fn on_late(&mut self, packets: u64, behind_us: Micros, rtt_us: Micros);

@@ -38,7 +38,7 @@ pub struct AckSample {
     pub rtt_least_us: Micros,
     /// One-way queueing delay of the newest packet; `None` if that packet was acknowledged before.
     pub queue_us: Option<Micros>,
-    /// Queueing delay of the acknowledgement on its way back; `None` likewise.
+    /// Queueing delay of the acknowledgement on its way back; `None` as for `queue_us`.
     pub back_us: Option<Micros>,
     /// Receiver's time between the newest packet and that of the previous acknowledgement.
     pub span_us: Micros,

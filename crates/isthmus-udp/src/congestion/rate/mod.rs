@@ -7,8 +7,8 @@
 //! wrong guess can do.
 //!
 //! Loss counts as random if it comes without a queue, and does not go when less is sent: a trial of some round trips.
-//! If a long queue stands that is not its own, others who fill queues share the path. It then follows CUBIC until the
-//! queue has gone, but ignores losses up to the known random loss, and has at most half of what is in flight
+//! If a long queue stands that is not its own, others who fill queues share the path. This control then follows CUBIC
+//! until the queue has gone, but ignores losses up to the known random loss, and has at most half of what is in flight
 //! (`shared.rs`).
 //!
 //! Flows of one host on one path share a plan (RFC 3124). One of them leads: it judges by what all deliver, and sets
@@ -175,8 +175,8 @@ pub struct Rate {
     phase: Phase,
     /// Capacity. Bytes/s (wire); 0 while unknown.
     capacity: f64,
-    /// Rate that packet trains, or all flows of the host together, have shown in start-up. Bytes/s (wire); 0 if none
-    /// have.
+    /// Rate that start-up has shown by packet trains, a short queue, or all flows of the host together. Bytes/s (wire);
+    /// 0 if none.
     hint: f64,
     /// What bursts in start-up have shown that made no queue.
     bursts: Bursts,
@@ -252,7 +252,7 @@ pub struct Rate {
     /// A plan was adopted, and no round has been judged since.
     adopted: bool,
     role: Role,
-    /// The host's flows on this path; `None` if this one is alone.
+    /// The host's flows on this path; `None` if this one controls its rate alone.
     group: Option<Group>,
 }
 

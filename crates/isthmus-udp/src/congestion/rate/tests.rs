@@ -222,7 +222,7 @@ fn a_pause_whose_marks_are_lost_is_not_the_path() {
     assert_eq!((rate.phase(), rate.pace()), ("start", pace));
 }
 
-/// A round trip over a long path without a queue: so many packets arrive, and so many are lost.
+/// A round trip over a long path without a queue: `acked` packets arrive, and `lost` packets do not.
 fn long_round(rate: &mut Rate, now: &mut Micros, acked: u64, lost: u64) {
     let rtt_us = 366_000;
     *now += rtt_us;
