@@ -1,26 +1,25 @@
-//! Whether what comes from the peer is soon answered by our own program, so that the acknowledgement
-//! can go with the answer instead of in a packet of its own.
+//! Delayed acknowledgements: if our program usually answers soon, the acknowledgement waits and leaves with the answer.
 
 use crate::Micros;
 use crate::receiving::ACK_DELAY_US;
 
-/// The part of the round trip for which an acknowledgement waits at most, and never longer than any other: the sender
-/// reckons with that.
+/// Part of the round trip that an acknowledgement waits at most. It never waits longer than `ACK_DELAY_US`: the sender
+/// relies on that.
 const WAIT_PART: Micros = 32;
-/// So many times in a row it has to have been answered in time.
+/// Answers in time, in a row, after which acknowledgements wait.
 const HABIT: u8 = 2;
 
-/// See the module's text.
+/// Predicts whether our program answers soon.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    /// When something came that wants an acknowledgement at once, and is not answered yet.
+    /// When a packet came that wants an acknowledgement at once, if it is not answered yet.
     asked_at: Option<Micros>,
-    /// How many times in a row it was answered in time, as far as that counts.
+    /// Answers in time, in a row; at most `HABIT`.
     habit: u8,
 }
 
 impl Answers {
-    /// Something came that wants an acknowledgement at once. Returns for how long that may wait.
+    /// Notes a packet that wants an acknowledgement at once. Returns how long that may wait. Microseconds.
     pub(crate) fn ask(&mut self, now: Micros, rtt_us: Micros) -> Micros {
         let wait = longest(rtt_us);
         match self.asked_at {
@@ -31,7 +30,7 @@ impl Answers {
         if self.habit == HABIT { wait } else { 0 }
     }
 
-    /// New data goes.
+    /// Notes that new data leaves.
     pub(crate) fn answer(&mut self, now: Micros, rtt_us: Micros) {
         let Some(at) = self.asked_at.take() else { return };
         let in_time = now.saturating_sub(at) <= longest(rtt_us);

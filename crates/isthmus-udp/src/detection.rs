@@ -1,25 +1,24 @@
-//! When a packet that has not arrived counts as lost.
+//! Loss detection: decides when a missing packet counts as lost.
 
 use crate::Micros;
 
-/// A rule for loss, asked about packets of which the peer says that they have not arrived
-/// while later ones have.
+/// A loss detection rule. It judges packets that the peer reports missing while later ones have arrived.
 pub trait LossDetection: Send + std::fmt::Debug {
-    /// Whether a packet counts as lost that was sent `packets` and `behind_us` before the
-    /// latest one that has arrived. Never less so when both are larger.
+    /// Whether a packet counts as lost. It was sent `packets` and `behind_us` before the latest one that has arrived.
+    /// If it is lost, one further behind in both must be too.
     fn is_lost(&self, packets: u64, behind_us: Micros) -> bool;
-    /// A packet that counted as lost has come, so far behind.
+    /// A packet that counted as lost has arrived, this far behind.
     fn on_late(&mut self, packets: u64, behind_us: Micros, rtt_us: Micros);
     /// A round trip has passed.
     fn on_round(&mut self);
-    /// Its name in compositions.
+    /// Its name in a composition.
     fn name(&self) -> &'static str;
 }
 
-/// Packets behind at which the rules begin (RFC 5681 and RFC 9002 have the same).
+/// Least packets behind for a loss, in both rules (as in RFC 5681 and RFC 9002).
 const PACKETS: u64 = 3;
 
-/// Lost when 3 later packets have arrived, as TCP's duplicate acknowledgements once had it.
+/// A packet is lost when 3 later ones have arrived, as with TCP's duplicate acknowledgements.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fixed(());
 
@@ -34,9 +33,8 @@ impl LossDetection for Fixed {
     }
 }
 
-/// Lost when 3 packets behind, and by more time than reordering has lately been seen to
-/// take (as RACK has it, RFC 8985): the wait grows with each packet that came late, up to a
-/// round trip, and shrinks again.
+/// A packet is lost when it is 3 packets behind, and behind by more time than recent reordering took (as in RACK, RFC
+/// 8985). The wait grows with each late packet, up to a round trip, and shrinks again.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Adaptive {
     wait_us: Micros,
@@ -45,7 +43,7 @@ pub struct Adaptive {
 
 /// Rounds without a late packet after which the wait shrinks by a quarter.
 const CALM_ROUNDS: u32 = 16;
-/// Largest wait on paths with a shorter round trip. Microseconds.
+/// Limit of the wait if the round trip is shorter. Microseconds.
 const WAIT_US: Micros = 2_000;
 
 impl LossDetection for Adaptive {

@@ -1,40 +1,40 @@
-//! When packets leave: spread by rate, released in quanta; and no faster, with those of other streams, than an
-//! administrator lets them.
+//! Pacer: spreads packets over time in short bursts (quanta), and keeps streams below the administrator's rate limit.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Micros;
 
-/// A quantum: sent at once, then nothing until its time has passed. Microseconds.
+/// Pacing quantum: packets for this time leave at once, then none until it has passed. Microseconds.
 pub(crate) const QUANTUM_US: Micros = 1_000;
-/// The part of a short round trip that it is, and the least: the queue of such a path holds little more. Microseconds.
+/// On a short path the quantum is this part of the round trip. The queue of such a path holds little more.
 const QUANTUM_PART: Micros = 16;
+/// Shortest quantum. Microseconds.
 pub(crate) const QUANTUM_LEAST_US: Micros = 250;
-/// The part of a round trip for which there is nothing to send in a rest.
+/// A stream rests if it has nothing to send for this part of a round trip.
 const REST_PART: Micros = 4;
-/// Quanta that a queue is to have room for beside what is caught up on after a rest: the next one, and what stands there.
+/// Quanta of queue left free after a rest: one for the next burst, one for packets that stand there.
 const ROOM_QUANTA: Micros = 2;
-/// Most whole quanta that a caller who came late may catch up on.
+/// Quanta that a late caller may catch up on at most.
 const LATE: Micros = 4;
 
-/// Whether quanta are shorter on a path of that round trip.
+/// Whether the round trip is so short (under 16 ms) that quanta are shorter than `QUANTUM_US`.
 pub(crate) fn is_short(rtt_us: Micros) -> bool {
     quantum_us(rtt_us) < QUANTUM_US
 }
 
-/// The quantum on a path of that round trip, which is 0 where it is not known. Microseconds.
+/// Quantum for a round trip, which is 0 if unknown. Microseconds.
 pub(crate) fn quantum_us(rtt_us: Micros) -> Micros {
     if rtt_us == 0 { QUANTUM_US } else { (rtt_us / QUANTUM_PART).clamp(QUANTUM_LEAST_US, QUANTUM_US) }
 }
 
-/// Most time that a caller who came late may catch up on. Microseconds. Of a short quantum it is but that: where
-/// acknowledgements come in heaps, what goes all at once makes those of the other end do so too.
+/// Time that a late caller may catch up on at most. Microseconds. For the shortest quantum it is one quantum: a longer
+/// burst would bunch the acknowledgements behind it, and so make the other end burst.
 fn late_us(quantum_us: Micros) -> Micros {
     LATE * quantum_us * quantum_us / QUANTUM_US
 }
 
-/// A cap on what streams, and whoever else is asked, send together, whatever congestion controls hold their paths
-/// for. Clones are the same cap. All are to go by one clock.
+/// A limit on what streams and other senders send together, whatever their congestion controls allow. Clones share the
+/// limit. All users need the same clock.
 #[derive(Clone, Debug)]
 pub struct Cap {
     bytes_per_s: u64,
@@ -42,17 +42,17 @@ pub struct Cap {
 }
 
 impl Cap {
-    /// Bytes/s (wire), at least 1.
+    /// Limits to this rate. Bytes/s (wire), at least 1.
     pub fn new(bytes_per_s: u64) -> Self {
         Self { bytes_per_s: bytes_per_s.max(1), spread: Arc::default() }
     }
 
-    /// Bytes/s (wire).
+    /// The limit. Bytes/s (wire).
     pub fn bytes_per_s(&self) -> u64 {
         self.bytes_per_s
     }
 
-    /// How long whoever sends by other means than a stream has still to wait; `None` where it may send now.
+    /// Time that a sender other than a stream has to wait. Microseconds; `None` if it may send now.
     pub fn pause_us(&self, now: Micros) -> Option<Micros> {
         let mut spread = self.spread();
         if spread.is_open(now, QUANTUM_US) {
@@ -62,7 +62,7 @@ impl Cap {
         }
     }
 
-    /// So many bytes were sent by other means than a stream.
+    /// Counts bytes (wire) sent by a sender other than a stream.
     pub fn note(&self, now: Micros, bytes: u64) {
         self.spread().note(now, bytes, self.bytes_per_s, QUANTUM_US);
     }
@@ -77,22 +77,22 @@ impl Cap {
 pub(crate) struct Pacer {
     own: Spread,
     cap: Option<Cap>,
-    /// From when on there will have been nothing to send for long, and what may be caught up on then. Microseconds.
+    /// When the present rest begins to count, and how much time may be caught up on after it. Microseconds.
     rests: Option<(Micros, Micros)>,
 }
 
 impl Pacer {
-    /// From now on its packets go beside others' under this cap.
+    /// Counts packets against this limit too from now on.
     pub(crate) fn hold(&mut self, cap: Cap) {
         self.cap = Some(cap);
     }
 
-    /// Whether a packet may go now.
+    /// Whether a packet may leave now.
     pub(crate) fn is_open(&mut self, now: Micros, quantum_us: Micros) -> bool {
         self.own.is_open(now, quantum_us) && self.cap.as_ref().is_none_or(|cap| cap.pause_us(now).is_none())
     }
 
-    /// Notes that so many bytes went at `pace` bytes/s.
+    /// Notes that these bytes left at `pace` bytes/s.
     pub(crate) fn note(&mut self, now: Micros, bytes: u64, pace: u64, quantum_us: Micros) {
         if let Some((from, most_us)) = self.rests.take()
             && now >= from
@@ -105,15 +105,15 @@ impl Pacer {
         }
     }
 
-    /// There is nothing to send, on a path of that round trip whose queue was seen to hold `queue_us`. Where that lasts for
-    /// a good part of a round trip, of what might have gone meanwhile no more is caught up on than such a queue has room
-    /// for. Whoever writes a stream may pause for less.
+    /// Notes that there is nothing to send. The path was seen to hold a queue of `queue_us`. If the rest lasts for a
+    /// good part of a round trip, the stream catches up only on what such a queue has room for. Writers may pause for
+    /// less.
     pub(crate) fn rest(&mut self, now: Micros, rtt_us: Micros, queue_us: Micros) {
         let from = self.rests.map_or(now + (rtt_us / REST_PART).max(QUANTUM_US), |(from, _)| from);
         self.rests = Some((from, queue_us.saturating_sub(ROOM_QUANTA * QUANTUM_US)));
     }
 
-    /// When the next quantum may go.
+    /// When the next quantum may leave.
     pub(crate) fn opens_at(&self) -> Micros {
         self.own.opens_at().max(self.cap.as_ref().map_or(0, |cap| cap.spread().opens_at()))
     }
@@ -122,7 +122,7 @@ impl Pacer {
 /// Spreads bytes over time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spread {
-    /// Until when what was sent has used up the rate. Nanoseconds.
+    /// Until when the bytes sent use up the rate. Nanoseconds.
     paid_ns: u64,
     in_quantum: bool,
 }
@@ -139,7 +139,7 @@ impl Spread {
         self.paid_ns = self.paid_ns.max((now * 1_000).saturating_sub(late_us(quantum_us) * 1_000)) + takes;
     }
 
-    /// What might have gone until then is not caught up on.
+    /// Gives up catching up on the time before `until`.
     fn forget(&mut self, until: Micros) {
         self.paid_ns = self.paid_ns.max(until * 1_000);
     }

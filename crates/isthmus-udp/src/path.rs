@@ -1,4 +1,4 @@
-//! What is measured of a path, and what of it is remembered.
+//! A network path: its measured round trip, delay and loss, and what the next connection inherits of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::Micros;
 use crate::wire::Token;
 
-/// The least of a quantity over the last 15 to 30 s.
+/// Minimum of a quantity over the last 15 to 30 s.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WindowedLeast {
     current: Option<i64>,
@@ -14,8 +14,8 @@ pub(crate) struct WindowedLeast {
     since: Micros,
 }
 
-/// Half of the window: long enough to hold a moment in which others' queues were short, short
-/// enough that clocks which drift apart by 50 ppm do so by 1.5 ms at most. Microseconds.
+/// Half of the window. Microseconds (15 s). Long enough to contain a moment with short queues; short enough that clocks
+/// that drift by 50 ppm differ by at most 1.5 ms.
 const HALF_WINDOW_US: Micros = 15_000_000;
 
 impl WindowedLeast {
@@ -35,27 +35,27 @@ impl WindowedLeast {
     }
 }
 
-/// Round trip, one-way delay and loss.
+/// Measurements of round trip, one-way delay and loss.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Path {
     smoothed: Option<Micros>,
     variation: Micros,
     least: WindowedLeast,
-    /// One-way delay plus whatever the two clocks differ by.
+    /// One-way delay, plus the difference between the two clocks.
     delay: WindowedLeast,
-    /// The longest queue that was seen. Microseconds.
+    /// Longest queue seen. Microseconds.
     queue_most_us: Micros,
-    /// The receiver's clock, unwrapped.
+    /// The receiver's clock, extended to 64 bits.
     clock: Option<u64>,
     losses: Losses,
-    /// The same of all streams to the host.
+    /// Losses of all streams to the host.
     common: Arc<Common>,
     runs: Runs,
-    /// The share that another process has found to be lost.
+    /// Share of packets lost that another process has measured.
     told_loss: Option<f64>,
 }
 
-/// What is lost, lately and of many packets.
+/// Loss ratios over about 1,000 packets and over about 100,000.
 #[derive(Clone, Copy, Debug, Default)]
 struct Losses {
     lately: Ratio<1_000>,
@@ -78,8 +78,8 @@ impl Losses {
     }
 }
 
-/// What is lost of what all streams of a port send to one host: one that carries little now and then would not
-/// learn it by itself. Who holds the port is alone in using it.
+/// Losses of all streams of a port to one host. A stream that sends little would not learn them by itself. Only the
+/// holder of the port uses it, so the four values need not change together.
 #[derive(Debug, Default)]
 pub(crate) struct Common([AtomicU64; 4]);
 
@@ -96,7 +96,7 @@ impl Common {
     }
 }
 
-/// A ratio that forgets: of about the last `MEMORY` events.
+/// Ratio of about the last `MEMORY` events; older ones fade.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ratio<const MEMORY: u32> {
     hits: f64,
@@ -115,7 +115,7 @@ impl<const MEMORY: u32> Ratio<MEMORY> {
     }
 }
 
-/// Losses of successive packets, of about the last [`Runs::MEMORY`].
+/// Average length of loss runs, over about the last [`Runs::MEMORY`] of them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Runs {
     packets: f64,
@@ -136,44 +136,44 @@ impl Runs {
     }
 }
 
-/// Packets whose fates show what a path loses. Of one that has shown less, it is supposed
+/// A path's loss is known after this many packets. Before that, an assumption counts too.
 const KNOWN_PACKETS: f64 = 64.0;
-/// to lose so much, unless somebody has told better,
+/// Assumed share of packets lost, unless another process has measured it.
 const SUPPOSED_LOSS: f64 = 0.1;
-/// as if so many packets had shown that (the prior of a beta distribution).
+/// Weight of the assumption, in packets (the prior of a beta distribution).
 const SUPPOSED_PACKETS: f64 = 30.0;
-/// Round trip below which nothing is supposed: whoever waits for a lost packet's repair does so for about as long
-/// whatever the round trip is, and not for long. Microseconds.
+/// Below this round trip no loss is assumed. Repair of a loss takes about as long on all such paths, and not long.
+/// Microseconds.
 const NEAR_US: Micros = 5_000;
-/// Round trip that is assumed before one was measured. Microseconds.
+/// Round trip assumed before the first measurement. Microseconds.
 const RTT_FIRST_US: Micros = 200_000;
-/// Least time without an answer before a probe, and the same in times that an acknowledgement may wait: the lesser of
-/// them. Microseconds.
+/// Shortest probe timeout. Microseconds.
 const PROBE_LEAST_US: Micros = 5_000;
+/// The same in acknowledgement delays. The shorter of the two counts.
 const PROBE_LEAST_DELAYS: Micros = 8;
 
 impl Path {
-    /// The round trip, smoothed; `None` before the first.
+    /// Smoothed round trip; `None` before the first. Microseconds.
     pub(crate) fn rtt_us(&self) -> Option<Micros> {
         self.smoothed
     }
 
-    /// The least round trip of the last seconds.
+    /// Least round trip of the last 15 to 30 s. Microseconds.
     pub(crate) fn rtt_least_us(&self) -> Option<Micros> {
         self.least.get().map(|least| least as Micros)
     }
 
-    /// Share of packets that are lost, lately.
+    /// Share of packets lost lately: the stream's own, or that of all streams to the host if it is larger.
     pub(crate) fn loss(&self) -> f64 {
         self.losses.lately.get().max(self.common.get().lately.get())
     }
 
-    /// The same, if enough packets have shown it.
+    /// The same; `None` before `KNOWN_PACKETS` have shown it.
     pub(crate) fn loss_known(&self) -> Option<f64> {
         (self.seen().all >= KNOWN_PACKETS).then(|| self.loss())
     }
 
-    /// The same, before it is known: the first small messages are not to wait until it is.
+    /// The same, or an assumption before it is known: the first small messages cannot wait for that.
     pub(crate) fn loss_supposed(&self) -> f64 {
         let (loss, seen) = (self.loss(), self.seen());
         let is_near = self.smoothed.is_some_and(|rtt| rtt < NEAR_US);
@@ -184,40 +184,40 @@ impl Path {
         loss.max((seen.hits + supposed) / (seen.all + SUPPOSED_PACKETS))
     }
 
-    /// What became of the packets that tell the most.
+    /// The stream's own ratio, or that of all streams to the host if it counts more packets.
     fn seen(&self) -> Ratio<1_000> {
         let [own, common] = [self.losses, self.common.get()].map(|losses| losses.lately);
         if own.all > common.all { own } else { common }
     }
 
-    /// Another process has found so much to be lost.
+    /// Notes the share of packets lost that another process has measured.
     pub(crate) fn suppose_loss(&mut self, loss: f64) {
         self.told_loss = Some(loss);
     }
 
-    /// What is lost, on paths that lose so little that it shows only over many packets.
+    /// Share of packets lost, also if it is so small that only many packets show it.
     pub(crate) fn loss_seldom(&self) -> f64 {
         self.losses.most().max(self.common.get().most())
     }
 
-    /// How many successive packets are lost together, on average. At least 1.
+    /// Average number of successive packets that are lost together. At least 1.
     pub(crate) fn run(&self) -> f64 {
         if self.runs.runs > 0.0 { (self.runs.packets / self.runs.runs).max(1.0) } else { 1.0 }
     }
 
-    /// Takes in that a packet was lost.
+    /// Notes a lost packet.
     pub(crate) fn note_lost(&mut self, number: u64) {
         self.runs.note(number);
     }
 
-    /// How long to wait for an answer before a probe (RFC 9002, 6.2).
+    /// Probe timeout (RFC 9002, 6.2). Microseconds.
     pub(crate) fn probe_after_us(&self, ack_delay_us: Micros) -> Micros {
         let rtt = self.smoothed.unwrap_or(RTT_FIRST_US);
         let least = PROBE_LEAST_US.min(PROBE_LEAST_DELAYS * ack_delay_us);
         (rtt + (4 * self.variation).max(1_000) + ack_delay_us).max(least)
     }
 
-    /// Takes in a measured round trip (RFC 6298).
+    /// Notes a measured round trip (RFC 6298).
     pub(crate) fn note_rtt(&mut self, now: Micros, rtt_us: Micros) {
         self.least.note(now, rtt_us as i64);
         let Some(smoothed) = self.smoothed else {
@@ -229,7 +229,7 @@ impl Path {
         self.smoothed = Some((7 * smoothed + rtt_us) / 8);
     }
 
-    /// The receiver's time in full, from its last 32 bits.
+    /// Extends the receiver's time from its low 32 bits.
     pub(crate) fn unwrap_clock(&mut self, low: u32) -> u64 {
         let clock = match self.clock {
             None => u64::from(low) + (1 << 32),
@@ -239,8 +239,8 @@ impl Path {
         clock
     }
 
-    /// Takes in when a packet left by our clock and arrived by the receiver's. Returns its
-    /// delay beyond the least one: what it waited in queues. Microseconds.
+    /// Notes when a packet left by our clock and arrived by the receiver's. Returns its queueing delay: what exceeds
+    /// the least delay. Microseconds.
     pub(crate) fn note_delay(&mut self, now: Micros, sent_at: Micros, arrived: u64) -> Micros {
         let delay = arrived.wrapping_sub(sent_at) as i64;
         self.delay.note(now, delay);
@@ -249,12 +249,12 @@ impl Path {
         queue_us
     }
 
-    /// The longest queue that was seen: its bottleneck has room for as much. Microseconds.
+    /// Longest queue seen: the bottleneck has room for at least that. Microseconds.
     pub(crate) fn queue_most_us(&self) -> Micros {
         self.queue_most_us
     }
 
-    /// Takes in fates. What came late is taken back from the losses.
+    /// Notes packets acknowledged, lost, and late. A late one had counted as lost and no longer does.
     pub(crate) fn note_fates(&mut self, acked: usize, lost: usize, late: usize) {
         let (hits, all) = (lost as f64 - late as f64, (acked + lost) as f64);
         self.losses.note(hits, all);
@@ -263,7 +263,7 @@ impl Path {
         self.common.set(common);
     }
 
-    /// Takes part in what all streams to the host lose.
+    /// Shares losses with all streams to the host.
     pub(crate) fn join(&mut self, common: Arc<Common>) {
         if common.get().lately.all == 0.0 {
             common.set(self.losses);
@@ -271,7 +271,7 @@ impl Path {
         self.common = common;
     }
 
-    /// Begins with what is remembered of the path.
+    /// Begins with what an earlier connection has left.
     pub(crate) fn recall(&mut self, learned: &Learned) {
         self.losses = learned.loss.map_or(self.losses, Losses::recall);
         if self.smoothed.is_none() && learned.rtt_us > 0 {
@@ -284,20 +284,19 @@ impl Path {
 /// What a connection leaves to the next one with the same host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Learned {
-    /// When it was learned. Microseconds, by the caller's clock.
+    /// When it was learned, by the caller's clock. Microseconds.
     pub at: Micros,
-    /// Capacity of the path, as the congestion control knew it; 0 if it did not. Bytes/s on
-    /// the wire.
+    /// Capacity of the path as the congestion control knew it; 0 if unknown. Bytes/s (wire).
     pub capacity: u64,
     /// Least round trip. Microseconds.
     pub rtt_us: Micros,
-    /// Share of packets lost, where enough have shown that.
+    /// Share of packets lost; `None` if too few packets have shown it.
     pub loss: Option<f64>,
     /// Largest UDP payload that passed. Bytes.
     pub mtu: u32,
-    /// Lets the next connection do without asking for one; all zero if there is none.
+    /// Address validation token, which saves the next connection a round trip; all zero if there is none.
     pub token: Token,
-    /// What whoever bears that token may send at once. Bytes.
+    /// Bytes that the bearer of the token may send at once.
     pub peer_window: u64,
 }
 
@@ -321,7 +320,7 @@ mod tests {
         assert_eq!(path.note_delay(1, 2_000, 1_800), 300);
         assert_eq!(path.note_delay(2, 3_000, 2_400), 0);
         assert_eq!(path.note_delay(3, 4_000, 3_500), 100);
-        // The path has become longer; after a while that is the least.
+        // The path has become longer. Its new delay is the least once the window has passed.
         for i in 0..50 {
             path.note_delay(i * 1_000_000, 0, 50_000);
         }
@@ -348,7 +347,7 @@ mod tests {
         assert!(little.loss_seldom() > 0.019, "what was learned by another");
         little.note_fates(3, 0, 0);
         assert!((0.019..0.021).contains(&little.loss()) && (0.019..0.021).contains(&little.loss_seldom()));
-        // What one of them alone loses counts for it.
+        // Losses of one stream count fully for that stream.
         little.note_fates(0, 3, 0);
         assert!(little.loss() > 0.4 && bulk.loss() < 0.03);
     }

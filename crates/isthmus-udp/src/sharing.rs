@@ -1,61 +1,65 @@
-//! A stream's part in the host's ledger: when it has bulk, and what it delivers.
+//! A stream's part in the host's ledger: reports its bulk data and its delivery rate, and takes its share of the plan.
 
 use isthmus_ledger::{Flow, Group, Report};
 
 use crate::Micros;
 use crate::congestion::{AckSample, CongestionControl};
 
-/// Bytes written or under way from which on a stream has bulk, and below which it has none any more.
+/// A stream with at least this many bytes written or in flight has bulk data.
 const BULK_BYTES: u64 = 128 << 10;
+/// Below this many bytes it no longer has. The gap keeps it from switching back and forth.
 const LITTLE_BYTES: u64 = 16 << 10;
-/// Round trip from which on flows are planned for together. Microseconds.
+/// Flows are planned together from this round trip on. Microseconds.
 const FAR_US: Micros = 1_000;
-/// Between looks at what others do. Microseconds.
+/// Interval between looks at the other flows. Microseconds.
 const LOOK_US: Micros = 250;
-/// How soon one is looked at that may not send. Microseconds.
+/// A stream that must wait for its share looks again after this time. Microseconds.
 const WAIT_US: Micros = 1_000;
-/// Time without anything to send after which a flow counts as ended, at least; else an eighth of the round
-/// trip. Microseconds.
+/// A flow without data to send counts as ended after this time, or an eighth of the round trip if that is longer.
+/// Microseconds.
 const DRY_LEAST_US: Micros = 10_000;
-/// The same after which its share is the others' as long as that lasts. Microseconds.
+/// A flow without data to send lends its share to the others after this time. Microseconds.
 const PAUSE_US: Micros = 2_000;
-/// Share of what it might send below which a flow sends little.
+/// A flow sends little if it delivers less than this share of what it might.
 const LITTLE: f64 = 0.7;
 
-/// What a stream has at the moment.
+/// What a stream has to send and in flight now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    /// Bytes that wait to be sent, first or again.
+    /// Bytes that wait to be sent or retransmitted.
     pub(crate) waiting: u64,
-    /// Bytes (wire) under way.
+    /// Bytes (wire) in flight.
     pub(crate) in_flight: u64,
-    /// Round trip, where it is known. Microseconds.
+    /// Least round trip; `None` if unknown. Microseconds.
     pub(crate) rtt_us: Option<Micros>,
-    /// Share of packets lost, likewise.
+    /// Share of packets lost; `None` if unknown.
     pub(crate) loss: Option<f64>,
 }
 
-/// See the module.
+/// A stream's part in the ledger.
 #[derive(Debug)]
 pub(crate) struct Sharing {
     flow: Flow,
-    /// It has bulk under way, and since when there was nothing more to send.
+    /// It has bulk data.
     busy: bool,
+    /// Since when it has little or nothing more to send.
     dry_since: Option<Micros>,
     looked_at: Micros,
     group: Option<Group>,
-    /// What arrived and is not told of yet. Bytes (wire).
+    /// Bytes (wire) delivered but not yet reported.
     untold: u64,
-    /// What arrived in this round, and since when.
+    /// This round: its start, and the bytes (wire) delivered in it.
     since: Option<Micros>,
     bytes: u64,
+    /// Those of them that followed no pause, and the receiver's time for them.
     steady_bytes: u64,
     span_us: Micros,
     limited: bool,
-    /// What arrived per second in the last one, and whether that was for want of more to send.
+    /// Rate delivered in the last round. Bytes/s (wire).
     rate: Option<u64>,
+    /// That rate was low for want of data.
     sends_little: bool,
-    /// From when on what arrives left under the present circumstances.
+    /// Acknowledgements before this time do not count: their packets left under other conditions.
     counts_from: Micros,
 }
 
@@ -84,12 +88,12 @@ impl Sharing {
         (self.span_us, self.limited) = (0, false);
     }
 
-    /// What this flow might deliver. Bytes/s.
+    /// Rate that this flow could deliver by the plan. Bytes/s (wire).
     fn might(&self) -> f64 {
         self.group.map_or(0.0, |group| group.plan.capacity as f64 * (1.0 - group.plan.loss) * group.share)
     }
 
-    /// Takes in what an acknowledgement brought.
+    /// Notes an acknowledgement.
     pub(crate) fn note(&mut self, sample: &AckSample) {
         self.untold += if self.busy { sample.acked_bytes } else { 0 };
         if !self.busy || sample.now < self.counts_from {
@@ -106,7 +110,8 @@ impl Sharing {
         if !sample.round_ended || took < sample.rtt_us.max(4_000) / 2 {
             return;
         }
-        // Of one that pauses the mean counts; else the receiver's clock, which no late turn of ours disturbs.
+        // A flow that ran out of data counts by our clock, pauses included; others by the receiver's, which no delay of
+        // ours disturbs.
         let (bytes, us) = if self.limited { (self.bytes, took) } else { (self.steady_bytes, self.span_us) };
         if us > 0 {
             let rate = (u128::from(bytes) * 1_000_000 / u128::from(us)) as u64;
@@ -116,7 +121,7 @@ impl Sharing {
         self.forget_round(Some(sample.now));
     }
 
-    /// Looks at what others do, and tells them what this one does; `at_once` where something has happened.
+    /// Reads what other flows do, and reports this one; `at_once` if something has happened.
     pub(crate) fn look(
         &mut self,
         now: Micros,
@@ -125,7 +130,7 @@ impl Sharing {
         congestion: &mut dyn CongestionControl,
     ) {
         let Some(rtt_us) = load.rtt_us else { return };
-        // One that was long at first may turn out to be short: whose plan counted then says nothing more.
+        // A path that seemed long may turn out short. The group's plan then no longer counts.
         if rtt_us < FAR_US || !self.is_busy(now, load) {
             return self.rest(now, congestion);
         }
@@ -164,7 +169,7 @@ impl Sharing {
     }
 
     fn is_busy(&mut self, now: Micros, load: Load) -> bool {
-        // What is lost of the last flight comes by a packet at a time, long after the end.
+        // Retransmissions of the last flight come a packet at a time, long after its end.
         if load.waiting >= LITTLE_BYTES {
             self.dry_since = None;
         } else {
@@ -177,7 +182,7 @@ impl Sharing {
         bytes >= LITTLE_BYTES
     }
 
-    /// Whether there was nothing more to send for so long.
+    /// Whether there was little or nothing more to send for this time.
     fn has_dried(&self, now: Micros, us: Micros) -> bool {
         self.dry_since.is_some_and(|since| now >= since + us)
     }
@@ -193,13 +198,13 @@ impl Sharing {
         }
     }
 
-    /// When a stream that has something to send and may not is to be looked at.
+    /// When to look again if the stream has data and must wait for its share.
     pub(crate) fn wake_at(&self) -> Option<Micros> {
         self.group.filter(|group| group.count > 1).map(|_| self.looked_at + WAIT_US)
     }
 }
 
-/// How long a flow has nothing more to send until it counts as ended.
+/// How long a flow has little or nothing to send until it counts as ended.
 fn dry_us(rtt_us: Micros) -> Micros {
     (rtt_us / 8).max(DRY_LEAST_US)
 }
@@ -213,8 +218,8 @@ mod tests {
     use super::*;
     use crate::congestion::{Limits, Rate};
 
-    /// The first answer waited, and so a short path was taken for a long one: who followed another's plan for that goes
-    /// by itself once it is known to be short, and stays no longer at what that plan allowed.
+    /// The first answer waited, so a short path passed for a long one. A flow that followed another's plan controls its
+    /// rate alone once the path proves short, and does not keep that plan's window.
     #[test]
     fn a_path_that_turns_out_short_is_not_shared() {
         let key = PathKey::new(None, [10, 0, 0, 1].into());

@@ -1,4 +1,4 @@
-//! Tokens: proof that somebody answers at an address, without state at the side that asks.
+//! Address validation tokens (RFC 9000, 8.1): proof that a host answers at an address, without state at the issuer.
 
 use std::hash::Hasher;
 use std::net::IpAddr;
@@ -8,14 +8,13 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use crate::Micros;
 use crate::wire::{TOKEN_LEN, Token};
 
-/// How long a token is good for. Microseconds (1 h).
+/// Lifetime of a token. Microseconds (1 h).
 const LIFE_US: Micros = 3_600_000_000;
 
-/// Makes and checks tokens; also draws connection ids.
+/// Issues and checks tokens, and draws connection ids.
 ///
-/// A token is the time of issue and SipHash-2-4 (Aumasson and Bernstein, 2012; 128 bits) of
-/// it and the address under a secret key. The port is left out, so that a token serves
-/// later connections of the same host.
+/// A token holds the time of issue, and SipHash-2-4 (Aumasson and Bernstein, 2012; 128 bits) of that time and the
+/// address under a secret key. The port is left out, so that a token serves later connections of the same host.
 #[derive(Clone, Debug)]
 pub(crate) struct Mint {
     key: [u8; 16],
@@ -38,7 +37,7 @@ impl Mint {
         let mut raw = [0; 8];
         raw.copy_from_slice(&token[..8]);
         let issued = Micros::from_le_bytes(raw);
-        // All bytes are looked at, so that timing tells nothing of the expected ones.
+        // Compares all bytes, so that timing reveals nothing of the expected ones.
         let wrong = self.seal(issued, from).iter().zip(&token[8..]).fold(0, |wrong, (a, b)| wrong | (a ^ b));
         wrong == 0 && issued <= now && now - issued <= LIFE_US
     }
@@ -54,7 +53,7 @@ impl Mint {
         hasher.finish128().as_bytes()
     }
 
-    /// A number that nobody can guess without the key: never 0, hardly ever drawn before.
+    /// Draws a number that nobody can guess without the key: never 0, and hardly ever drawn before.
     pub(crate) fn draw(&mut self) -> u64 {
         self.drawn += 1;
         let mut hasher = SipHasher24::new_with_key(&self.key);

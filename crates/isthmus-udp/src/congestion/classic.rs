@@ -1,21 +1,21 @@
-//! The controls of TCP that take loss for congestion, for paths where that is wanted.
+//! Loss-based congestion controls, Reno and CUBIC: they take loss for congestion, as TCP does.
 
 use super::{AckSample, CongestionControl, Limits, per_second};
 use crate::Micros;
 
-/// Least window. Packets.
+/// Smallest window. Packets. If the first of 4 is lost, 3 can follow and show it.
 const PACKETS_LEAST: u64 = 4;
-/// Packets at first (RFC 6928).
+/// Initial window. Packets (RFC 6928).
 const PACKETS_FIRST: u64 = 10;
 
-/// What both have in common: slow start, one reduction in a round trip, pacing.
+/// The part common to both: slow start, one reduction per round trip, pacing.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     bytes: f64,
     threshold: f64,
     rtt_us: Micros,
     packet_bytes: u64,
-    /// Losses of this round were answered.
+    /// The window was already reduced in this round.
     reduced: bool,
     cap: u64,
 }
@@ -36,7 +36,7 @@ impl Window {
         (self.bytes as u64).max(PACKETS_LEAST * self.packet_bytes).max(self.first())
     }
 
-    /// What holds before the first acknowledgement.
+    /// Initial window before the first acknowledgement, then 0. Bytes.
     fn first(&self) -> u64 {
         if self.rtt_us == 0 { PACKETS_FIRST * self.packet_bytes } else { 0 }
     }
@@ -45,12 +45,12 @@ impl Window {
         if self.rtt_us == 0 {
             return self.cap;
         }
-        // As Linux has it: ahead of the window, twice so in slow start.
+        // Linux's pacing: 1.2 windows per round trip, and 2 in slow start.
         let gain = if self.bytes < self.threshold { 2.0 } else { 1.2 };
         ((gain * per_second(self.bytes(), self.rtt_us)) as u64).clamp(1, self.cap)
     }
 
-    /// Notes what is the same for both. True where a reduction is due.
+    /// Updates the common state. True if the window must be reduced.
     fn note(&mut self, sample: &AckSample) -> bool {
         if self.rtt_us == 0 {
             self.bytes = self.bytes.max((PACKETS_FIRST * sample.packet_bytes) as f64);
@@ -76,12 +76,12 @@ impl Window {
     }
 }
 
-/// Additive increase, multiplicative decrease (RFC 5681).
+/// Reno: additive increase, multiplicative decrease (RFC 5681).
 #[derive(Clone, Copy, Debug)]
 pub struct Reno(Window);
 
 impl Reno {
-    /// In slow start.
+    /// Begins in slow start.
     pub fn new(limits: Limits) -> Self {
         Self(Window::new(limits))
     }
@@ -135,39 +135,39 @@ impl CongestionControl for Reno {
 #[derive(Clone, Copy, Debug)]
 pub struct Cubic {
     window: Window,
-    /// Window before the last reduction. Packets.
+    /// Window before the last reduction (`W_max`). Packets.
     most: f64,
     /// The growth since the last reduction.
     epoch: Option<Epoch>,
-    /// What Reno would have. Packets.
+    /// Window that Reno would have (`W_est`). Packets.
     reno: f64,
-    /// Least queue of this round in slow start. Microseconds.
+    /// Shortest queue of this round in slow start. Microseconds.
     queue_least_us: Option<Micros>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
     since: Micros,
-    /// Where growth is flat: how long after `since`, seconds, and at how many packets.
+    /// Growth is flat `flat_s` seconds after `since` (`K`), at a window of `flat` packets.
     flat_s: f64,
     flat: f64,
 }
 
-/// RFC 9438, 4.1 and 4.6.
+/// Constants of RFC 9438, 4.1 and 4.6.
 const C: f64 = 0.4;
 const BETA: f64 = 0.7;
-/// Queue that ends slow start before anything is lost: part of a round trip, and its bounds (RFC 9406, 4.3).
-/// Microseconds.
+/// A queue of this part of a round trip ends slow start before anything is lost (RFC 9406, 4.3).
 const START_PART: Micros = 8;
+/// Bounds of that queue. Microseconds.
 const START_QUEUE_US: std::ops::RangeInclusive<Micros> = 4_000..=16_000;
 
 impl Cubic {
-    /// In slow start.
+    /// Begins in slow start.
     pub fn new(limits: Limits) -> Self {
         Self { window: Window::new(limits), most: 0.0, epoch: None, reno: 0.0, queue_least_us: None }
     }
 
-    /// Past slow start, with a window of so many bytes.
+    /// Begins past slow start, with a window of `bytes`.
     pub(super) fn with_window(limits: Limits, bytes: u64, rtt_us: Micros, packet_bytes: u64) -> Self {
         let mut cubic = Self::new(limits);
         let window = &mut cubic.window;
@@ -201,7 +201,7 @@ impl Cubic {
         self.window.bytes = next.max(self.reno) * packet;
     }
 
-    /// Slow start, which ends when a queue stands for a whole round (HyStart).
+    /// Slow start. It ends when a queue stands for a whole round (HyStart++, RFC 9406).
     fn start(&mut self, sample: &AckSample) {
         self.window.bytes += sample.acked_bytes as f64;
         if let Some(queue) = sample.queue_us {

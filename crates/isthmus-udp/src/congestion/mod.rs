@@ -1,4 +1,4 @@
-//! How much may be under way, and how fast it leaves.
+//! Congestion control: limits the bytes in flight and the send rate.
 
 mod classic;
 mod rate;
@@ -10,111 +10,109 @@ use isthmus_ledger::{Group, Plan};
 
 use crate::Micros;
 
-/// What an acknowledgement brought. All bytes are as on the wire.
+/// What one acknowledgement tells a congestion control. All bytes are as on the wire.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AckSample {
-    /// When it came.
+    /// When it was received. Microseconds.
     pub now: Micros,
-    /// Bytes that it says have arrived.
+    /// Bytes newly acknowledged.
     pub acked_bytes: u64,
-    /// Packets that it says have arrived.
+    /// Packets newly acknowledged, without path MTU probes.
     pub acked_packets: u64,
-    /// Packets that now count as lost.
+    /// Packets newly counted as lost, less those of earlier losses that arrived late.
     pub lost_packets: u64,
-    /// Those of them that the receiver's host has dropped, as it does not read packets as fast as they come.
+    /// Lost packets that the receiver's host dropped because it does not read as fast as packets arrive.
     pub refused_packets: u64,
-    /// While it does not: how long the newest packet waited to be read, beyond what its acknowledgement may have.
+    /// Time that the newest packet waited at the receiver, beyond the longest intended acknowledgement delay. `None`
+    /// unless the receiver has reported lately that it reads too slowly.
     pub wait_us: Option<Micros>,
-    /// Time that the receiver took to read what came since the acknowledgement before.
+    /// Time that the receiver took to read what came since the previous acknowledgement.
     pub read_span_us: Micros,
-    /// How many successive packets are lost together, on average. At least 1.
+    /// Average number of successive packets that are lost together. At least 1.
     pub loss_run: f64,
-    /// Bytes still under way.
+    /// Bytes still in flight.
     pub in_flight: u64,
-    /// The round trip, smoothed, and its least of the last seconds.
+    /// Smoothed round trip.
     pub rtt_us: Micros,
-    /// See `rtt_us`.
+    /// Least round trip of the last 15 to 30 s.
     pub rtt_least_us: Micros,
-    /// What the newest packet waited in queues on its way; `None` where nothing newer came.
+    /// One-way queueing delay of the newest packet; `None` if that packet was acknowledged before.
     pub queue_us: Option<Micros>,
-    /// What the answer waited in queues on its way; `None` as there.
+    /// Queueing delay of the acknowledgement on its way back; `None` as for `queue_us`.
     pub back_us: Option<Micros>,
-    /// Receiver's time since what the acknowledgement before told of.
+    /// Receiver's time between the newest packet and that of the previous acknowledgement.
     pub span_us: Micros,
-    /// Time between the newest packet's leaving and that of the newest before.
+    /// Sender's time between the departures of the same two packets.
     pub sent_span_us: Micros,
-    /// The sender had paused meanwhile: `span_us` says nothing of the path.
+    /// An acknowledged packet left after a pause for want of data: `span_us` says nothing of the path.
     pub resumed: bool,
-    /// What was sent after the last such moment has been answered.
+    /// A round trip has passed: a packet is acknowledged that left after the last round ended.
     pub round_ended: bool,
-    /// The newest packet left when there was nothing more to send.
+    /// The sender had no more data after an acknowledged packet, or paused before it.
     pub app_limited: bool,
-    /// One that left then, or after a pause, was lost: neither shows in what arrives.
+    /// The same of a lost packet: `app_limited` alone would miss it.
     pub app_limited_lost: bool,
-    /// Bytes of a full packet.
+    /// Size of a full packet.
     pub packet_bytes: u64,
-    /// What arrived, or some of it, went only to see how it would arrive.
+    /// Packets without data are among those acknowledged: they only measure the path.
     pub is_train: bool,
 }
 
 /// A congestion control.
 pub trait CongestionControl: Send + std::fmt::Debug {
-    /// Takes in an acknowledgement.
+    /// Processes an acknowledgement.
     fn on_ack(&mut self, sample: &AckSample);
-    /// The path answers again after it has been silent: what was lost meanwhile says nothing
-    /// of its capacity.
+    /// The path answers again after a silence. Losses during it say nothing of the capacity.
     fn on_silence_ended(&mut self);
-    /// Most bytes (wire) under way.
+    /// Congestion window. Bytes (wire).
     fn window_bytes(&self) -> u64;
-    /// How fast to send. Bytes/s (wire), at least 1.
+    /// Send rate. Bytes/s (wire), at least 1.
     fn pace(&self) -> u64;
-    /// The same with so many bytes (wire) under way.
+    /// Send rate with this many bytes (wire) in flight.
     fn pace_after(&self, _in_flight: u64) -> u64 {
         self.pace()
     }
-    /// From now on this is the fastest that is ever sent ([`Limits::cap`]). Bytes/s (wire).
+    /// Sets the highest send rate ([`Limits::cap`]). Bytes/s (wire).
     fn hold(&mut self, cap: u64);
-    /// Capacity of the path, if known. Bytes/s (wire).
+    /// Capacity of the path; `None` if unknown. Bytes/s (wire).
     fn capacity(&self) -> Option<u64>;
-    /// What it is to do among the flows of this host that use its path, which are planned for together;
-    /// `None`: it goes by itself.
+    /// Tells the flow its part among this host's flows on its path, which share one plan. `None`: it controls its rate
+    /// alone.
     fn on_group(&mut self, _now: Micros, _group: Option<&Group>) {}
-    /// What it plans for all of them; `None` where it knows of no others.
+    /// The plan for all these flows; `None` if this flow does not lead them.
     fn plan(&self) -> Option<Plan> {
         None
     }
-    /// What it takes of the window of all of them, with so many bytes (wire) of its own under way and so many that wait
-    /// to be sent.
+    /// Bytes (wire) that the flow reports to the others as in flight; `waiting` more wait to be sent.
     fn claim(&self, in_flight: u64, _waiting: u64) -> u64 {
         in_flight
     }
-    /// Begins with a capacity that was known lately. Bytes/s (wire).
+    /// Starts with a capacity that was known lately. Bytes/s (wire).
     fn recall(&mut self, capacity: u64, rtt_us: Micros);
-    /// Whether it knows nothing yet, and would know its path from a train of packets.
+    /// Whether the path is unknown and a train of packets without data should measure it.
     fn wants_train(&self) -> bool {
         false
     }
-    /// Whether the bottleneck's queue is so short that what leaves at once has to be little.
+    /// Whether the bottleneck's queue is, or must stay, so short that bursts have to be small.
     fn is_shallow(&self) -> bool {
         false
     }
-    /// Its name in compositions.
+    /// Its name in a composition.
     fn name(&self) -> &'static str;
-    /// What it is doing, for people.
+    /// What it is doing now, for people.
     fn phase(&self) -> &'static str {
         ""
     }
 }
 
-/// What is common to all.
+/// Limits and initial values. The loss-based controls use only `cap`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Fastest that is ever sent, by all flows together where they are planned for together. Bytes/s (wire).
-    /// Default: no limit.
+    /// Highest send rate, for all flows together if they share a plan. Bytes/s (wire). Default: no limit.
     pub cap: u64,
-    /// What may go before anything is known of the path. Bytes (wire). Default 1 MiB.
+    /// Initial window, before anything is known of the path. Bytes (wire). Default 1 MiB.
     pub first_window: u64,
-    /// How fast that goes. Bytes/s (wire). Default 1.25e9, 10 Gb/s.
+    /// Send rate of the initial window. Bytes/s (wire). Default 1.25e9, 10 Gb/s.
     pub first_pace: u64,
 }
 

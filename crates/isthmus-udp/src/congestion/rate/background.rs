@@ -1,56 +1,56 @@
-//! Less than best effort (RFC 6297): uses what other flows leave of a path.
+//! Background flow: less than best effort (RFC 6297), which uses what other flows leave of a path.
 //!
 //! This is LEDBAT++ (draft-irtf-iccrg-ledbat-plus-plus) by rate instead of window. Its target is a queue of
-//! [`TARGET_PART`] of a round trip, which is shorter than what any other control keeps standing, so that it gives way to
-//! all of them. A longer queue has one of two causes:
+//! 1/[`TARGET_PART`] of a round trip. Other controls keep longer ones, so it gives way to all of them. A longer queue
+//! has one of two causes:
 //!
 //! - *Own*: the flow sends less for one round trip (`Drain`), and then [`PART`] of what arrived, for [`WATCH_ROUNDS`].
 //!   Its own queue goes and does not come back. LEDBAT++ calls this a slowdown.
-//! - *Others'*: a longer queue stands in one of these rounds. The rate is halved, which is the most that LEDBAT++ takes
-//!   off, every second round trip until the queue has gone, down to [`PACKETS_PER_S`].
+//! - *Others'*: a longer queue stands in one of these rounds. The flow halves its rate, which is the most that LEDBAT++
+//!   takes off, every second round trip until the queue has gone, down to [`PACKETS_PER_S`].
 //!
-//! Where no queue stands the rate grows by what makes a quarter of the target in a round trip ([`STEP`]).
+//! Without a queue the rate grows by what makes a quarter of the target in a round trip ([`STEP`]).
 //!
-//! Delay that is not a queue, as of jitter or a longer route, slows it down as well: the model is not used.
+//! Delay that is not a queue, such as jitter or a longer route, slows it down as well: the model is not used.
 
 use super::round::Round;
 use super::*;
 use crate::pacer::QUANTUM_LEAST_US;
 
-/// Target of the queue: this part of a round trip, within bounds: two quanta, so that the own bursts are no queue, and
-/// half of what [`Rate::queue_us`] keeps standing otherwise. Microseconds.
+/// Target of the queue, as a part of a round trip.
 const TARGET_PART: Micros = 64;
+/// Bounds of the target: two quanta, so that its own bursts are no queue, and half of what [`Rate::queue_us`] keeps
+/// otherwise. Microseconds.
 const TARGET_US: std::ops::RangeInclusive<Micros> = 2 * QUANTUM_LEAST_US..=1_000;
-/// The same at least in packets, within the same bounds: it is seen in whole packets.
+/// Least target in packets, within the same bounds: a queue is seen in whole packets.
 const TARGET_PACKETS: u64 = 4;
-/// Part of what arrived that is sent after the own queue has drained, by more less than rates vary from round to round.
+/// Part of what arrived that is sent after the own queue has drained. Rates vary by less than the rest between rounds.
 const PART: f64 = 0.98;
 /// Rounds for which that lasts.
 const WATCH_ROUNDS: u32 = 4;
-/// Part of the target that a step makes in a round trip. With a half, it takes more than a twentieth of a link beside a
-/// CUBIC flow that grows back after losses.
+/// Part of the target that a step makes in a round trip. With a half, the flow takes more than a twentieth of a link
+/// beside a CUBIC flow that grows back after losses.
 pub(super) const STEP: f64 = 0.25;
-/// Rounds after which it shows that the own queue has drained: the pacer makes good at first for what the window held
-/// back before.
+/// Rounds until a drain shows: the pacer first catches up on what the window held back.
 pub(super) const DRAINED_ROUNDS: u32 = 2;
-/// For how long the least round trip counts: half of LEDBAT's base history of 10 minutes (RFC 6817, 4.2), twice. What
-/// the path remembers is forgotten while another flow's queue stands. Microseconds.
+/// Half of the time for which the least round trip counts, as in LEDBAT's base history of 10 minutes (RFC
+/// 6817, 4.2). The path's own memory ends while another flow's queue stands. Microseconds.
 const HALF_HISTORY_US: Micros = 300_000_000;
-/// Least that is sent. Packets/s.
+/// Least rate. Packets/s.
 const PACKETS_PER_S: u64 = 10;
-/// What goes before anything is known of the path (RFC 6928). Bytes (wire).
+/// Initial window (RFC 6928). Bytes (wire).
 const FIRST_BYTES: u64 = 15_000;
 
-/// What a background flow remembers.
+/// State of a background flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Background {
-    /// Least round trip of this half of the history and of the one before, and since when. Microseconds.
+    /// Least round trip of this half of the history and of the one before, and when this one began. Microseconds.
     least_us: Micros,
     before_us: Option<Micros>,
     since: Option<Micros>,
-    /// Rounds in which a longer queue than the target would be others'.
+    /// Rounds left in which a queue longer than the target counts as others'.
     pub(super) watch: u32,
-    /// How long it was when the own queue was last drained. Microseconds.
+    /// The queue when the flow last gave way. Microseconds.
     pub(super) queue_us: Micros,
 }
 
@@ -66,7 +66,7 @@ impl Background {
         self.before_us.map_or(self.least_us, |before| before.min(self.least_us))
     }
 
-    /// Takes in an acknowledgement, and adds to its queue what the path has forgotten of the least round trip.
+    /// Notes an acknowledgement. Returns it with the history's least round trip, and the queue beyond that.
     pub(super) fn note(&mut self, sample: &AckSample) -> AckSample {
         let base_us = self.base_us(sample.now, sample.rtt_least_us);
         let forgotten_us = sample.rtt_least_us - base_us;
@@ -76,13 +76,13 @@ impl Background {
 }
 
 impl Rate {
-    /// Knows nothing of its path, and will use what others leave of it.
+    /// A background flow that knows nothing of its path.
     pub fn background(limits: Limits) -> Self {
         let first_window = limits.first_window.min(FIRST_BYTES);
         Self { background: Some(Background::default()), ..Self::new(Limits { first_window, ..limits }) }
     }
 
-    /// The queue that is kept standing in the background. Microseconds.
+    /// The queue that a background flow keeps standing. Microseconds.
     pub(super) fn target_us(&self) -> Micros {
         let packets_us = (TARGET_PACKETS * self.packet_bytes) as f64 * 1e6 / self.line.max(1.0);
         (self.rtt_least_us / TARGET_PART)
@@ -90,7 +90,7 @@ impl Rate {
             .clamp(*TARGET_US.start(), *TARGET_US.end())
     }
 
-    /// Whether it gives way after a round in which a longer queue than the target stood all the time.
+    /// Gives way if a queue longer than the target stood for the whole round. Returns whether it did.
     pub(super) fn gives_way(&mut self, sample: &AckSample, round: &Round) -> bool {
         let (target, may) = (self.queue_us(), self.skip == 0 && matches!(self.phase, Phase::Cruise));
         let (Some(background), Some(queue), true) = (&mut self.background, round.queue_least_us, may) else {

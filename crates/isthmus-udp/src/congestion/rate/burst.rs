@@ -1,38 +1,37 @@
-//! What bursts show in start-up of a path that is faster than what is sent so far.
+//! Bursts in start-up: what they show of a path that is faster than the rate sent so far.
 //!
-//! A flight that makes no queue arrives as fast as it left: the path carries that much, at least for as
-//! long as the flight was. So the next one goes at the rate at which this one came, and is a few
-//! times as long, until flights fill the round trip. Were the rate of one wrong, the queue would show it
-//! before the next, longer one has left.
+//! A flight that makes no queue arrives as fast as it left. So the path carries that rate, at least for the length of
+//! the flight. The next flight leaves at the rate at which this one arrived and is several times as long, until flights
+//! fill the round trip. If a rate is wrong, the queue shows it before the next, longer flight has left.
 
 use crate::Micros;
 use crate::congestion::{AckSample, Limits};
 
-/// How many times as long as what has arrived the next flight is, less one.
+/// Bytes that the window gains for each byte that has arrived in bursts.
 const GROWTH: f64 = 7.0;
-/// Time without an arrival that ends a burst, and part of a round trip: the lesser of them. Microseconds.
+/// A gap between arrivals that ends a burst. Microseconds.
 const GAP_US: Micros = 2_000;
+/// The same as a part of the round trip. The shorter one counts.
 const GAP_PART: Micros = 4;
 /// Queue by which the first flight shows a slower path. Microseconds.
 const SHOWN_US: Micros = 2 * super::start::START_QUEUE_US;
 
-/// See the module's text.
+/// What the bursts of start-up have shown.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bursts {
-    /// The rate at which the fastest arrived. Bytes/s (wire); 0 if there was none.
+    /// Rate of the fastest burst. Bytes/s (wire); 0 if there was none.
     rate: f64,
-    /// What has arrived in bursts. Bytes (wire).
+    /// Bytes (wire) that have arrived in bursts.
     arrived: u64,
-    /// The present burst, its first acknowledgement left out: bytes (wire), receiver's time, and what
-    /// its first packets waited.
+    /// The present burst without its first acknowledgement: bytes (wire), receiver's time, and the queueing delay of
+    /// its first packets.
     bytes: u64,
     span_us: Micros,
     waited_us: Micros,
 }
 
 impl Bursts {
-    /// Takes in an acknowledgement; of bursts below `least` bytes (wire), and where a queue stands, nothing
-    /// is learned.
+    /// Notes an acknowledgement. It learns nothing from bursts below `least` bytes (wire), or while a queue stands.
     pub(super) fn note(&mut self, sample: &AckSample, is_clear: bool, least: u64) {
         if sample.resumed || !is_clear || ends_burst(sample) {
             (self.bytes, self.span_us) = (0, 0);
@@ -42,21 +41,20 @@ impl Bursts {
         self.bytes += sample.acked_bytes;
         self.span_us += sample.span_us;
         let Some(queue_us) = sample.queue_us.filter(|_| self.bytes >= least) else { return };
-        // What arrives faster than it left has waited together.
+        // Packets that arrive faster than they left have waited together.
         let left_in_us = self.span_us + self.waited_us.saturating_sub(queue_us);
         self.arrived += if self.arrived > 0 { sample.acked_bytes } else { self.bytes };
         self.rate = self.rate.max(super::per_second(self.bytes, left_in_us));
     }
 
-    /// The rate at which the fastest arrived, if there was one that is faster than what the first flight
-    /// shows by the queue that it makes. Bytes/s (wire).
+    /// Rate of the fastest burst, if it exceeds the rates that the first flight shows by its queue. Bytes/s (wire).
     pub(super) fn rate(&self, limits: &Limits) -> Option<f64> {
         let first_us = limits.first_window * 1_000_000 / limits.first_pace.max(1);
         let shown = super::per_second(limits.first_window, first_us + SHOWN_US);
         Some(self.rate).filter(|rate| *rate > shown)
     }
 
-    /// How much may be under way where that takes `round_us`. Bytes (wire).
+    /// Bytes (wire) that may be in flight if the round trip takes `round_us`.
     pub(super) fn window(&self, limits: &Limits, round_us: Micros) -> f64 {
         let Some(rate) = self.rate(limits) else { return 0.0 };
         let filled = rate * round_us as f64 / 1e6;
@@ -64,19 +62,19 @@ impl Bursts {
     }
 }
 
-/// How fast packets arrive that arrive together, however many of them.
+/// Arrival rate within bursts of any length.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Arrival {
-    /// The present burst, its first acknowledgement left out: bytes (wire), packets, and receiver's time.
+    /// The present burst without its first acknowledgement: bytes (wire), packets, and receiver's time.
     bytes: u64,
     packets: u64,
     span_us: Micros,
-    /// The fastest burst. Bytes/s (wire); 0: there was none.
+    /// Rate of the fastest burst. Bytes/s (wire); 0 if there was none.
     pub(super) fastest: f64,
 }
 
 impl Arrival {
-    /// Takes in an acknowledgement. A burst of fewer than `least` packets does not count.
+    /// Notes an acknowledgement. A burst of fewer than `least` packets does not count.
     pub(super) fn note(&mut self, sample: &AckSample, least: u64) {
         if sample.resumed || ends_burst(sample) {
             *self = Self { fastest: self.fastest, ..Self::default() };
@@ -95,14 +93,14 @@ fn ends_burst(sample: &AckSample) -> bool {
     sample.span_us > GAP_US.min(sample.rtt_least_us / GAP_PART)
 }
 
-/// Whether nothing had arrived for most of a round trip, so that no queue stood meanwhile: in a shorter time
-/// others' packets may have been before ours.
+/// Whether nothing arrived for most of a round trip, so that no queue stood meanwhile. In a shorter time others'
+/// packets may have been ahead of ours.
 pub(super) fn was_empty(sample: &AckSample) -> bool {
     4 * sample.span_us > 3 * sample.rtt_least_us.max(GAP_US)
 }
 
-/// Whether the sender paused for a good part of a long round trip before what arrived now, though it had not run
-/// out of data: its window was full. What left before would have made this wait.
+/// Whether the sender paused for a good part of a long round trip because its window was full. A busy path would have
+/// made the packets that arrived now wait.
 pub(super) fn was_held_up(sample: &AckSample) -> bool {
     let is_long = sample.span_us > sample.rtt_least_us / GAP_PART && sample.rtt_least_us >= GAP_PART * GAP_US;
     is_long && sample.queue_us.is_some_and(|queue| 2 * queue < sample.span_us)

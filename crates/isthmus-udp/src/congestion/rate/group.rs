@@ -1,5 +1,5 @@
-//! One rate control among those of a host's flows on one path: what this one does of what is planned for
-//! all, and what it plans if it leads.
+//! A rate control among those of a host's flows on one path: how it follows the common plan, and what it plans if it
+//! leads.
 
 use isthmus_ledger::{Group, Plan};
 
@@ -8,23 +8,23 @@ use super::{ADOPTED_PACKETS, ALL_MOST, HINT_MOST, PACKETS_MORE, Phase, Rate};
 use crate::Micros;
 use crate::congestion::{AckSample, CongestionControl, per_second};
 
-/// Least time over which what others delivered is counted. Microseconds.
+/// Least time over which others' deliveries are counted, as they report late. Microseconds.
 const OTHERS_US: Micros = 8_000;
 
-/// Whose plan counts.
+/// Whose plan counts for this flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Role {
-    /// One's own, for oneself.
+    /// Its own, for itself.
     #[default]
     Alone,
-    /// One's own, for all.
+    /// Its own, for all.
     Leads,
     /// Another's.
     Follows,
 }
 
 impl Rate {
-    /// This flow's part of what is planned for all.
+    /// This flow's share of the plan.
     pub(super) fn own_share(&self) -> f64 {
         self.group.map_or(1.0, |group| group.share)
     }
@@ -34,36 +34,36 @@ impl Rate {
         self.group.as_ref().filter(|group| self.role == Role::Follows && group.plan.capacity == 0)
     }
 
-    /// What the others have under way. Bytes (wire).
+    /// Bytes (wire) that the others have in flight.
     pub(super) fn others_in_flight(&self) -> u64 {
         self.group.map_or(0, |group| group.others_in_flight)
     }
 
-    /// What all have delivered. Bytes (wire).
+    /// Bytes (wire) that all flows have delivered.
     pub(super) fn delivered(&self) -> u64 {
         self.group.map_or(0, |group| group.delivered)
     }
 
-    /// Whether this tells what all delivered meanwhile, as also where the others, who wait for this one's plan,
-    /// delivered next to nothing.
+    /// Whether a round tells what all flows delivered: it was long enough, or the others delivered next to nothing
+    /// because they wait for this flow's plan.
     pub(super) fn tells_of_all(&self, sample: &AckSample, round: &Round) -> bool {
         let few = self.by_others(round) < round.acked_bytes / 4;
         few || round.is_train || self.is_long(sample.now, round)
     }
 
-    /// Whether a round took long enough to tell what others delivered meanwhile: they say so a little late.
+    /// Whether a round was long enough to tell what others delivered: they report a little late.
     pub(super) fn is_long(&self, now: Micros, round: &Round) -> bool {
         let alone = self.group.is_none_or(|group| group.count == 1) && self.by_others(round) == 0;
         alone || round.since.is_some_and(|since| now - since >= self.others_least_us())
     }
 
-    /// What others delivered in a round. Bytes (wire).
+    /// Bytes (wire) that others delivered in a round.
     pub(super) fn by_others(&self, round: &Round) -> u64 {
         let (Some(group), Some(_)) = (&self.group, round.since) else { return 0 };
         group.delivered.wrapping_sub(round.delivered_before).saturating_sub(round.acked_bytes)
     }
 
-    /// What all delivered in a round, at least: others may have told of it later. Bytes/s (wire).
+    /// Least rate that all flows delivered in a round: others may report theirs later. Bytes/s (wire).
     pub(super) fn of_all_at_least(&self, now: Micros, round: &Round) -> f64 {
         let us = now.saturating_sub(round.since.unwrap_or(now)).max(self.others_least_us());
         per_second(round.acked_bytes + self.by_others(round), us)
@@ -73,20 +73,20 @@ impl Rate {
         (self.rtt_least_us / 16).max(OTHERS_US)
     }
 
-    /// What all delivered in a round in which this flow delivered at the rate `own`. Bytes/s (wire). Who of
-    /// the others came or went meanwhile does not matter.
+    /// Rate that all flows delivered in a round in which this one delivered at `own`. Bytes/s (wire). Flows that came
+    /// or went meanwhile do not matter.
     pub(super) fn of_all(&self, now: Micros, round: &Round, own: f64) -> f64 {
         let Some(since) = round.since.filter(|_| self.group.is_some()) else { return own };
-        // They say so a little late, and our own turn may be late.
+        // Others report a little late, and our own thread may run late.
         let us = (now - since).max(round.clock_us).max(self.others_least_us()) as f64;
         let others = self.by_others(round) as f64 * 1e6 / us;
-        // They go by what is known, and what counts it is in memory that others write.
+        // Others send by the known plan. A count beyond that is wrong: other processes write this memory.
         let most = (ALL_MOST * self.capacity).max(HINT_MOST * self.hint);
         let most = if most > 0.0 { most } else { f64::MAX };
         own + others.min((most - own).max(0.0))
     }
 
-    /// Takes over what is known of the path.
+    /// Takes over what the plan knows of the path.
     fn adopt(&mut self, now: Micros, plan: &Plan) {
         self.recall(plan.capacity, plan.rtt_us);
         (self.chance, self.verified) = ((plan.loss * ADOPTED_PACKETS, ADOPTED_PACKETS), plan.loss);
@@ -98,7 +98,7 @@ impl Rate {
         self.phase_since = now;
     }
 
-    /// This flow plans for all from now on, whatever it did before.
+    /// Begins to plan for all flows, whatever this flow did before.
     fn begin_to_lead(&mut self, now: Micros, plan: &Plan) {
         let own = self.role == Role::Alone && matches!(self.phase, Phase::Shared(_) | Phase::Probe(_));
         if plan.capacity == 0 || own {
@@ -109,25 +109,25 @@ impl Rate {
         if self.role == Role::Follows || matches!(self.phase, Phase::Start) {
             self.adopt(now, plan);
         } else {
-            // Others may have found out more meanwhile.
+            // Other flows may have found out more meanwhile.
             self.capacity = plan.capacity as f64;
             (self.known, self.line) = (self.known.max(self.capacity), self.line.max(self.capacity));
         }
     }
 
-    /// The part that this flow has of a window for all. Bytes (wire).
+    /// This flow's part of a window for all flows. Bytes (wire).
     pub(super) fn part_of_window(&self, all: f64) -> u64 {
         let left = all - self.others_in_flight() as f64;
         (left.max(all * self.own_share()) as u64).max(PACKETS_MORE * self.packet_bytes)
             + PACKETS_MORE * self.packet_bytes
     }
 
-    /// What is known of the flows that use the path, and so whose plan counts from now on.
+    /// Notes which flows use the path, and so whose plan counts from now on.
     pub(super) fn join(&mut self, now: Micros, group: Option<&Group>) {
         let role = match group {
             None => Role::Alone,
             Some(group) if group.leads => Role::Leads,
-            // Nobody can, at the moment: what was planned holds.
+            // No flow can lead at the moment, and no recent plan has a window.
             Some(group) if !group.is_led && group.plan.window == 0 => Role::Alone,
             Some(_) => Role::Follows,
         };
@@ -148,7 +148,7 @@ impl Rate {
         (self.role, self.group) = (role, group.copied());
     }
 
-    /// What this flow plans for all, if it leads.
+    /// The plan for all flows; `None` if this flow does not lead.
     pub(super) fn plan_for_all(&self) -> Option<Plan> {
         if self.role != Role::Leads {
             return None;

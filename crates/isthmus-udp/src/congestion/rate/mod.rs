@@ -1,37 +1,34 @@
-//! A control that does not take loss for congestion: it models the path.
+//! `Rate`, the default congestion control: it models the path, and does not take loss for congestion.
 //!
-//! What a path is capable of shows when a queue stands at its bottleneck: then what arrives,
-//! by the receiver's clock, arrives at the bottleneck's rate less what is lost by chance. So
-//! this control keeps a small queue standing, of 1 to 4 ms, sees it by the one-way delay,
-//! and once in a round trip sets the capacity to *delivery rate / (1 - loss)*. Where no
-//! queue stands it sends a little faster, and faster still each time that makes none; the
-//! window of capacity times round trip and queue bounds what a wrong guess can do.
+//! A standing queue at the bottleneck shows the path's capacity: packets then arrive, by the receiver's clock, at the
+//! bottleneck's rate less random losses. So this control keeps a small queue of 1 to 4 ms, which it sees by the one-way
+//! delay. Once in a round trip it sets the capacity to *delivery rate / (1 - loss)*. Without a queue it sends a little
+//! faster, and faster still each time that makes none. The window, capacity times round trip and queue, bounds what a
+//! wrong guess can do.
 //!
-//! Loss is held to be chance if it does not come with a queue, and does not go when less is
-//! sent: a trial of some round trips. Where a long queue stands that is not its own doing, the
-//! path is shared with somebody who fills queues; then it does as CUBIC does, except that it
-//! passes over losses up to what is known to be chance, and has no more than half of what is under way,
-//! until the queue has gone (`shared.rs`).
+//! Loss counts as random if it comes without a queue, and does not go when less is sent: a trial of some round trips.
+//! If a long queue stands that is not its own, others who fill queues share the path. This control then follows CUBIC
+//! until the queue has gone, but ignores losses up to the known random loss, and has at most half of what is in flight
+//! (`shared.rs`).
 //!
-//! Flows of one host that use one path are planned for together (RFC 3124): one of them leads, judges
-//! by what all deliver, and says how fast all send and how much is under way; each has its share of
-//! the pace, and of the window what the others leave, but at least its share. So who begins starts from that,
-//! who ends leaves it to the others at once, and one alone tries for more.
+//! Flows of one host on one path share a plan (RFC 3124). One of them leads: it judges by what all deliver, and sets
+//! the rate and window of all. Each flow has its share of the rate. Of the window it has what the others leave, but at
+//! least its share. So a new flow starts from the plan, a flow that ends leaves its part to the others at once, and
+//! only one tries for more.
 //!
-//! Where the receiver's processor does not keep up, that is the bottleneck, and its socket the queue (`reader.rs`).
+//! If the receiver's processor does not keep up, it is the bottleneck, and its socket the queue (`reader.rs`).
 //!
 //! Times are those of the pacer's quanta, which are shorter on a short path (`pacer.rs`): its queue holds little more
-//! than its bursts, and more than what goes ahead of them shows nothing. What is sent there first is what such
-//! a queue holds, and the window makes up for acknowledgements that wait behind what the other end sends.
+//! than its bursts. The first flight there is what such a queue holds. The window makes up for acknowledgements that
+//! wait behind the other end's data.
 //!
-//! Where delay does not answer to sending less (`probe.rs`), or losses show a policer, the path is not steady: BBR's
-//! model decides from then on (`model.rs`). docs/rate-control.md describes both.
+//! If delay does not answer to sending less (`probe.rs`), or losses show a policer, the path is not steady. BBR's model
+//! decides from then on (`model.rs`). docs/rate-control.md describes both.
 //!
-//! A new path is measured by the dispersion of the first flight: a queue that grows while it
-//! passes tells the bottleneck's rate within one round trip. On a path that is too fast for that, flights
-//! go at the rate at which those before have arrived, and become several times as long (`burst.rs`).
-//! Model-based controls are in
-//! Cardwell et al., "BBR" (2016); small standing queues in Wei et al., "FAST TCP" (2006).
+//! The dispersion of the first flight measures a new path: a queue that grows while it passes tells the bottleneck's
+//! rate within one round trip. On a path too fast for that, each flight leaves at the rate at which the last ones
+//! arrived, and is several times as long (`burst.rs`). Model-based controls are in Cardwell et al., "BBR" (2016); small
+//! standing queues in Wei et al., "FAST TCP" (2006).
 
 mod background;
 mod burst;
@@ -57,100 +54,100 @@ use probe::{Floor, Probe};
 use reader::Reader;
 use round::{Losses, Round};
 
-/// Least time over which a round is judged; on a short path so many quanta, and round trips. Microseconds.
+/// Least time over which a round is judged. Microseconds.
 const ROUND_US: Micros = 4_000;
+/// The same on a short path, in quanta and in round trips. The longer counts, up to `ROUND_US`.
 const ROUND_QUANTA: Micros = 4;
 const ROUND_RTTS: Micros = 2;
 /// Least dispersion of a flight that tells a rate. Microseconds.
 const TRAIN_US: Micros = 1_000;
-/// Packets of the same.
+/// Least packets of such a flight.
 const TRAIN_PACKETS: u64 = 8;
-/// Half the quanta that acknowledgements which come late and sending in quanta need of the window.
+/// Half quanta that the window needs for late acknowledgements and sending in quanta.
 const SLACK_HALVES: Micros = 5;
-/// The part of a short round trip that the queue is which is kept standing.
+/// Part of a short round trip that the standing queue is.
 const QUEUE_PART: Micros = 4;
-/// Least that may go before anything is known of a path but that it is short. Bytes (wire).
+/// Smallest initial window, on a path known only to be short. Bytes (wire).
 const FIRST_LEAST: u64 = 96 << 10;
-/// Between attempts to see the path without the queue of our own. Microseconds.
+/// Interval between drains, which show the path without our own queue. Microseconds.
 const DRAIN_EVERY_US: Micros = 4_000_000;
-/// Chance losses up to which delay is put to the proof: the model tests chance by sending less, which costs more
-/// than jitter does where much is lost (`overload` at 10 %).
+/// Random loss up to which delay is tested. The model tests random loss by sending less, which costs more than jitter
+/// does if much is lost (`overload` at 10 %).
 const CHANCE_TESTED: f64 = 0.02;
-/// Round trips before the first of them, and least before the second; where these take longer than that, as above.
+/// Round trips before the first drain, and least before the second. `DRAIN_EVERY_US` counts if it is shorter.
 const DRAIN_FIRST_ROUNDS: Micros = 2;
 const DRAIN_ROUNDS: Micros = 12;
-/// Packets that the window has beyond its length in time, so that the least flow grows.
+/// Packets added to the window, so that the smallest flow can grow.
 const PACKETS_MORE: u64 = 2;
-/// Most by which the capacity is guessed beyond what was seen to arrive, which is what was
-/// guessed a round trip before.
+/// Largest guess of the capacity as a multiple of the delivery rate, which is what was guessed a round trip before.
 const RAISE_MOST: f64 = 4.5;
-/// Up to so many times the capacity at which a queue last stood it is raised in small steps.
+/// Raises are small up to this multiple of the capacity at which a queue last stood.
 const NEAR: f64 = 1.1;
-/// Most that such a step adds.
+/// Largest small raise, as a share.
 const STEP_NEAR: f64 = 0.05;
-/// Queue that such a step may make in a round trip. Microseconds.
+/// Queue that a small raise may make in a round trip. Microseconds.
 const STEP_QUEUE_US: f64 = 8_000.0;
-/// Share of the capacity that has to have been used where it is to be raised on a long path.
+/// Share of the capacity that must be in use before it is raised on a long path.
 const USED: f64 = 0.7;
-/// Rounds without growth after one that cost packets.
+/// Rounds without a raise after one that cost packets.
 const HOLD_ROUNDS: u32 = 4;
-/// By how much less is sent at least to see whether losses go.
+/// Least share by which a trial sends less, to see whether losses go.
 const LESS_LEAST: f64 = 0.1;
-/// Loss beyond the known that is not taken for noise.
+/// Share of loss beyond the random one that still passes for noise.
 const EXCESS_LEAST: f64 = 0.005;
-/// Packets that may be lost beyond that without telling anything: in a small flow's round each
-/// is a large share, and it would never learn what is lost by chance.
+/// Packets lost beyond that which still tell nothing. Each is a large share of a small flow's round, and the flow would
+/// never learn its random loss.
 const EXCESS_PACKETS: f64 = 2.0;
-/// What each flow's part of a queue is, where several share a path. Microseconds.
+/// Each flow's part of a queue if several share a path. Microseconds.
 const SHARE_US: f64 = 1_500.0;
-/// In what time it is forgotten where less arrives. Microseconds.
+/// Time in which the highest rate seen (`line`) decays if less arrives. Microseconds.
 const LINE_LASTS_US: f64 = 30e6;
-/// Most flows that it is reckoned to have room for.
+/// Most flows that the path is assumed to have room for.
 const ROOM_MOST: f64 = 64.0;
-/// Packets under way at which the queue has its nominal length.
+/// Packets in flight at which the standing queue has its nominal length.
 const EVEN_PACKETS: f64 = 100.0;
-/// By how many times it is longer at most, where the path is not short.
+/// Largest factor by which the standing queue is longer, if the path is not short.
 const EVEN_MOST: f64 = 3.0;
-/// Packets under way of a flow for whose path another one is finding out what it carries.
+/// Packets in flight of a flow that waits while another one measures the path.
 const PACKETS_WAITING: u64 = 4;
-/// Part of a start-up window that the rate which was seen has to fill in a round trip. Below it the window has grown by
-/// slow start beyond what that rate explains, and slow start's pace counts.
+/// Part of a start-up window that the rate seen must fill in a round trip. Below it slow start has grown the window
+/// beyond that rate, and slow start's pace counts.
 const HINT_FILLS: f64 = 0.9;
-/// Packets that what was told of chance losses counts for.
+/// Packets that a plan's random loss counts for when it is adopted.
 const ADOPTED_PACKETS: f64 = 2_000.0;
-/// Most that all flows of a host are held to deliver, of the capacity that they go by, and of what a train has shown.
+/// Limit of what all flows of a host can deliver, as a multiple of their capacity and of a train's rate.
 const ALL_MOST: f64 = 2.0;
 const HINT_MOST: f64 = 1.25;
-/// Packets that the ratio of chance losses remembers.
+/// Packets that the ratio of random losses remembers.
 const MEMORY_PACKETS: f64 = 20_000.0;
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// Nothing is known but that the capacity is at least so much.
+    /// Nothing is known but a lower bound of the capacity.
     Start,
     Cruise,
-    /// Less is sent for a round, so that our own queue drains.
+    /// Less is sent for a round, to drain our own queue.
     Drain,
     Shared(Cubic),
-    /// Less is sent, as what arrived (bytes/s, wire) is not all that was sent: this share was lost.
+    /// Less is sent than arrived (bytes/s, wire), because the share `loss` was lost.
     Verify {
         pace: f64,
         arrived: f64,
         loss: f64,
     },
-    /// Half is sent, to see whether a queue is one, and whose.
+    /// Half is sent, to see whether a delay is a queue, and whose.
     Probe(Probe),
 }
 
-/// Less is sent for a while, to see whether losses go.
+/// A trial: less is sent for a while, to see whether losses go.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
-    /// Loss in excess of chance at which it began, and what was taken for chance.
+    /// Loss beyond the random one when it began, and what counted as random.
     excess: f64,
     chance: f64,
-    /// The capacity that was held for true before.
+    /// Capacity assumed before. Bytes/s (wire).
     capacity: f64,
-    /// What became of what was sent since, and in how many rounds.
+    /// Packets and losses since then, and in how many rounds.
     seen: Losses,
     rounds: u32,
 }
@@ -165,103 +162,102 @@ impl Trial {
         self.rounds += 1;
     }
 
-    /// Whether its rounds together lost about as much as before, though no one of them tells.
+    /// Whether its rounds together lost about as much as before, even if no single one tells.
     fn was_in_vain(&self) -> bool {
         self.rounds >= HOLD_ROUNDS && self.seen.ratio() - self.chance >= 0.5 * self.excess
     }
 }
 
-/// See the module's text.
+/// The rate control; see the module's text.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     limits: Limits,
     phase: Phase,
-    /// Bytes/s (wire); 0 while unknown.
+    /// Capacity. Bytes/s (wire); 0 while unknown.
     capacity: f64,
-    /// What a train of packets without data has shown of it, perhaps beside others' trains. Bytes/s
-    /// (wire); 0 if there was none.
+    /// Rate that start-up has shown by packet trains, a short queue, or all flows of the host together. Bytes/s (wire);
+    /// 0 if none.
     hint: f64,
     /// What bursts in start-up have shown that made no queue.
     bursts: Bursts,
-    /// What may be under way in start-up, as far as all flows of the host have shown it. Bytes (wire).
+    /// Window in start-up that all flows of the host have shown to be safe. Bytes (wire).
     proven: f64,
-    /// The round trip, smoothed, and its least.
+    /// Smoothed round trip, and its least.
     rtt_us: Micros,
     rtt_least_us: Micros,
     packet_bytes: u64,
-    /// What answers waited in queues on their way, smoothed, on a short path: behind what the other end sends they come
-    /// late, and in heaps.
+    /// Smoothed queueing delay of acknowledgements on a short path: behind the other end's data they come late and
+    /// bunched.
     back_us: Micros,
     round: Round,
-    /// Losses by chance: lost and all packets.
+    /// Random losses: packets lost, and all packets.
     chance: (f64, f64),
     trial: Option<Trial>,
-    /// The part of them that was verified: less was sent than arrived, and so much was lost.
+    /// Random loss that was verified by sending less than arrived.
     verified: f64,
-    /// Rounds without more than what arrived, after losses that were congestion.
+    /// Rounds left without a raise, after congestion losses.
     quiet: u32,
-    /// Share of a flight, or of a round, that a short queue dropped; 0: none did.
+    /// Share of a flight or round that a short queue dropped; 0 if none did.
     overflow: f64,
     /// When one last did so in start-up, and how fast packets have arrived since.
     overflowed_at: Micros,
     arrival: Arrival,
-    /// The longest queue that was seen. Microseconds.
+    /// Longest queue seen. Microseconds.
     queue_most_us: Micros,
-    /// The capacity when a queue last stood. Bytes/s (wire).
+    /// Capacity when a queue last stood. Bytes/s (wire).
     known: f64,
-    /// What arrived in the last rounds in which one stood, the newest first. Bytes/s (wire); 0:
-    /// nothing is known.
+    /// Delivery rates of the last rounds with a queue, newest first. Bytes/s (wire); 0 if unknown.
     rates: [f64; 3],
-    /// What the path was ever seen to carry of ours, in a burst: beside others' flows more than the
-    /// capacity. Bytes/s (wire).
+    /// Highest rate that the path was seen to carry for us, in a burst. Beside others' flows it exceeds the capacity.
+    /// Bytes/s (wire).
     line: f64,
-    /// What start-up has shown of it may be a part only: others started meanwhile.
+    /// Start-up may have seen only a part of the path's rate: others started meanwhile.
     unsure: bool,
-    /// By how much the next round without a queue raises the rate.
+    /// Share by which the next round without a queue raises the rate.
     step: f64,
     hold: u32,
     shared_rounds: u32,
-    /// Largest window of the rounds in which the path may already have been shared.
+    /// Most bytes in flight in the rounds in which the path may already have been shared.
     window_before: u64,
     phase_since: Micros,
-    /// When `Drain` last began, and how long to wait for the next. Microseconds.
+    /// When `Drain` last began, and the time until the next. Microseconds.
     drained_at: Micros,
     drain_after_us: Micros,
-    /// What left during `Drain` has not been heard of yet.
+    /// Packets that left during `Drain` are not acknowledged yet.
     check_drain: bool,
-    /// How long `Shared` lasts before it is put to the proof. Microseconds.
+    /// How long `Shared` lasts before a probe tests it. Microseconds.
     alone_after_us: Micros,
     floor: Floor,
-    /// Where it is to use only what others leave.
+    /// Set for a background flow.
     background: Option<Background>,
     model: Model,
-    /// Rounds of start-up in which no more arrived than before, and the most that did. Bytes/s (wire).
+    /// Rounds of start-up in which the delivery rate did not grow, and the highest so far. Bytes/s (wire).
     full_rounds: u32,
     full_rate: f64,
-    /// Delay or loss has shown not to be a steady path's: the model decides.
+    /// The path's delay or loss is not steady: the model decides.
     is_modelled: bool,
-    /// Successive acknowledgements in start-up that told of a queue.
+    /// Successive acknowledgements in start-up that showed a queue.
     queued: u32,
-    /// What arrived in start-up since a queue stands, and what became of what went before.
+    /// Arrivals in start-up since a queue stands, and losses before it.
     train: Round,
     beginning: Losses,
-    /// Flights that were doubted.
+    /// Flights that start-up has doubted.
     doubts: u32,
     /// When a round last ended.
     round_at: Micros,
-    /// Rounds that say nothing: what they bring left under other circumstances.
+    /// Rounds left to ignore: their packets left under other conditions.
     skip: u32,
-    /// The receiver, while it does not read packets as fast as they come.
+    /// State of a receiver that reads too slowly.
     reader: Reader,
-    /// A plan was taken over, and no round has been judged since.
+    /// A plan was adopted, and no round has been judged since.
     adopted: bool,
     role: Role,
-    /// The flows of this host that use the path, where it is not alone.
+    /// The host's flows on this path; `None` if this one controls its rate alone.
     group: Option<Group>,
 }
 
 impl Rate {
-    /// Knows nothing of its path.
+    /// A control that knows nothing of its path.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -315,7 +311,7 @@ impl Rate {
         }
     }
 
-    /// What all together may have under way. Bytes (wire).
+    /// Window of all flows together. Bytes (wire).
     fn window_of_all(&self) -> f64 {
         let round_us = self.rtt_least_us + self.slack_us() + self.back_us + self.reader.queue_us();
         match self.phase {
@@ -340,7 +336,7 @@ impl Rate {
         }
     }
 
-    /// How fast all together send. Bytes/s (wire).
+    /// Send rate of all flows together. Bytes/s (wire).
     fn pace_of_all(&self) -> f64 {
         let pace = match self.phase {
             Phase::Start if self.has_short_queue() && self.hint > 0.0 => self.hint,
@@ -348,7 +344,7 @@ impl Rate {
             Phase::Start if self.capacity == 0.0 => self.limits.first_pace as f64,
             Phase::Start => 2.0 * self.capacity,
             Phase::Cruise if self.is_modelled => self.model.gain(self.chance()) * self.capacity,
-            // By pace, so that the pacer does not make good for it when the window opens again.
+            // Lowers the rate, so that the pacer does not catch up when the window opens again.
             Phase::Drain if let Some(background) = self.background => {
                 let part = background.queue_us as f64 / self.rtt_least_us.max(1) as f64;
                 (1.0 - part.min(0.5)) * self.capacity
@@ -363,27 +359,26 @@ impl Rate {
         pace.min(self.limits.cap as f64)
     }
 
-    /// What may go before anything is known of the path but its round trip: what a link of a tenth of the first pace,
-    /// whose queue holds a round trip, does not lose. Bytes (wire).
+    /// Initial window of a path known only by its round trip. A link of a tenth of the first pace, whose queue holds a
+    /// round trip, does not drop it. Bytes (wire).
     fn first_window(&self) -> u64 {
         let queue = per_second(self.limits.first_pace, 10_000_000) * self.rtt_least_us as f64 / 1e6;
         let most = self.limits.first_window;
         if self.rtt_least_us == 0 { most } else { (queue as u64).clamp(FIRST_LEAST.min(most), most) }
     }
 
-    /// What acknowledgements come late and sending in quanta needs of the window. Microseconds.
+    /// Window needed for late acknowledgements and sending in quanta. Microseconds.
     fn slack_us(&self) -> Micros {
         quantum_us(self.rtt_least_us) * SLACK_HALVES / 2
     }
 
-    /// How many flows such as this one the path has room for, as far as is known.
+    /// How many flows like this one the path has room for, as far as is known.
     fn room_for(&self) -> f64 {
         (self.line / self.capacity.max(1.0)).clamp(1.0, ROOM_MOST)
     }
 
-    /// The queue that is kept standing. Microseconds. A flow that has little under way keeps
-    /// a longer one than a flow that has much, so that flows which share a path become equal
-    /// (Kumar et al., "Swift", 2020).
+    /// Length of the standing queue. Microseconds. A flow with little in flight keeps a longer queue than one with
+    /// much, so that flows that share a path become equal (Kumar et al., "Swift", 2020).
     fn queue_us(&self) -> Micros {
         let packets = self.path_bytes(self.rtt_least_us + self.slack_us()) / self.packet_bytes as f64;
         let most = EVEN_MOST * quantum_us(self.rtt_least_us) as f64 / QUANTUM_US as f64;
@@ -392,15 +387,15 @@ impl Rate {
         if self.background.is_some() { self.target_us() } else { (even as f64 * scale) as Micros }
     }
 
-    /// On a short path, what the last of the packets that went together waits behind the others, and what a queue
-    /// that is kept standing there has to be for the path to be busy meanwhile. Microseconds.
+    /// On a short path, how long the last packet of a burst waits behind the others. The standing queue has to be as
+    /// long to keep the path busy meanwhile. Microseconds; `None` on other paths.
     fn burst_us(&self) -> Option<Micros> {
         let rtt_us = Some(self.rtt_least_us).filter(|rtt| is_short(*rtt))?;
         Some((rtt_us / QUEUE_PART).clamp(quantum_us(rtt_us), QUANTUM_US))
     }
 
-    /// The queue that shows that the path is full. Microseconds. Where several send in quanta that come together,
-    /// each waits behind the others' however much room there is between them.
+    /// Shortest queue that shows a full path. Microseconds. If quanta of several flows coincide, each waits behind the
+    /// others', however much room there is between them.
     fn queue_least_us(&self) -> Micros {
         let others = (quantum_us(self.rtt_least_us) as f64 * (1.0 - self.own_share())) as Micros;
         (self.queue_us() / 2).max(others).max(self.burst_us().unwrap_or(0))
@@ -410,7 +405,7 @@ impl Rate {
         if self.chance.1 > 0.0 { (self.chance.0 / self.chance.1).min(0.9) } else { 0.0 }
     }
 
-    /// Loss beyond which a round of `packets` had more than chance, whose losses come in runs.
+    /// Share of loss above which a round of `packets` lost more than at random; losses come in runs of `run`.
     fn excess_above(&self, packets: u64, run: f64) -> f64 {
         let p = self.chance();
         let packets = packets.max(1) as f64;
@@ -425,7 +420,7 @@ impl Rate {
         self.chance = (self.chance.0 * keep + losses.lost as f64, self.chance.1 * keep + packets);
     }
 
-    /// Takes this round's losses for chance, whatever was known before.
+    /// Takes this round's losses for random, whatever was known before.
     fn accept_chance(&mut self, losses: Losses) {
         self.chance = (losses.lost as f64, losses.all as f64);
         self.verified = losses.ratio();
@@ -451,13 +446,13 @@ impl Rate {
         self.enter(now, Phase::Cruise);
     }
 
-    /// A queue that this control alone does not make. Microseconds.
+    /// Queue that this control alone does not make. Microseconds.
     fn long_queue_us(&self) -> Micros {
         3 * self.queue_us() + self.slack_us()
     }
 
-    /// Whether it is time to look at the path without our own queue. If so, the next time is twice as far, up to
-    /// [`DRAIN_EVERY_US`].
+    /// Whether it is time to drain our own queue, to see the path without it. If so, the time until the next doubles,
+    /// up to [`DRAIN_EVERY_US`].
     fn is_drain_due(&mut self, sample: &AckSample) -> bool {
         let soon_us = DRAIN_ROUNDS * sample.rtt_us;
         let is_soon = self.may_doubt() && self.chance() < CHANCE_TESTED && soon_us <= DRAIN_EVERY_US;
@@ -483,9 +478,9 @@ impl Rate {
         self.step = self.step_near();
     }
 
-    /// A step that makes a queue of at most 8 ms in a round trip.
+    /// A step that makes a queue of at most [`STEP_QUEUE_US`] in a round trip.
     fn step_near(&self) -> f64 {
-        // A queue that overflowed has room for half of itself.
+        // After an overflow, a step may fill half of the longest queue seen.
         let room_us = if self.has_short_queue() { self.queue_most_us as f64 / 2.0 } else { f64::MAX };
         let room_us =
             if self.background.is_some() { self.queue_us() as f64 * background::STEP } else { room_us };
@@ -493,8 +488,8 @@ impl Rate {
         alone.max(self.step_among())
     }
 
-    /// A step that makes a queue of [`SHARE_US`] of a path that others use too, whoever takes it: so
-    /// flows become equal.
+    /// A step that makes a queue of [`SHARE_US`] on a path that others use too, whoever takes it: so flows become
+    /// equal.
     fn step_among(&self) -> f64 {
         if self.background.is_some() {
             return 0.0;
@@ -502,18 +497,18 @@ impl Rate {
         (SHARE_US / self.rtt_least_us.max(ROUND_US) as f64 * (self.room_for() - 1.0)).min(1.0)
     }
 
-    /// The rate at which a flow has its part of a queue of this length. Bytes/s (wire).
+    /// Rate at which a flow has its part of a queue of this length. Bytes/s (wire).
     fn fair(&self, queue: Micros) -> f64 {
         self.line * (SHARE_US / queue.max(1) as f64).min(1.0)
     }
 
-    /// Rounds to wait for what a raise does: it shows a round trip after the next, and on a long
-    /// path another one before then would make the queue overflow.
+    /// Rounds to wait after a raise. It shows a round trip after the next, and on a long path another raise before then
+    /// would overflow the queue.
     fn patience(&self) -> u32 {
         u32::from(STEP_QUEUE_US < STEP_NEAR * self.rtt_least_us as f64)
     }
 
-    /// Takes in an acknowledgement where this flow's plan counts.
+    /// Processes an acknowledgement if this flow's own plan counts.
     fn on_sample(&mut self, sample: &AckSample) {
         self.hear_reader(sample);
         let sample = &AckSample { in_flight: sample.in_flight + self.others_in_flight(), ..*sample };
@@ -534,7 +529,7 @@ impl Rate {
         }
     }
 
-    /// A round trip has passed.
+    /// Judges the round that has ended.
     fn judge(&mut self, sample: &AckSample) {
         let round = self.round;
         if self.gives_way(sample, &round) {
@@ -542,7 +537,7 @@ impl Rate {
             return;
         }
         if self.skip == 0 && !round.tells_rate() {
-            return; // it goes on for another round trip
+            return; // the round goes on for another round trip
         }
         self.round = Round::default();
         let Some(queue) = round.queue_least_us.filter(|_| round.tells_rate()) else {
@@ -562,7 +557,7 @@ impl Rate {
         }
         if self.skip > 0 {
             self.skip -= 1;
-            // However it left: where a long queue stands all the time, no more than arrives gets through.
+            // A queue that was long all the time shows that no more than this gets through, however it left.
             let all_the_time = round.gap_us < sample.rtt_us / 4;
             let tells = all_the_time && self.is_long(sample.now, &round);
             if matches!(self.phase, Phase::Cruise) && queue >= 3 * self.queue_us() && tells {
@@ -571,7 +566,7 @@ impl Rate {
             }
             return;
         }
-        // Who waited for another's plan sent next to nothing meanwhile: that pause says nothing of the path.
+        // A flow that waited for another's plan sent next to nothing: that pause says nothing of the path.
         if std::mem::take(&mut self.adopted) && 2 * round.led_by_us.max(round.gap_us) > sample.rtt_us {
             return;
         }
@@ -590,9 +585,9 @@ impl Rate {
         }
     }
 
-    /// At what rate all flows delivered in a round. Bytes/s (wire).
+    /// Rate that all flows delivered in a round. Bytes/s (wire).
     fn rate_of(&self, now: Micros, round: &Round) -> f64 {
-        // What arrives faster than it left has waited together; by itself it may have left as fast as all may.
+        // Packets that arrive faster than they left have waited together. A flow may have sent at the rate of all.
         let most = 2.0 * self.pace_of_all();
         let span_us = if self.is_modelled { round.span_us.max(round.sent_span_us) } else { round.span_us };
         self.of_all(now, round, per_second(round.bytes, span_us).min(most))
@@ -616,7 +611,7 @@ impl Rate {
         let overflow = calm.is_none() && round.loss() > above(round.losses());
         let stands = queue >= self.queue_least_us();
         match calm {
-            // Far fewer than are known.
+            // Far fewer losses than the known random ones.
             Some(calm) if calm.ratio() < 2.0 * self.chance() - above(calm) => self.accept_chance(calm),
             Some(calm) if excess.is_none() => self.learn_chance(calm),
             _ => {}
@@ -635,7 +630,7 @@ impl Rate {
             self.try_less(losses, rate);
         } else if stands {
             let usual = self.usual(rate);
-            // Where the queue is long others send too: then what arrives now counts.
+            // If the queue is long, others send too: then only the present rate counts.
             let seen = if queue < 3 * self.queue_us() { usual } else { rate } / (1.0 - self.chance());
             self.line = seen.max(self.line * (-(sample.rtt_us as f64) / LINE_LASTS_US).exp());
             let more = (seen * (1.0 + self.step_among())).min(self.fair(queue));
@@ -646,7 +641,7 @@ impl Rate {
             };
             self.note_known();
         } else if round.late_least_us.is_some_and(|late| late >= self.queue_us()) {
-            // What was added lately shows: more of it would be too much.
+            // The last raise makes a queue now: a larger raise would be too much.
             self.reset_step();
         } else if !overflow {
             self.raise(rate);
@@ -654,7 +649,7 @@ impl Rate {
         self.look_for_others(sample, round, queue);
     }
 
-    /// A queue stood at this capacity: it is not more, whatever it was held for before.
+    /// Notes that a queue stood at this capacity. It is not more, whatever was assumed before.
     fn note_known(&mut self) {
         self.unsure = false;
         self.known = self.capacity;
@@ -662,20 +657,20 @@ impl Rate {
         self.reset_step();
     }
 
-    /// The rate of the last rounds in which a queue stood, this among them. What one alone had
-    /// more or less than others came of somebody's processor being busy elsewhere.
+    /// The usual rate of the last rounds with a queue, this one included. A single higher or lower rate comes of a busy
+    /// processor.
     fn usual(&mut self, rate: f64) -> f64 {
         self.rates = [rate, self.rates[0], self.rates[1]];
         let [a, b, c] = self.rates;
-        // Of two the larger; 0 stands for none.
+        // With two rates the larger one counts; 0 stands for none.
         if c > 0.0 { a.max(b).min(a.max(c)).min(b.max(c)) } else { a.max(b) }
     }
 
-    /// More is lost than by chance, and no long queue stands.
+    /// Answers to more than random loss without a long queue: begins a trial, or judges one.
     fn try_less(&mut self, losses: Losses, rate: f64) {
         let more = losses.ratio() - self.chance();
         match self.trial {
-            // It was for nothing that less was sent.
+            // Sending less has not helped: the losses are random.
             Some(trial) if more >= 0.7 * trial.excess => {
                 self.accept_chance(losses);
                 self.capacity = trial.capacity.max(rate / (1.0 - self.chance()));
@@ -684,8 +679,8 @@ impl Rate {
             _ => {
                 let (chance, capacity) = (self.chance(), self.capacity);
                 self.trial = Some(Trial::new(more, chance, capacity));
-                // What was sent at the capacity and is not lost, a path that is too slow for it carries. Less may
-                // have arrived because less was sent.
+                // A path that is too slow for the capacity carries what was sent at it and not lost. Less may have
+                // arrived because less was sent.
                 let carried = capacity * (1.0 - LESS_LEAST.max(2.0 * more));
                 self.capacity = carried.max(rate / (1.0 - chance));
                 self.hold = HOLD_ROUNDS;
@@ -708,18 +703,18 @@ impl Rate {
             return;
         }
         let seen = rate / (1.0 - self.chance());
-        // On a long path it is known what the last raise brought.
+        // On a long path the last raise must have shown first.
         if self.patience() > 0 && seen < USED * self.capacity {
             return;
         }
-        // Where no queue comes of it because the sender's own processor is the bottleneck, the
-        // guess must not run away: what it then sends in a moment of leisure would be lost.
+        // If the sender's own processor is the bottleneck, no queue forms. The guess must not run away: a later burst
+        // at that rate would be lost.
         let most = self.capacity.max(RAISE_MOST * seen);
         let grown = match self.background {
             Some(_) => self.capacity.max(seen) + self.step_near() * self.line,
             None => self.capacity.max(seen) * (1.0 + self.step),
         };
-        // Beyond what the path was ever seen to carry there is most likely nothing.
+        // The path most likely carries no more than it was ever seen to carry.
         let line = if self.capacity < self.line { self.line } else { f64::MAX };
         self.capacity = grown.min(most).min(line).min(self.limits.cap as f64);
         let near_line = self.capacity < NEAR * self.line && self.capacity > self.line / NEAR;
@@ -737,8 +732,7 @@ impl Rate {
     }
 }
 
-/// By how much more the number of losses varies if they come in runs of geometric length, as of
-/// the model of Gilbert.
+/// Factor by which the number of losses varies more if they come in runs of geometric length (Gilbert's model).
 fn runs(run: f64) -> f64 {
     (2.0 * run - 1.0).max(1.0)
 }
@@ -799,7 +793,7 @@ impl CongestionControl for Rate {
     }
 
     fn pace_after(&self, in_flight: u64) -> u64 {
-        // The burst that tells the rate goes first; what follows is not to overflow a queue.
+        // The burst that measures the rate goes first. What follows must not overflow a queue.
         let all = if let Some(group) = self.begins_among() {
             let is_past = self.has_short_queue() || in_flight + group.others_in_flight > self.first_window();
             let grown = per_second(group.plan.window, self.rtt_least_us);
@@ -825,7 +819,7 @@ impl CongestionControl for Rate {
     fn claim(&self, in_flight: u64, waiting: u64) -> u64 {
         let measures = self.role != Role::Follows && matches!(self.phase, Phase::Start);
         let begins = self.begins_among().is_some() || measures && !self.is_past_burst(in_flight);
-        // The others must know of a flight before it leaves at once.
+        // The others must know of a burst before it leaves.
         if begins { (in_flight + waiting).min(self.window_bytes()).max(in_flight) } else { in_flight }
     }
 

@@ -1,48 +1,47 @@
-//! Probe bandwidth: the control of a path whose delay or loss is not steady.
+//! The model: rate control of a path whose delay or loss is not steady, by probing for bandwidth.
 //!
-//! The model is BBR's (draft-ietf-ccwg-bbr): capacity is the largest delivery rate of the last rounds, and up to
-//! two round trips of it may be under way. Delay does not slow it. It goes through [`Part`]s of one round trip each:
+//! It follows BBR (draft-ietf-ccwg-bbr): the capacity is the largest delivery rate of the last rounds, and up to two
+//! round trips of it may be in flight. Delay does not slow it. It goes through [`Part`]s of a round trip or more each:
 //!
 //! ```text
-//! Cruise --CRUISE_ROUNDS, or no queue--> Up --> Hold --more arrived--> Up
+//! Cruise --cruise_rounds, or no queue--> Up --> Hold --more arrived--> Up
 //!    ^  \                                          \--no more arrived--> Down
-//!    |   \--more than chance is lost, or a long queue stands--> Down
-//!    \------------------- chance is known, queue has drained ------/
+//!    |   \--more than random loss, or a long queue stands--> Down
+//!    \-------------- random loss is known, queue has drained ------/
 //! ```
 //!
-//! `Down` sends less than arrives. What is lost then is chance. Where losses became fewer, they were congestion:
-//! the capacity is what was delivered.
+//! `Down` sends less than arrives: its losses are random. If losses became fewer, they were congestion, and the
+//! capacity is what was delivered.
 
 use super::round::{Losses, Round};
 use super::shared::ALONE_FIRST_ROUNDS;
 use super::*;
 
-/// Rounds of which the largest delivery rate is the capacity. Less than BBR's 10: a cycle is 9 rounds.
+/// Rounds whose largest delivery rate is the capacity. Fewer than BBR's 10: a cycle is 9 rounds.
 const RATE_ROUNDS: usize = 8;
-/// What the model goes by.
+/// Constants of the model.
 struct Tuning {
-    /// Rounds between a probe that failed and the next. BBR's cycle has 6 such rounds of 8.
+    /// Rounds between an `Up` that failed and the next. BBR's cycle has 6 such rounds of 8.
     cruise_rounds: u32,
-    /// Share by which `Up` sends more at most at first. BBR's gain is 1.25.
+    /// Largest share by which `Up` sends more at first. BBR's gain is 1.25.
     step_most: f64,
-    /// The same at least, after it has overflowed queues. It bounds what they lose to 0.2 %.
+    /// Smallest such share, after it has overflowed queues. It bounds what they lose to 0.2 %.
     step_least: f64,
-    /// Share by which `Cruise` sends more where no queue stands, so that one shows a path that is full.
+    /// Share by which `Cruise` sends more if no queue stands, so that a full path shows one.
     more: f64,
-    /// Share by which `Down` sends less, in terms of what chance loses. Above 1, so that losses of
-    /// congestion vanish.
+    /// Share by which `Down` sends less, as a multiple of random loss. Above 1, so that congestion losses vanish.
     down_of_chance: f64,
-    /// The same share at most. Half is enough to see a difference.
+    /// Largest such share. Half is enough to see a difference.
     down_most: f64,
-    /// The same share at least, where chance is above `chance_least`.
+    /// Smallest such share, if random loss is above `chance_least`.
     down_least: f64,
-    /// Share of losses below which `Down` does not send less.
+    /// Random loss below which `Down` does not send less.
     chance_least: f64,
-    /// Share of losses in excess that has to remain in `Down` for them to be chance. 1 but for noise.
+    /// Part of the excess losses that must remain in `Down` for them to be random. Below 1 because of noise.
     remains: f64,
-    /// Round trips' worth of capacity that may be under way. BBR's `cwnd_gain`.
+    /// Round trips' worth of capacity that may be in flight. BBR's `cwnd_gain`.
     window_rtts: Micros,
-    /// Part of a round trip by which it may be longer than its least without a doubt.
+    /// A round trip may exceed its least by this part without a doubt.
     doubt_part: Micros,
 }
 
@@ -60,7 +59,7 @@ const TUNING: Tuning = Tuning {
     doubt_part: 8,
 };
 
-/// What is being done. Each lasts a round trip or more.
+/// Parts of the cycle. Each lasts a round trip or more.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Part {
     /// Sends at the capacity.
@@ -68,38 +67,39 @@ pub(super) enum Part {
     Cruise,
     /// Sends more.
     Up,
-    /// Waits to hear what became of that.
+    /// Waits for the acknowledgements of `Up`.
     Hold,
-    /// Sends less, and has no more under way than fills the path.
+    /// Sends less, and has no more in flight than fills the path.
     Down,
 }
 
-/// See the module's text.
+/// State of the model.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Model {
-    /// Delivery rates of the last rounds, made good for losses, the newest first. Bytes/s (wire).
+    /// Delivery rates of the last rounds, with random losses made up for, newest first. Bytes/s (wire).
     rates: [f64; RATE_ROUNDS],
     part: Part,
-    /// The part in which what was heard of in the present round was sent.
+    /// The part in which the packets left that this round acknowledges.
     sent: Part,
     /// Rounds since `Down`.
     rounds: u32,
     /// Share by which `Up` sends more.
     step: f64,
-    /// The capacity that the last round left, and that before `Up`. Bytes/s (wire).
+    /// Capacity after the last round, and best rate before `Up`. Bytes/s (wire).
     last: f64,
     before: f64,
+    /// No queue stands, and no more than random loss is seen.
     is_empty: bool,
-    /// The last `Up` brought no more; it overflowed a queue.
+    /// The last `Up` brought no more (`failed`), and overflowed a queue (`overflows`).
     failed: bool,
     overflows: bool,
     up_excess: bool,
-    /// What arrived when more than chance was lost (bytes/s), and the share that was lost.
+    /// Delivery rate (bytes/s) and share lost when more than random loss was seen.
     cut: Option<(f64, f64)>,
 }
 
 impl Model {
-    /// The largest of them.
+    /// The largest rate of the last rounds.
     pub(super) fn best(&self) -> f64 {
         self.rates.iter().copied().fold(0.0, f64::max)
     }
@@ -114,7 +114,7 @@ impl Model {
         self.rates[0] = rate;
     }
 
-    /// How fast to send, in terms of the capacity, where so much is lost by chance.
+    /// Send rate as a multiple of the capacity. `chance` is the random loss.
     pub(super) fn gain(&self, chance: f64) -> f64 {
         match self.part {
             Part::Cruise if self.is_empty && !self.overflows => 1.0 + TUNING.more,
@@ -125,7 +125,7 @@ impl Model {
         }
     }
 
-    /// Of what time the capacity may be under way, where a full path holds `full_us` of it. Microseconds.
+    /// Window as a time at the capacity. A full path holds `full_us`. Microseconds.
     pub(super) fn window_us(&self, full_us: Micros, rtt_least_us: Micros) -> Micros {
         if self.part == Part::Down { full_us } else { full_us.max(TUNING.window_rtts * rtt_least_us) }
     }
@@ -151,16 +151,16 @@ impl Rate {
         self.model.replace(self.capacity);
     }
 
-    /// The share by which `Up` sends more: one that makes a queue of [`STEP_QUEUE_US`] at most.
+    /// The share by which `Up` sends more: it makes a queue of [`STEP_QUEUE_US`] at most.
     fn step_of_model(&self) -> f64 {
         (STEP_QUEUE_US / self.rtt_least_us.max(1) as f64).min(TUNING.step_most)
     }
 
-    /// A round trip has passed.
+    /// Judges a round.
     pub(super) fn cruise_by_model(&mut self, sample: &AckSample, round: &Round, queue: Micros, rate: f64) {
         let by_reader = self.cruise_by_reader(round);
         if self.capacity != self.model.last {
-            // Somebody else has found out what there is.
+            // The capacity was changed elsewhere, by a slow receiver or a plan.
             self.model.replace(self.capacity);
             (self.model.last, self.model.part) = (self.capacity, Part::Cruise);
         }
@@ -177,7 +177,7 @@ impl Rate {
         if round.app_limited {
             self.model.rates[0] = if whole > before { whole } else { self.model.rates[0] };
         } else if again || excess && matches!(sent, Part::Cruise | Part::Hold) {
-            // More is sent than arrives: it is not more.
+            // More is sent than arrives: the capacity is only what arrives.
             self.model.replace(whole);
             self.model.cut = Some((rate, losses.ratio()));
         } else {
@@ -193,7 +193,7 @@ impl Rate {
         }
     }
 
-    /// Learns from what was lost while less was sent what chance loses; whether those were losses of congestion.
+    /// Learns random loss from what `Down` lost. True if the losses before were congestion.
     fn judge_losses(&mut self, losses: Losses, run: f64, excess: bool) -> bool {
         let (chance, ratio) = (self.chance(), losses.ratio());
         if let Some((_, before)) = self.model.cut
@@ -249,7 +249,7 @@ impl Rate {
         };
     }
 
-    /// Our own queue has drained: what remains is others', or the path's.
+    /// Our own queue has drained: what remains is others' queue, or the path's delay.
     fn look_at_rest(&mut self, sample: &AckSample, round: &Round, queue: Micros) {
         let is_longer =
             round.extra_least_us.is_some_and(|extra| extra > self.rtt_least_us / TUNING.doubt_part);

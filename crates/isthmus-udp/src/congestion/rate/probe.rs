@@ -1,31 +1,31 @@
-//! Probe: half is sent for two round trips, to see what remains of a delay that looks like a queue.
+//! Probe: sends half for two round trips, to see whether a delay is a queue.
 //!
-//! A queue becomes shorter when less is sent, whoever else fills it. Jitter and a longer route stay. What stays is
-//! the path's own delay from then on ([`Floor`]). BBR's ProbeRTT sends half as well (draft-ietf-ccwg-bbr, 5.3.4);
-//! this one runs when there is a doubt, not by the clock.
+//! A queue becomes shorter when less is sent, whoever fills it. Jitter and a longer route stay, and count as the path's
+//! own delay from then on ([`Floor`]). BBR's ProbeRTT sends half as well (draft-ietf-ccwg-bbr, 5.3.4). It runs by the
+//! clock; this probe runs when there is a doubt.
 
 use super::round::Round;
 use super::shared::ALONE_EVERY_US;
 use super::*;
 
-/// Least part of what the queue should have lost that shows that it is one.
+/// The delay is a queue if at least this part of the expected decrease happens.
 const ANSWER: f64 = 0.5;
-/// Least part of the delay that a queue should lose for that to tell: one flow of many takes little off their queue
+/// Least expected decrease that tells anything, as a part of the delay: one flow of many takes little off their queue
 /// (`flows_that_start_together_fill_the_path_and_none_starves`).
 const SHARE_LEAST: f64 = 0.2;
 
-/// Delay of the path beyond its least of the last seconds. Microseconds.
+/// The path's own delay beyond the least of the last seconds. Microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Floor {
-    /// Of the way there, and of the round trip.
+    /// One way, and for the round trip.
     pub(super) way_us: Micros,
     pub(super) rtt_us: Micros,
-    /// The least of each in the present round.
+    /// Least of each in the present round.
     least: Option<(Micros, Micros)>,
 }
 
 impl Floor {
-    /// Takes in an acknowledgement, and takes the floor off its delays.
+    /// Notes an acknowledgement. Returns it with the floor counted as delay of the path, not of a queue.
     pub(super) fn note(&mut self, sample: &AckSample) -> AckSample {
         if let (Some(way), Some(back)) = (sample.queue_us, sample.back_us) {
             let (way_least, rtt_least) = self.least.unwrap_or((way, way + back));
@@ -34,7 +34,7 @@ impl Floor {
         if sample.round_ended
             && let Some((way, rtt)) = self.least.take()
         {
-            // Less than the floor has been seen: it is less.
+            // A round with less delay than the floor lowers it.
             (self.way_us, self.rtt_us) = (self.way_us.min(way), self.rtt_us.min(rtt));
         }
         AckSample {
@@ -45,22 +45,22 @@ impl Floor {
     }
 }
 
-/// What is being tried.
+/// State of a probe.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probe {
-    /// The queue that is in doubt, above the floor. Microseconds.
+    /// The queue in doubt, above the floor. Microseconds.
     queue_us: Micros,
-    /// What may be under way meanwhile. Bytes (wire).
+    /// Bytes (wire) that may be in flight meanwhile.
     pub(super) window: f64,
-    /// What is gone back to if it is a queue that others share.
+    /// CUBIC's state to return to if others share the queue.
     pub(super) cubic: Option<Cubic>,
-    /// So soon, that nobody else's queue is there proves nothing.
+    /// The probe is so early that an empty queue does not prove the others gone.
     is_early: bool,
 }
 
 impl Rate {
-    /// Whether there may be a doubt: on a short path bursts are the queue, flows of a group see each other's, a
-    /// slow receiver makes delay that the path does not, and a background flow gives way in doubt.
+    /// Whether delay can be in doubt. On a short path bursts are the queue, and flows of a group see each other's
+    /// queues. A slow receiver makes delay that the path does not. A background flow gives way in doubt.
     pub(super) fn may_doubt(&self) -> bool {
         self.reader.queue_us() == 0
             && self.background.is_none()
@@ -68,7 +68,7 @@ impl Rate {
             && self.group.is_none_or(|group| group.count == 1)
     }
 
-    /// What a round trip takes beyond its least, on average. Microseconds.
+    /// Mean round trip beyond the least. Microseconds.
     fn delay_us(&self, sample: &AckSample) -> Micros {
         sample.rtt_us.saturating_sub(self.rtt_least_us)
     }
@@ -79,7 +79,7 @@ impl Rate {
             || self.delay_us(sample) >= (2 * self.queue_us()).max(2 * QUANTUM_US)
     }
 
-    /// Begins to send half, to learn about a queue of that length.
+    /// Begins to send half, to test a queue of this length.
     pub(super) fn begin_probe(&mut self, sample: &AckSample, queue: Micros, cubic: Option<Cubic>) {
         let (now, queue_us) = (sample.now, queue.max(self.delay_us(sample)));
         let window = self.window_of_all() / 2.0;
@@ -89,7 +89,7 @@ impl Rate {
         self.skip = 1;
     }
 
-    /// What a round in which half was under way tells.
+    /// Judges a round in which half was in flight.
     pub(super) fn end_probe(
         &mut self,
         sample: &AckSample,

@@ -1,47 +1,49 @@
-//! A receiver whose processor does not read packets as fast as they come.
+//! Slow receiver: its processor does not read packets as fast as they come.
 //!
-//! The queue is in its socket then, where the one-way delay does not show it, but the time does that passes before an
-//! acknowledgement leaves. A small queue is kept standing there, so that the receiver is never without work, and
-//! what it reads meanwhile is the capacity: what it drops is no loss of the path, and is not sent in addition.
+//! The queue then stands in its socket. The one-way delay does not show it, but the delay of acknowledgements does. The
+//! control keeps a small queue there, so that the receiver always has work. The rate at which it reads is the capacity.
+//! What it drops is no loss of the path, and the capacity does not make up for it.
 
 use super::round::Round;
 use super::*;
 
-/// The queue that shows that the receiver has more than it can read, and is kept there; half of it each time that it
-/// drops some of it, but not less than this. Microseconds.
+/// The queue that shows a slow receiver and is kept there. Each time that the receiver drops packets, it is halved.
+/// Microseconds.
 const QUEUE_US: Micros = 4_000;
+/// Shortest such queue. Microseconds.
 const QUEUE_LEAST_US: Micros = 500;
-/// Least time of reading without a pause that tells its rate. Microseconds.
+/// Least time of reading without a pause that tells a rate. Microseconds.
 const SPAN_US: Micros = 20_000;
-/// Where its socket holds less than such a queue only drops tell: least that is sent of what was, a round later.
+/// If the socket holds less than such a queue, only drops tell. At least this part of the capacity then remains.
 const LESS_MOST: f64 = 0.8;
-/// Drops that tell nothing, as a share of what arrives.
+/// Drops below this share of what arrives tell nothing.
 const REFUSED_LEAST: f64 = 0.01;
-/// Most that the time counts for in which it read nothing; and in how many times that it is forgotten. Microseconds.
+/// Longest pause of reading that counts. Microseconds.
 const PAUSE_MOST_US: Micros = 50_000;
+/// A pause is forgotten in this many times its length.
 const PAUSE_PART: Micros = 8;
 
-/// What is seen of such a receiver.
+/// State of a slow receiver.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reader {
-    /// It has said lately that it is one.
+    /// It has reported lately that it is slow.
     strained: bool,
-    /// What is taken off the queue, as its socket holds less. Microseconds.
+    /// Taken off the queue, as the socket holds less. Microseconds.
     less_us: Micros,
-    /// For how long it reads nothing, at times: the system has others run.
+    /// How long it reads nothing, at times, because its system runs others. Microseconds.
     pause_us: Micros,
-    /// All that was heard since then had waited long.
+    /// Since when all acknowledged packets have waited long.
     since: Option<Micros>,
-    /// What it read meanwhile, and how long that took by its clock: bytes (wire), packets.
+    /// Bytes (wire) and packets read since then, and how long that took by its clock.
     bytes: u64,
     packets: u64,
     span_us: Micros,
-    /// The least that was under way meanwhile. Bytes (wire).
+    /// Least bytes (wire) in flight since then.
     in_flight: u64,
 }
 
 impl Reader {
-    /// What may be under way for its sake beside what the path holds. Microseconds.
+    /// What may be in flight for the receiver's queue, beside what the path holds. Microseconds.
     pub(super) fn queue_us(&self) -> Micros {
         if self.strained { QUEUE_US - self.less_us + self.pause_us } else { 0 }
     }
@@ -50,12 +52,12 @@ impl Reader {
         self.less_us = QUEUE_US - ((QUEUE_US - self.less_us) / 2).max(QUEUE_LEAST_US);
     }
 
-    /// Rounds to wait for what a little more sent shows there, while it is one.
+    /// Rounds to wait until a raise shows at the receiver; `None` if it is not slow.
     pub(super) fn patience(&self, rtt_us: Micros) -> Option<u32> {
         self.strained.then_some((SPAN_US / rtt_us.max(ROUND_US).max(self.pause_us)) as u32)
     }
 
-    /// Takes in an acknowledgement; how fast it reads, once that is known. Bytes/s (wire).
+    /// Notes an acknowledgement. Returns how fast the receiver reads, once that is known. Bytes/s (wire).
     fn note(&mut self, sample: &AckSample) -> Option<f64> {
         self.strained = sample.wait_us.is_some() || self.strained && sample.queue_us.is_none();
         if !self.strained {
@@ -65,7 +67,7 @@ impl Reader {
         let forgotten = self.pause_us.saturating_sub(sample.read_span_us / PAUSE_PART);
         self.pause_us = sample.read_span_us.min(PAUSE_MOST_US).max(forgotten);
         let queue_us = QUEUE_US - self.less_us;
-        // What somebody who has no more to send gets through says nothing.
+        // The reading rate says nothing if the sender has no more to send.
         if sample.app_limited || sample.wait_us.is_some_and(|wait| wait < queue_us) {
             *self = Self { since: None, ..self.again(sample.now) };
             return None;
@@ -82,24 +84,24 @@ impl Reader {
             return None;
         }
         let rate = per_second(self.bytes, self.span_us);
-        // Where it waits for the sender's window it pauses, and has read all that came.
+        // A receiver that waits for the sender's window pauses: it has read all that came.
         let held = rate * (sample.rtt_least_us + queue_us / 2) as f64 / 1e6;
         let in_flight = self.in_flight as f64;
         *self = self.again(sample.now);
         Some(rate).filter(|_| in_flight >= held)
     }
 
-    /// What it reads is counted from now on.
+    /// Counts from now on.
     fn again(&self, now: Micros) -> Self {
         Self { since: Some(now), bytes: 0, packets: 0, span_us: 0, in_flight: u64::MAX, ..*self }
     }
 }
 
 impl Rate {
-    /// Takes in what an acknowledgement tells of the receiver's processor.
+    /// Processes what an acknowledgement tells of the receiver's processor.
     pub(super) fn hear_reader(&mut self, sample: &AckSample) {
         if let Some(rate) = self.reader.note(sample) {
-            // All are read by the same host.
+            // The same host reads the packets of all flows.
             self.take_reading(sample.now, rate / self.own_share());
         } else if sample.refused_packets > 0 && matches!(self.phase, Phase::Start) && self.round.tells_rate()
         {
@@ -108,7 +110,7 @@ impl Rate {
         }
     }
 
-    /// So much is read at the receiver, and no more.
+    /// Takes the reading rate for the capacity.
     fn take_reading(&mut self, now: Micros, rate: f64) {
         if !matches!(self.phase, Phase::Cruise) {
             self.line = self.line.max(rate);
@@ -121,7 +123,7 @@ impl Rate {
         self.note_known();
     }
 
-    /// A round in which the receiver's processor was the bottleneck tells nothing of the path but what that loses.
+    /// Judges a round if the receiver's processor was the bottleneck: it then tells only the path's losses.
     pub(super) fn cruise_by_reader(&mut self, round: &Round) -> bool {
         let refused =
             round.refused as f64 / (round.acked + round.losses().lost + round.refused).max(1) as f64;

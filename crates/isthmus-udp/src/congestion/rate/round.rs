@@ -1,43 +1,44 @@
-//! What one round trip tells a rate control.
+//! A round: what one round trip of acknowledgements tells a rate control.
 
 use super::{TRAIN_PACKETS, TRAIN_US};
 use crate::Micros;
 use crate::congestion::AckSample;
 
-/// What one round trip brought.
+/// Totals of one round trip.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Round {
     pub(super) since: Option<Micros>,
-    /// What the flow of this control and all flows had delivered of it.
+    /// Bytes (wire) that this flow delivered, and all flows before the round.
     pub(super) acked_bytes: u64,
     pub(super) delivered_before: u64,
-    /// How long it lasted by the receiver's clock.
+    /// Its length by the receiver's clock. Microseconds.
     pub(super) clock_us: Micros,
-    /// Of what the sender did not pause before: bytes, and how long they took to arrive.
+    /// Bytes (wire) that followed no pause of the sender, and how long they took to arrive.
     pub(super) bytes: u64,
     pub(super) span_us: Micros,
-    /// And to leave.
+    /// How long they took to leave.
     pub(super) sent_span_us: Micros,
-    /// For how long nothing had arrived before it, and the longest time in which nothing did.
+    /// Time without arrivals before the round, and the longest within it.
     pub(super) led_by_us: Micros,
     pub(super) gap_us: Micros,
     pub(super) acked: u64,
     pub(super) lost: u64,
-    /// Of these, those of which was heard while no long queue stood.
+    /// Packets acknowledged or lost while no long queue stood.
     pub(super) calm: Losses,
-    /// Packets that the receiver's host dropped, which do not count as lost here.
+    /// Packets that the receiver's host dropped. They do not count as lost here.
     pub(super) refused: u64,
-    /// The newest that arrived had waited long.
+    /// The newest packet had waited in a long queue.
     pub(super) queued: bool,
+    /// Shortest queue on the way there. Microseconds.
     pub(super) queue_least_us: Option<Micros>,
-    /// The same of both ways together.
+    /// Shortest queue of both ways together.
     pub(super) extra_least_us: Option<Micros>,
-    /// The same as the first, of its second half.
+    /// Shortest queue on the way there in the second half.
     pub(super) late_least_us: Option<Micros>,
     pub(super) app_limited: bool,
-    /// It was, but what would have told of it was lost.
+    /// A packet that would have shown `app_limited` was lost.
     pub(super) app_limited_lost: bool,
-    /// Packets without data were among it: beside others' of the kind they tell of a part of the path alone.
+    /// Packets of a train arrived. Beside others' trains they show only a part of the path's rate.
     pub(super) is_train: bool,
 }
 
@@ -60,7 +61,7 @@ impl Losses {
 }
 
 impl Round {
-    /// Takes in an acknowledgement; a queue from `long_us` on is a long one. `delivered` is what all flows have.
+    /// Notes an acknowledgement. A queue of `long_us` or more is long; `delivered` bytes are of all flows.
     pub(super) fn note(&mut self, sample: &AckSample, long_us: Micros, delivered: u64) {
         if self.since.is_none() {
             (self.since, self.delivered_before) = (Some(sample.now), delivered);
@@ -98,7 +99,7 @@ impl Round {
         }
     }
 
-    /// Losses that no long queue accounts for, unless one stood for most of the time.
+    /// Losses without a long queue. `None` if one stood for more than half of the packets.
     pub(super) fn calm(&self) -> Option<Losses> {
         Some(self.calm).filter(|calm| 2 * calm.all >= self.acked + self.lost)
     }
@@ -107,7 +108,7 @@ impl Round {
         Losses { all: self.acked + self.lost, lost: self.lost }
     }
 
-    /// Whether enough has arrived, over enough time, for a rate.
+    /// Whether enough packets arrived, over enough time, to tell a rate.
     pub(super) fn tells_rate(&self) -> bool {
         self.span_us >= TRAIN_US && self.acked >= TRAIN_PACKETS
     }

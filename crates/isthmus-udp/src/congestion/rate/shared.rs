@@ -1,23 +1,22 @@
-//! A path that is shared with somebody who fills queues: how that shows, and what is done then.
+//! Shared path: how a path with others that fill its queue shows, and how the control then sends.
 //!
-//! CUBIC's window is not taken for more than half of what all have under way. A queue that overflows takes a
-//! packet or two, and whose they are is chance: what is lost of ours can be hidden among what is lost by chance
-//! anyway, and then the others alone would give way. But as they do the queue becomes shorter, and the half of
-//! what is under way with it; so two become equal within some round trips of each overflow, and neither has
-//! to wait until CUBIC has grown back, which takes seconds.
+//! It sends by CUBIC's window, but has at most half of what all have in flight. An overflowing queue drops a packet or
+//! two, and chance decides whose. Our losses may hide among random losses, and then only the others would give way. But
+//! as they do, the queue becomes shorter, and half of what is in flight with it. So two flows become equal within some
+//! round trips of each overflow, and neither waits seconds until CUBIC has grown back.
 
 use super::round::Round;
 use super::*;
 
-/// Rounds with a queue that is not ours after which the path counts as shared.
+/// Successive rounds with a queue that is not ours after which the path counts as shared.
 const SHARED_ROUNDS: u32 = 3;
-/// Between attempts to find out whether it still is. Microseconds.
+/// Interval between tests whether it still is. Microseconds.
 pub(super) const ALONE_EVERY_US: Micros = 8_000_000;
-/// Round trips before the first such attempt.
+/// Round trips before the first such test.
 pub(super) const ALONE_FIRST_ROUNDS: Micros = 4;
 
 impl Rate {
-    /// A queue that our own window cannot make is somebody else's.
+    /// Judges whether others share the path: our own window cannot make a long queue.
     pub(super) fn look_for_others(&mut self, sample: &AckSample, round: &Round, queue: Micros) {
         let foreign = queue >= self.long_queue_us() && !round.app_limited;
         self.window_before =
@@ -34,12 +33,12 @@ impl Rate {
         }
     }
 
-    /// What may be under way beside others. Bytes (wire).
+    /// Bytes (wire) that may be in flight beside others.
     pub(super) fn beside_others(&self, cubic: &Cubic) -> f64 {
         (cubic.window_bytes() as f64).min(self.half_of_queue())
     }
 
-    /// Half of what all have under way, as long as they fill the path. Bytes (wire).
+    /// Half of what all have in flight while they fill the path. Bytes (wire).
     fn half_of_queue(&self) -> f64 {
         self.line * self.rtt_us as f64 / 2e6
     }
@@ -63,13 +62,13 @@ impl Rate {
         }
     }
 
-    /// Tells the loss-based control of the shared path: losses only if they are congestion.
+    /// Updates CUBIC on a shared path. It hears of losses only if they are congestion.
     pub(super) fn feed(&mut self, sample: &AckSample, congestion: bool) {
-        // The others get as much for theirs.
+        // The window is for all flows of the host, whose deliveries are in proportion.
         let acked_bytes = (sample.acked_bytes as f64 / self.own_share()) as u64;
         let half = self.half_of_queue();
         if let Phase::Shared(cubic) = &mut self.phase {
-            // What is not used of it does not grow.
+            // A window that is not used must not grow.
             let app_limited = sample.app_limited || cubic.window_bytes() as f64 > half;
             let lost_packets = u64::from(congestion);
             cubic.on_ack(&AckSample { lost_packets, acked_bytes, app_limited, ..*sample });

@@ -1,4 +1,4 @@
-//! Start-up of the rate control: what the first flights tell of their path.
+//! Start-up of the rate control: learns the path's rate from the first flights.
 
 use super::burst::{Arrival, was_empty, was_held_up};
 use super::round::Round;
@@ -6,37 +6,38 @@ use super::*;
 
 /// Queue that shows the bottleneck during start-up. Microseconds.
 pub(super) const START_QUEUE_US: Micros = 1_000;
-/// Packets of the first flight that tell of it: of few, one that is lost is a large share.
+/// Packets that a first flight needs to tell a rate. In a smaller one a single loss is a large share.
 const START_PACKETS: u64 = 32;
-/// Flights in start-up that may have arrived at less than half of what a train has shown: the sender may
-/// have paused within them.
+/// Flights that start-up may doubt because they arrived at less than half of a train's rate: the sender may have paused
+/// within them.
 const DOUBTS_MOST: u32 = 8;
-/// Loss in start-up beyond which what arrives says nothing of the path.
+/// Share of loss in start-up beyond which what arrives says nothing of the path.
 const LOST_START: f64 = 0.5;
-/// A queue that overflows and was never longer is short: it has no room for the 1 to 4 ms that are kept standing.
-/// Microseconds.
+/// An overflowing queue that was never longer is short: it has no room for a standing queue of 1 to 4 ms. Microseconds.
 const SHALLOW_US: Micros = 4_000;
-/// Loss in start-up beyond which it is hardly chance alone.
+/// Share of loss beyond which it is hardly random alone.
 pub(super) const CHANCE_MOST: f64 = 0.2;
-/// Most by which one round trip may raise the capacity in start-up.
+/// Largest capacity that a round of start-up may show, as a multiple of its bytes per round trip.
 const LEAP: f64 = 64.0;
-/// The part of what bursts have shown at which the path counts as full, and the first step beyond.
+/// The path counts as full at this part of the rate that bursts have shown.
 const FULL: f64 = 0.8;
+/// First step beyond it.
 const STEP_FULL: f64 = 0.25;
-/// Rounds in which the rate does not grow by so much show that the path is full, as of BBR's start-up; so many of them.
+/// Growth of the rate in a round that shows that the path is not full, as in BBR's start-up.
 const FULL_GROWTH: f64 = 1.25;
+/// Rounds without that growth after which the path counts as full.
 const FULL_ROUNDS: u32 = 3;
 /// Most rounds after start-up in which packets of its last flight arrive.
 const FLIGHT_ROUNDS: u32 = 2;
-/// What a path is taken for that showed nothing because others filled it. Bytes/s (1 Gb/s).
+/// Assumed rate of a path that showed none because others filled it. Bytes/s (1 Gb/s).
 const LINE_UNKNOWN: f64 = 125e6;
 
 impl Rate {
-    /// Start-up: looks at the flight as it arrives.
+    /// Start-up: examines the flight as it arrives.
     pub(super) fn on_start(&mut self, sample: &AckSample) {
         self.watch_queue(sample);
         self.watch_overflow(sample);
-        // Who is not held up by the queue tells nothing of it: others may have made it.
+        // A flow that sends too little to fill the window tells nothing of the queue: others may have made it.
         if !self.had_enough(&self.train, self.by_others(&self.train)) && !self.train.is_train {
             self.train = Round::default();
         }
@@ -48,7 +49,7 @@ impl Rate {
         }
     }
 
-    /// Start-up of a flow that follows. It learns from what arrives, for it may lead next.
+    /// Start-up of a flow that follows. It learns from arrivals too, because it may lead next.
     pub(super) fn on_start_of_all(&mut self, sample: &AckSample) {
         self.round.note(sample, 3 * self.queue_us(), self.delivered());
         self.watch_queue(sample);
@@ -58,30 +59,29 @@ impl Rate {
         }
     }
 
-    /// Sees what arrives behind a queue.
+    /// Collects packets that arrive behind a queue.
     fn watch_queue(&mut self, sample: &AckSample) {
         if let Some(queue) = sample.queue_us {
             let rtt_us = sample.rtt_least_us;
-            // What little goes at first on a short path makes no more.
+            // The small first flight of a short path makes no longer queue.
             let least_us = if is_short(rtt_us) { quantum_us(rtt_us) / 2 } else { START_QUEUE_US };
             self.queued = if queue >= least_us { self.queued + 1 } else { 0 };
         }
-        // The bottleneck's rate shows in what arrives while the queue stands; what came before
-        // it stood may have left with pauses.
+        // Packets behind the queue arrive at the bottleneck's rate. Packets before it may have left with pauses.
         let empty = self.bursts.rate(&self.limits).is_some() && was_empty(sample);
         let held_up = was_held_up(sample);
-        // Where a queue overflows others may be what kept it back.
+        // If packets were lost, others' overflowing queue may have held these back.
         if empty || self.round.lost == 0 && held_up {
             self.queued = self.queued.min(1);
         }
-        // The others' deliveries are divided by the time since the train began, which a pause would lengthen.
+        // The others' deliveries are divided by the time since the train began. A pause would lengthen that.
         let paused = sample.resumed && self.by_others(&self.train) > 0;
         if self.queued < 2 || paused {
             self.train = Round::default();
             self.beginning = self.round.losses();
             self.bursts.note(sample, self.queued == 0, self.first_window() / 4);
         } else {
-            // Whatever was lost, no queue of ours stood for so long before the first of it.
+            // Even if packets were lost, no queue of ours stood for so long before the first of the train.
             let pauses = held_up && self.train.since.is_none();
             let sample = &AckSample { resumed: sample.resumed || pauses, ..*sample };
             self.train.note(sample, 3 * self.queue_us(), self.delivered());
@@ -89,8 +89,8 @@ impl Rate {
         self.learn_of_others(sample);
     }
 
-    /// A short queue drops much of a flight that leaves at once. If it is shorter than [`START_QUEUE_US`] it does not show
-    /// either, and what arrived tells the bottleneck's rate all the same.
+    /// Notes that a short queue drops much of a flight that leaves at once. A queue under [`START_QUEUE_US`] does not
+    /// show, but the packets that arrived still tell the bottleneck's rate.
     fn watch_overflow(&mut self, sample: &AckSample) {
         self.arrival.note(sample, TRAIN_PACKETS);
         let packets = self.round.losses().all.max(1) as f64;
@@ -101,7 +101,7 @@ impl Rate {
             return;
         }
         if self.has_short_queue() || self.hint == 0.0 {
-            // Where the receiver reads in batches they seem to come faster than they do.
+            // If the receiver reads in batches, packets seem to arrive faster than they do.
             let before = if self.hint > 0.0 { self.hint } else { self.pace() as f64 };
             self.hint = if self.arrival.fastest < 0.9 * before { self.arrival.fastest } else { before / 2.0 };
         }
@@ -134,9 +134,9 @@ impl Rate {
         }
     }
 
-    /// Learns from what all flows of the host delivered together, though each delivered too little to tell the path's rate.
-    /// The next leader, and so all flows, begin with it. Behind a queue it is a lower bound of the bottleneck's rate. Where
-    /// no queue stood, the window doubles (slow start, RFC 5681).
+    /// Learns from what all flows of the host delivered together, though each delivered too little to tell the path's
+    /// rate. The next leader begins with it, and so do all flows. Behind a queue it is a lower bound of the
+    /// bottleneck's rate. Without a queue the window doubles (slow start, RFC 5681).
     fn learn_of_others(&mut self, sample: &AckSample) {
         if self.group.is_none() {
             return;
@@ -151,7 +151,7 @@ impl Rate {
         }
     }
 
-    /// What arrived behind a queue tells the bottleneck's rate; start-up ends with it, unless there is reason to doubt it.
+    /// Takes the rate of packets behind a queue for the bottleneck's. This ends start-up, unless the rate is in doubt.
     fn take_train(&mut self, sample: &AckSample) {
         let own = per_second(self.train.bytes, self.train.span_us);
         let rate = if self.train.is_train { own } else { self.of_all(sample.now, &self.train, own) };
@@ -168,17 +168,17 @@ impl Rate {
             self.train = Round::default();
             return;
         }
-        // The path carries what the flows of the group delivered before, also if packets of others came between this
-        // flow's meanwhile.
+        // The flows of the group have shown that the path carries this, even if others' packets came between this
+        // flow's now.
         let shared = self.group.is_some_and(|group| group.count > 1);
         // No flow saw all of the path, so it may carry more.
         self.unsure = shared && rate >= self.hint;
         let rate = if shared && !starved { rate.max(self.hint) } else { rate };
-        // Who comes while another's queue overflows sees next to nothing arrive.
+        // A flow that starts while another's queue overflows sees next to nothing arrive.
         let flight = per_second(self.first_window() / 4, sample.rtt_us);
         let loss = self.train.loss().min(LOST_START);
-        // What the first flight lost it may have lost for being fast; what follows is not. If
-        // that loses as much, the path was capable of what arrived and what was lost.
+        // The first flight may have lost packets because it left fast; what follows is slower. If that loses as much,
+        // the path carries what arrived and what was lost.
         let whole = rate / (1.0 - loss);
         self.capacity = match self.train.loss() > LOST_START {
             true => rate.max(flight),
@@ -196,7 +196,7 @@ impl Rate {
             self.step = STEP_FULL;
         }
         self.round = Round::default();
-        // Of a round that has just begun nothing left in start-up.
+        // If this round has just begun, the next one has no packets of start-up.
         let began = sample.now - self.round_at < sample.rtt_us / 8;
         self.skip = if began { FLIGHT_ROUNDS - 1 } else { FLIGHT_ROUNDS };
         if self.has_short_queue() && self.trial.take().is_some() && !starved {
@@ -206,16 +206,16 @@ impl Rate {
         self.enter(sample.now, Phase::Cruise);
     }
 
-    /// Whether as much was there to be sent as might have gone, with so many bytes of others: of less the rate says
-    /// nothing. Where the end of much was lost, it was rather a short queue that dropped it.
+    /// Whether the sender filled the window, with `others` bytes of other flows; else the rate says nothing. If much
+    /// was sent and its end was lost, a short queue probably dropped it.
     fn had_enough(&self, round: &Round, others: u64) -> bool {
         let little = 4 * round.bytes < self.first_window();
         let limited = round.app_limited || round.app_limited_lost && little;
         !limited || round.bytes + others >= self.first_window()
     }
 
-    /// The path is as full as bursts have shown that it can be, or as it may be, and no queue stands: what more it
-    /// carries is tried in steps.
+    /// The path is as full as bursts have shown or the limit allows, and no queue stands. From now on small steps try
+    /// for more.
     pub(super) fn fill(&mut self, now: Micros, rate: f64) {
         self.line = self.line.max(rate);
         self.step = STEP_FULL;
@@ -224,8 +224,8 @@ impl Rate {
         self.enter(now, Phase::Cruise);
     }
 
-    /// Whether the first flight's beginning lost about as much as its end: a queue that overflows
-    /// takes the end of it alone.
+    /// Whether the first flight lost about as much at its beginning as at its end: an overflowing queue takes only the
+    /// end.
     pub(super) fn lost_evenly(&self) -> bool {
         let (before, end) = (self.beginning, self.train.losses());
         let ratio = (before.lost + end.lost) as f64 / (before.all + end.all).max(1) as f64;
@@ -234,7 +234,7 @@ impl Rate {
         before.lost > 0 && end.ratio() - before.ratio() <= 1.5 * deviation
     }
 
-    /// Whether, in start-up, the burst that is to tell the rate has gone.
+    /// Whether, in start-up, the burst that measures the rate has left.
     pub(super) fn is_past_burst(&self, in_flight: u64) -> bool {
         let hinted = matches!(self.phase, Phase::Start) && self.hint > self.capacity;
         hinted && in_flight > self.first_window()

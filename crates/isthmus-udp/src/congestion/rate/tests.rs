@@ -1,10 +1,10 @@
-//! Start-up of the rate control, sample by sample.
+//! Tests of the rate control, sample by sample.
 
 use isthmus_ledger::{Group, Plan};
 
 use super::*;
 
-/// A sender whose processor is the bottleneck: no queue, and never at the end of its data.
+/// The sender's processor is the bottleneck: no queue forms, and its data never ends.
 #[test]
 fn a_guess_does_not_run_away_from_what_arrives() {
     let mut rate = Rate::new(Limits::default());
@@ -39,7 +39,7 @@ fn a_guess_does_not_run_away_from_what_arrives() {
     assert!(rate.pace() >= 1_000 * arrives_per_ms, "{} bytes/s", rate.pace());
 }
 
-/// What arrives in `span_us`, behind a queue.
+/// Delivers 18 packets in `span_us`, behind a queue.
 fn arrive(rate: &mut Rate, now: &mut Micros, span_us: Micros, is_train: bool) {
     *now += span_us;
     rate.on_ack(&AckSample {
@@ -69,8 +69,8 @@ fn a_message_among_a_train_is_no_flight() {
     assert!(rate.capacity().is_some_and(|it| it > 100_000_000), "{:?}", rate.capacity());
 }
 
-/// Who waited for another to find out what the path carries, and then leads with that, has had next to nothing
-/// under way for a round trip.
+/// A flow waited for another to measure the path, and then leads with that. It has had next to nothing in flight for a
+/// round trip.
 #[test]
 fn what_came_before_the_lead_was_taken_is_not_the_path() {
     let rtt_us = 24_000;
@@ -105,14 +105,14 @@ fn what_came_before_the_lead_was_taken_is_not_the_path() {
     rate.on_group(0, Some(&group(false)));
     arrive(&mut rate, 4, rtt_us, 0, true);
     rate.on_group(rtt_us, Some(&group(true)));
-    // What left while another led; and then the first of what left since, beside that one's queue.
+    // First packets that left while another led, then packets that left since, beside that one's queue.
     arrive(&mut rate, 4, 3_000, 3_000, true);
     arrive(&mut rate, 4, rtt_us, 1_000, false);
     arrive(&mut rate, 12, 1_000, 1_000, true);
     assert!(rate.capacity().is_some_and(|it| it >= 100_000_000), "{:?}", rate.capacity());
 }
 
-/// A sender that pauses within its first flight, its processor being busy elsewhere.
+/// A sender pauses within its first flight because its processor is busy elsewhere.
 #[test]
 fn a_pause_in_the_first_flight_is_not_the_path() {
     let (mut rate, mut now) = (Rate::new(Limits::default()), 0);
@@ -123,7 +123,7 @@ fn a_pause_in_the_first_flight_is_not_the_path() {
     assert!(rate.capacity().is_some_and(|it| it > 100_000_000), "{:?}", rate.capacity());
 }
 
-/// Packets that arrive in `span_us` over a path of 100 ms, behind a queue, while some are lost; and what is known then.
+/// Delivers packets in `span_us` over a path of 100 ms, behind a queue, with losses. Returns the capacity known then.
 fn learn(
     rate: &mut Rate,
     now: &mut Micros,
@@ -149,7 +149,7 @@ fn learn(
     rate.capacity()
 }
 
-/// Two messages, each of which fills the window of start-up: between them nothing is sent.
+/// Two messages each fill the window of start-up. Nothing is sent between them.
 #[test]
 fn a_pause_for_want_of_window_is_not_the_path() {
     let (mut rate, mut now) = (Rate::new(Limits::default()), 0);
@@ -161,8 +161,8 @@ fn a_pause_for_want_of_window_is_not_the_path() {
     assert!(arrive(868, 4_500).is_some_and(|it| it > 100_000_000), "{:?}", rate.capacity());
 }
 
-/// A message's beginning goes while another flow measures the path, and makes it wait behind what that sends; the
-/// rest of it, of which something is lost, when the path is known.
+/// A message's first part waits behind a flow that measures the path. The rest leaves when the path is known, and some
+/// of it is lost.
 #[test]
 fn a_pause_before_a_queue_is_not_the_path() {
     let (mut rate, mut now) = (Rate::new(Limits::default()), 0);
@@ -173,7 +173,7 @@ fn a_pause_before_a_queue_is_not_the_path() {
     assert!(arrive((13, 0), 940, 5_200).is_some_and(|it| it > 100_000_000), "{:?}", rate.capacity());
 }
 
-/// Little at a time, behind a queue of what another flow sends.
+/// A flow sends little at a time, behind another flow's queue.
 #[test]
 fn who_sends_little_behind_others_knows_nothing_of_the_path() {
     let mut rate = Rate::new(Limits::default());
@@ -196,7 +196,7 @@ fn who_sends_little_behind_others_knows_nothing_of_the_path() {
     assert_eq!((rate.phase(), rate.capacity()), ("start", None));
 }
 
-/// Messages of a few packets, of which now and then the last is lost.
+/// Messages of a few packets. Sometimes the last packet is lost.
 #[test]
 fn a_pause_whose_marks_are_lost_is_not_the_path() {
     let mut rate = Rate::new(Limits::default());
@@ -222,7 +222,7 @@ fn a_pause_whose_marks_are_lost_is_not_the_path() {
     assert_eq!((rate.phase(), rate.pace()), ("start", pace));
 }
 
-/// A round trip over a long path without a queue: so many packets that arrive, and that are lost.
+/// A round trip over a long path without a queue: `acked` packets arrive, and `lost` packets do not.
 fn long_round(rate: &mut Rate, now: &mut Micros, acked: u64, lost: u64) {
     let rtt_us = 366_000;
     *now += rtt_us;
@@ -242,7 +242,7 @@ fn long_round(rate: &mut Rate, now: &mut Micros, acked: u64, lost: u64) {
     });
 }
 
-/// Losses by chance, before anything is known of them, in a round in which not all had begun to send.
+/// Random losses before anything is known of them, in a round in which not all had begun to send.
 #[test]
 fn what_was_not_sent_yet_is_no_less_than_the_path_carries() {
     const CAPACITY: u64 = 125_000_000;
@@ -251,19 +251,19 @@ fn what_was_not_sent_yet_is_no_less_than_the_path_carries() {
     long_round(&mut rate, &mut now, 3_000, 31);
     let capacity = |rate: &Rate| rate.capacity().expect("known");
     assert!((CAPACITY * 88 / 100..CAPACITY).contains(&capacity(&rate)), "{}", capacity(&rate));
-    // No round of these tells by itself that as much is lost as before; together they do.
+    // No single round tells that as much is lost as before; together they do.
     (0..5).for_each(|_| long_round(&mut rate, &mut now, 3_000, 17));
     assert!(capacity(&rate) >= CAPACITY, "{}", capacity(&rate));
 }
 
-/// A path that is sent more than it carries, and has hardly a queue.
+/// A path gets more than it carries, and has hardly a queue.
 #[test]
 fn losses_of_a_full_path_are_not_taken_for_chance() {
     const CAPACITY: u64 = 125_000_000;
     let (mut rate, mut now) = (Rate::new(Limits::default()), 0);
     rate.recall(CAPACITY * 11 / 10, 366_000);
     rate.overflow = 0.5;
-    // What is sent in a round trip, of which no more arrives than the path carries.
+    // Packets sent and lost. No more arrive in a round trip than the path carries.
     let (mut sent, mut lost) = (0, 0);
     for _ in 0..40 {
         let packets = rate.pace() * 366 / 1_000 / 9_038;
@@ -276,7 +276,7 @@ fn losses_of_a_full_path_are_not_taken_for_chance() {
     assert!(lost * 50 < sent, "{lost} of {sent}");
 }
 
-/// A path that loses by chance, however little is sent.
+/// A path loses at random, however little is sent.
 #[test]
 fn chance_is_made_good() {
     const CAPACITY: u64 = 125_000_000;
@@ -291,7 +291,7 @@ fn chance_is_made_good() {
     assert!((CAPACITY * 97 / 100..CAPACITY * 2).contains(&capacity), "{capacity}");
 }
 
-/// Several that start at once, of which none sees what all have.
+/// Several flows start at once, and none sees what all have.
 #[test]
 fn a_part_of_the_path_is_soon_known_for_one() {
     const LINE: u64 = 125_000_000;

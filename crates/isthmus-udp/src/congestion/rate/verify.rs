@@ -1,28 +1,28 @@
-//! Verify: a little less is sent than arrives, to see which losses are chance. For paths whose queue is known to be
+//! Verify: sends a little less than arrives, to see which losses are random. For paths whose queue is known to be
 //! short.
 //!
-//! A queue that overflows loses nothing then, and chance loses the same share. Without this test a short queue, which
-//! overflows before it shows, would pass for a lossy path, and the capacity, made good for those losses, would rise
-//! without end. The model tests chance in the same way (`Down`), as BBR probes down.
+//! An overflowing queue then loses nothing, and random loss keeps its share. Without this test a short queue, which
+//! overflows before it shows, would pass for a lossy path. The capacity makes up for random losses, and would rise
+//! without end. The model tests random loss in the same way (`Down`), as BBR probes down.
 
 use super::round::{Losses, Round};
 use super::*;
 
-/// Part of what arrives that is sent.
+/// Part of the delivery rate that is sent.
 pub(super) const PART: f64 = 0.95;
-/// Rounds in which no more is tried after losses that were congestion. BBRv3 waits up to 63 rounds, and 2 to 3 s; with
-/// more than these, flows that began together take too long to take over from those that have ended
+/// Rounds without a raise after congestion losses. BBRv3 waits up to 63 rounds, and 2 to 3 s. With more than these,
+/// flows that began together take over too slowly from flows that ended
 /// (`flows_that_were_opened_before_share_what_each_had_for_itself`, when all paths were verified).
 const QUIET_ROUNDS: u32 = 8;
-/// Part of the losses that has to go for them to be congestion.
+/// Part of the losses that has to vanish for them to be congestion.
 const CONGESTION: f64 = 0.5;
 
 impl Rate {
-    /// Begins if more is lost than by chance, in a round or since chance was last verified. `excess` is what a round
-    /// lost too much.
+    /// Begins if a round lost more than random loss, or if random loss has grown since it was verified. `excess` is
+    /// what a round lost too much.
     pub(super) fn begins_verify(&mut self, sample: &AckSample, rate: f64, excess: Option<Losses>) -> bool {
         let drifted = Some(self.chance()).filter(|_| self.is_unverified(sample.loss_run));
-        // What was lost of much less than the path carries, it did not lose for being full.
+        // A path that carries much less than its capacity is not full: its losses are no congestion.
         let is_full = |loss: &f64| rate >= USED * self.capacity * (1.0 - loss);
         let Some(loss) = excess.map(|losses| losses.ratio()).or(drifted).filter(is_full) else {
             self.model.push(rate);
@@ -36,21 +36,21 @@ impl Rate {
         true
     }
 
-    /// Begins to send at `pace`, as `loss` of what was sent was lost and the rest arrived at `arrived`.
+    /// Begins to send at `pace`. Before, the share `loss` was lost, and the rest arrived at `arrived`.
     pub(super) fn verify(&mut self, now: Micros, pace: f64, arrived: f64, loss: f64) {
         self.enter(now, Phase::Verify { pace, arrived, loss });
     }
 
-    /// Whether what was taken for chance round by round is more than was verified. A short queue that overflows a
-    /// little in each round would otherwise raise the capacity without end.
+    /// Whether the random loss learned round by round exceeds the verified one. A short queue that overflows a little
+    /// in each round would otherwise raise the capacity without end.
     fn is_unverified(&self, run: f64) -> bool {
         let (p, packets) = (self.chance(), self.chance.1);
         let deviation = (p * (1.0 - p) / packets.max(1.0) * runs(run)).sqrt();
         p > self.verified + EXCESS_LEAST.max(4.0 * deviation)
     }
 
-    /// What is lost while less is sent than arrived is chance. If less is lost than before, the rest was congestion. If
-    /// much is lost, others overflow the queue. The last two say at what rate it arrived before, and what share was lost.
+    /// Judges losses while less was sent than arrived: they are random. If fewer are lost than before, the others were
+    /// congestion. If many are lost, others overflow the queue. The pair is the delivery rate and share lost before.
     pub(super) fn end_verify(
         &mut self,
         sample: &AckSample,
@@ -78,7 +78,7 @@ impl Rate {
                 self.overflow = loss;
                 self.quiet = QUIET_ROUNDS;
             }
-            // What was lost of that one round may have been chance: the rounds since the last time show what the path
+            // The losses of that one round may have been random: the rounds since the last test show what the path
             // carries.
             self.capacity = self.model.best().clamp(arrived, arrived / USED) / (1.0 - self.chance());
             self.model.replace(arrived);
