@@ -44,7 +44,7 @@ pub(crate) const EARLY_BYTES: u64 = 1 << 20;
 const AMPLIFICATION: u64 = 3;
 /// Longest wait between probes in a long silence or without an RTT; a longer probe timeout wins. Microseconds (50 ms).
 const PROBE_MOST_US: Micros = 50_000;
-/// Until the silence lasts this long (4 s), probes are at most half a round trip, or 5 ms, apart. Microseconds.
+/// Until the silence lasts this long (4 s), probes are at most RTT/2 apart, or 5 ms if that is more. Microseconds.
 const PROBE_OFTEN_US: Micros = 4_000_000;
 const PROBE_SPACE_US: Micros = 5_000;
 /// Probes before the waits begin to grow: the answers to the first ones may themselves be lost. Count.
@@ -56,7 +56,7 @@ const PROBES_MORE: u8 = 4;
 /// message short. Bytes (256 KiB), microseconds (4 ms).
 const UNSENT_BYTES: u64 = 256 << 10;
 const UNSENT_US: u64 = 4_000;
-/// Parity may exceed the congestion window by one part in this many.
+/// Parity may exceed the congestion window by the window divided by this.
 const PARITY_PART: u64 = 8;
 /// With less room than this, the writer may be waiting for room. Bytes (64 KiB).
 const FULL_BYTES: u64 = 64 << 10;
