@@ -73,7 +73,7 @@ mod tests {
         (0..parity).map(sum).collect()
     }
 
-    /// How many shards, of how many bytes; the missing shards, and the parity shards that are there.
+    /// A block's number of shards and their length in bytes, its missing shards, and the parity shards that are there.
     fn blocks() -> impl Strategy<Value = (usize, usize, Vec<u8>, Vec<u8>)> {
         (1..=255_usize, 1..70_usize, 1..=60_usize)
             .prop_flat_map(|(count, len, most)| {

@@ -68,7 +68,7 @@ impl Intake {
         self.tell_until = now + TELL_US;
     }
 
-    /// What to tell peers now; `None` for nothing.
+    /// The report to peers now; `None` for nothing.
     pub(crate) fn news(&self, now: Micros) -> Option<Strain> {
         (now < self.tell_until).then_some(self.strain)
     }

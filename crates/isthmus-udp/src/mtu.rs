@@ -118,7 +118,8 @@ pub struct Search {
 }
 
 impl Search {
-    /// For an interface that carries UDP payloads up to `most`, behind `overhead` bytes of IP and UDP headers.
+    /// Makes a search for an interface that carries UDP payloads up to `most`, behind `overhead` bytes of IP and UDP
+    /// headers.
     pub fn new(most: u32, overhead: u32) -> Self {
         let mut sizes: Vec<u32> =
             STEPS.iter().map(|step| step - overhead).filter(|size| *size < most).collect();

@@ -52,7 +52,7 @@ pub(crate) struct Parity {
     ranges: [(Range<u64>, u64); 2],
     /// Losses below this offset have been retransmitted once.
     repaired: u64,
-    /// Where the next block starts.
+    /// Start of the next block.
     next: u64,
     block: Option<Block>,
     /// Parity shards of the present block.

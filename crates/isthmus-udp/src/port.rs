@@ -24,23 +24,23 @@ const JUMBO_BYTES: u32 = 9_000;
 const ANSWERS_MAX: usize = 64;
 /// Most hosts whose path properties are remembered. Count.
 const LEARNED_MAX: usize = 1_024;
-/// How long these are of use. Microseconds (10 min).
+/// Time for which these are of use. Microseconds (10 min).
 const LEARNED_LIFE_US: Micros = 600_000_000;
 /// Another process's capacity measurement is used if the path's round trip is below this. Microseconds (50 ms).
 const TOLD_RTT_US: Micros = 50_000;
-/// How long a delayed Open of an ended stream may still arrive; it opens nothing. Microseconds (60 s).
+/// Time in which a delayed Open of an ended stream may still arrive; it opens nothing. Microseconds (60 s).
 const GRAVE_US: Micros = 60_000_000;
 /// Most ended streams that are remembered for that. Count.
 const GRAVES_MAX: usize = 4_096;
-/// How long a peer may take to validate its address. Microseconds (5 s).
+/// Time in which a peer must validate its address. Microseconds (5 s).
 const STRANGER_US: Micros = 5_000_000;
-/// How long an ended stream answers the peer's retransmissions and repeats its own end. Microseconds (1 s).
+/// Time in which an ended stream answers the peer's retransmissions and repeats its own end. Microseconds (1 s).
 const LINGER_US: Micros = 1_000_000;
-/// How long the peer may take to end its direction of a released stream. Microseconds (10 s).
+/// Time in which the peer may end its direction of a released stream. Microseconds (10 s).
 const PARTING_US: Micros = 10_000_000;
 /// Most sessions that wait for their stream. Count; a further one replaces the oldest.
 const EXPECTED_MAX: usize = 1_024;
-/// How long a session waits for its stream. Microseconds (30 s).
+/// Time for which a session waits for its stream. Microseconds (30 s).
 const EXPECTED_US: Micros = 30_000_000;
 /// Wait before a stream that was due and sent nothing is looked at again. Microseconds (1 ms).
 const IDLE_US: Micros = 1_000;
@@ -49,7 +49,7 @@ const IDLE_US: Micros = 1_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(ConnectionId);
 
-/// What happened to a stream.
+/// An event of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A peer opened the stream.
@@ -160,7 +160,7 @@ impl PortConfig {
 /// Packets to one address: all of `segment` bytes, except that the last may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Where they go.
+    /// Destination of the packets.
     pub to: SocketAddr,
     /// Bytes of all packets.
     pub len: usize,
@@ -171,13 +171,13 @@ pub struct Transmit {
 /// Counts of packets that were ignored. Duplicates are in [`crate::Counters`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Not our packets, or truncated.
+    /// Packets that are not ours, or truncated.
     pub garbled: u64,
-    /// Of no stream, or not from the address of its peer. They opened no stream either.
+    /// Packets of no stream, or not from the address of its peer. They opened no stream either.
     pub strange: u64,
-    /// Failed authentication.
+    /// Packets that failed authentication.
     pub forged: u64,
-    /// With a wrong checksum.
+    /// Packets with a wrong checksum.
     pub damaged: u64,
 }
 
@@ -246,7 +246,7 @@ pub struct Port {
     expected: HashMap<Token, Expected>,
     dropped: Dropped,
     intake: Intake,
-    /// What the flows of this host tell each other, and the address that our packets leave by.
+    /// Ledger of this host's flows, and the address that our packets leave by.
     ledger: Option<(Ledger, IpAddr)>,
 }
 
@@ -374,7 +374,7 @@ impl Port {
         }
     }
 
-    /// How much of its next packet's data a stream may hold.
+    /// Limit on the data of a stream's next packet.
     fn hold(&self, key: usize) -> Hold {
         let entry = &self.streams[key];
         if entry.guest {
@@ -488,7 +488,7 @@ impl Port {
         self.refresh(now, key);
     }
 
-    /// What the path to a host was like, if a stream saw it in the last 10 min.
+    /// Knowledge of the path to a host, if a stream used it in the last 10 min.
     pub fn learned(&self, now: Micros, host: IpAddr) -> Option<Learned> {
         let fresh = |learned: &&Learned| now.saturating_sub(learned.at) < LEARNED_LIFE_US;
         self.learned.get(&host).filter(fresh).copied()

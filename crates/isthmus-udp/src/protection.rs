@@ -51,12 +51,12 @@ pub struct Sealing {
     pub number: u64,
     /// Whether the packet uses the stream's own keys.
     pub keyed: bool,
-    /// The acceptor's id, if the packet is an Accept and so tells it.
+    /// Id of the acceptor, if the packet is an Accept and so tells it.
     pub acceptor: Option<ConnectionId>,
 }
 
 impl Sealing {
-    /// For a packet with this header.
+    /// Takes the properties from this header.
     pub fn new(header: &Header, number: u64) -> Self {
         let (keyed, acceptor) = match *header {
             Header::Data { keyed, .. } => (keyed, None),
@@ -330,7 +330,7 @@ mod tests {
         Sealing { keyed: true, ..plainly(number) }
     }
 
-    /// For a packet by an acceptor that tells its id, 9.
+    /// A packet of an acceptor that tells its id, 9.
     fn accepting(number: u64) -> Sealing {
         Sealing { acceptor: Some(9), ..plainly(number) }
     }

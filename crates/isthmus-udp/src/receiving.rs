@@ -18,10 +18,10 @@ const ACK_PACKETS: u32 = 32;
 /// rebuilding may need it.
 const PARITY_SHARE: u64 = 32;
 const KEPT_SHARE: u64 = 64;
-/// What a stream may always hold behind the data read, so that it makes progress if memory is short. Bytes (64 KiB).
+/// Data that a stream may always hold behind the data read: progress even if memory is short. Bytes (64 KiB).
 pub(crate) const LITTLE_BYTES: u64 = 64 << 10;
 
-/// How the peer broke the protocol.
+/// Breach of the protocol by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamFault {
     /// It sent data beyond its window.
@@ -38,7 +38,7 @@ pub enum StreamFault {
     Ack,
 }
 
-/// How much of the peer's data a stream may hold now.
+/// Limit on the peer's data that a stream may hold now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
     /// Everything within the window.

@@ -1,6 +1,6 @@
 //! Redundancy: how many copies and how much parity to send before a packet's fate is known.
 
-/// What a transmission is, as far as it matters for copies.
+/// Kind of a transmission, as far as it matters for copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matter {
     /// Data with more behind it, which will show whether it was lost.
@@ -11,7 +11,7 @@ pub enum Matter {
     Flight,
     /// Data that was lost before.
     Lost {
-        /// How often it was lost, from 1.
+        /// Number of losses, from 1.
         times: u8,
         /// Whether nothing else waits to be sent.
         tail: bool,
@@ -20,10 +20,11 @@ pub enum Matter {
 
 /// A rule for copies and parity.
 pub trait Redundancy: Send + std::fmt::Debug {
-    /// How many packets to send in all, 1..=[`COPIES_MAX`], if the path loses the share `loss` (0.0..=1.0) of packets.
+    /// Number of transmissions of one packet, 1..=[`COPIES_MAX`], if the path loses the share `loss` (0.0..=1.0) of
+    /// packets.
     fn packets(&self, matter: Matter, loss: f64) -> u8;
-    /// How much parity to send for `packets` packets of the last flight of a long transfer, in packets; 0 for none.
-    /// Losses come in runs of `run` packets on average, at least 1.
+    /// Number of parity packets for `packets` packets of the last flight of a long transfer; 0 for none. Losses come in
+    /// runs of `run` packets on average, at least 1.
     fn parity(&self, packets: u8, loss: f64, run: f64) -> u8;
     /// Its name in compositions.
     fn name(&self) -> &'static str;

@@ -12,7 +12,7 @@ const RING: usize = 1 << 11;
 const SWEEP_WORDS: u64 = 32;
 /// Least words of its recent part. Count.
 const RECENT_WORDS: u64 = 4;
-/// How often a number is repeated in recent parts, if acknowledgements come evenly. Count.
+/// Repetitions of a number in recent parts, if acknowledgements come evenly. Count.
 const REPEATS: u64 = 8;
 
 /// Packet numbers that have arrived.
@@ -27,7 +27,7 @@ pub(crate) struct Seen {
     told: u64,
 }
 
-/// What a number's arrival means.
+/// Meaning of a number's arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// It has not arrived before.

@@ -19,7 +19,7 @@ pub(crate) struct Piece {
     pub(crate) len: u32,
     /// The stream ends behind it.
     pub(crate) fin: bool,
-    /// How often it was lost before.
+    /// Number of times that it was lost before.
     pub(crate) attempt: u8,
     /// `Some` for a copy. Inside, the packet number of the original if the copy stands for all of it.
     pub(crate) copy: Option<Option<u64>>,
@@ -61,7 +61,7 @@ pub(crate) struct Sending {
     grid: Option<(u64, u64)>,
     /// The grid before packets changed size. It holds up to the base of `grid`.
     before: Option<(u64, u64)>,
-    /// Where the last data began that was written while nothing waited to be sent.
+    /// Start of the last data that was written while nothing waited to be sent.
     begun: u64,
 }
 

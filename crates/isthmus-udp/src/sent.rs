@@ -9,7 +9,7 @@ pub(crate) const OPEN_MAX: u64 = 1 << 17;
 /// Slots at first, a power of two. They double when they are full.
 const ROOM_LEAST: usize = 256;
 
-/// What a packet carried, as far as it matters for its fate.
+/// Content of a packet, as far as it matters for the packet's fate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Carried {
     /// Nothing that is retransmitted.
@@ -30,7 +30,7 @@ pub(crate) struct Transmission {
     pub(crate) carried: Carried,
     /// Bytes that it took on the link.
     pub(crate) wire: u32,
-    /// How often its bytes were lost before.
+    /// Number of times that its bytes were lost before.
     pub(crate) attempt: u8,
     /// Distance to the next packet number with the same bytes; 0 if there is none.
     pub(crate) next_copy: u32,
@@ -270,7 +270,7 @@ impl Sent {
         self.raise_floor();
     }
 
-    /// How far behind the largest acknowledged number a transmission is, in packets and time.
+    /// Distance of a transmission behind the largest acknowledged number, in packets and time.
     pub(crate) fn behind(&self, (number, transmission): &Fate) -> (u64, Micros) {
         self.largest.map_or((0, 0), |(largest, sent_at)| {
             (largest.saturating_sub(*number), sent_at.saturating_sub(transmission.sent_at))

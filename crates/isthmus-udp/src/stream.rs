@@ -35,16 +35,15 @@ use crate::sharing::{Load, Sharing};
 use crate::spec::{Composition, CongestionKind};
 use crate::wire::{ConnectionId, Strain, TOKEN_LEN, Token};
 
-/// What a packet takes on an Ethernet besides its UDP payload: IPv4 and UDP headers 28, frame 18, preamble and gap 20.
-/// Bytes.
+/// Length on an Ethernet besides the UDP payload: IPv4 and UDP headers 28, frame 18, preamble and gap 20. Bytes.
 pub(crate) const WIRE_OVERHEAD: u32 = 66;
-/// What may be sent before the peer grants a window, and held of a peer whose address is not validated. Bytes (1 MiB).
+/// Data sent before the peer grants a window, and held of a peer whose address is not validated. Bytes (1 MiB).
 pub(crate) const EARLY_BYTES: u64 = 1 << 20;
 /// Before an address is validated, we send it at most this many times the bytes that came from it (RFC 9000, 8.1).
 const AMPLIFICATION: u64 = 3;
 /// Longest wait between probes in a long silence or without an RTT; a longer probe timeout wins. Microseconds (50 ms).
 const PROBE_MOST_US: Micros = 50_000;
-/// Until the silence lasts this long (4 s), probes are at most RTT/2 apart, or 5 ms if that is more. Microseconds.
+/// Silence (4 s) during which probes are at most RTT/2 apart, or 5 ms if that is more. Microseconds.
 const PROBE_OFTEN_US: Micros = 4_000_000;
 const PROBE_SPACE_US: Micros = 5_000;
 /// Probes before the waits begin to grow: the answers to the first ones may themselves be lost. Count.
@@ -127,7 +126,7 @@ enum Handshake {
     Done,
 }
 
-/// How far a peer that opens a stream is trusted.
+/// Trust in a peer that opens a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trust {
     /// The peer's address is validated (RFC 9000, 8).
@@ -182,7 +181,7 @@ pub struct Status {
     pub payload: u32,
     /// Name of the congestion control.
     pub congestion: &'static str,
-    /// What the congestion control is doing; empty if it does not say.
+    /// Phase of the congestion control; empty if it has none.
     pub phase: &'static str,
     /// Least round trip of the last seconds. Microseconds.
     pub rtt_least_us: Option<Micros>,
@@ -208,7 +207,7 @@ pub struct Stream {
     closing: Option<u8>,
     /// Bytes that may still be sent to an address that is not validated; `None` once it is.
     allowance: Option<u64>,
-    /// For a later stream to the same peer: the token that the peer gave, and the window that it grants at first.
+    /// Token that the peer gave for a later stream to it, and the window that it grants to that at first.
     token: Token,
     peer_window: u64,
 
@@ -277,7 +276,7 @@ pub(crate) enum Guard<'a> {
     Session(&'a Session),
 }
 
-/// What we tell the peer about our host's overload ([`Strain`]).
+/// Our reports to the peer about our host's overload ([`Strain`]).
 #[derive(Clone, Copy, Debug, Default)]
 struct OwnStrain {
     /// The host's counters when the stream began.
@@ -287,7 +286,7 @@ struct OwnStrain {
     told_at: Micros,
 }
 
-/// What the peer told about its host's overload.
+/// The peer's reports about its host's overload.
 #[derive(Clone, Copy, Debug, Default)]
 struct PeerStrain {
     last: Strain,
@@ -450,7 +449,7 @@ impl Stream {
         if self.failure.is_some() { self.sending.let_go() } else { self.sending.own(upto) }
     }
 
-    /// How many bytes [`Stream::write`] takes now.
+    /// Number of bytes that [`Stream::write`] takes now.
     pub fn room(&self) -> u64 {
         if self.sending.has_ended() || self.failure.is_some() {
             return 0;
@@ -459,7 +458,7 @@ impl Stream {
         self.room_to_hold().min(unsent.min(self.config.send_max).saturating_sub(self.sending.unsent()))
     }
 
-    /// How many more bytes may wait to be acknowledged.
+    /// Number of further bytes that may wait to be acknowledged.
     fn room_to_hold(&self) -> u64 {
         self.config.send_max.saturating_sub(self.sending.held())
     }
@@ -670,7 +669,7 @@ impl Stream {
         self.protection.rekey(secret);
     }
 
-    /// What the next stream to the same host can begin with; `None` before the first round trip.
+    /// Knowledge for the next stream to the same host; `None` before the first round trip.
     pub fn learned(&self, now: Micros) -> Option<Learned> {
         let rtt_us = self.path.rtt_least_us()?;
         Some(Learned {

@@ -100,7 +100,7 @@ pub enum Packet {
         ack_now: bool,
         /// Whether the packet ends with a checksum.
         checked: bool,
-        /// Where the frames start. Bytes.
+        /// Offset of the frames. Bytes.
         body: usize,
     },
     /// See the table at the module's top.

@@ -26,9 +26,9 @@ pub(crate) struct Incoming<'a> {
     pub(crate) ack_now: bool,
     pub(crate) body: usize,
     pub(crate) bytes: &'a mut [u8],
-    /// Where its frames end, if it is already decrypted.
+    /// End of its frames, if it is already decrypted.
     pub(crate) opened: Option<usize>,
-    /// How much of its data may be held.
+    /// Limit on its data.
     pub(crate) hold: Hold,
 }
 
@@ -182,7 +182,7 @@ impl Stream {
         (self.peers.last, self.peers.heard_at) = (strain, now);
     }
 
-    /// How many of `lost` newly lost packets the peer's host dropped by its own report.
+    /// Number of the `lost` newly lost packets that the peer's host dropped by its own report.
     fn take_refused(&mut self, now: Micros, lost: usize) -> usize {
         if now >= self.peers.until {
             self.peers.dropped = 0;

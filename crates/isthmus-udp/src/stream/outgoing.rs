@@ -1,4 +1,4 @@
-//! Sent packets: what is sent next, and how it becomes a packet.
+//! Sent packets: the choice of what to send next, and packets made of it.
 
 use super::{Handshake, Stream, WIRE_OVERHEAD};
 use crate::Micros;
@@ -30,7 +30,7 @@ const HOLDS_UP: u64 = 8;
 /// An application that offers no data for this long after the pacer would allow some has paused. Microseconds.
 const PAUSE_US: Micros = 1_000;
 
-/// How often the peer is told of our host's overload if no packets were dropped. Microseconds (20 ms).
+/// Time between reports of our host's overload if no packets were dropped. Microseconds (20 ms).
 const STRAIN_EVERY_US: Micros = 20_000;
 
 /// A greater share of losses indicates a short queue that overflows rather than random loss.
@@ -49,7 +49,7 @@ const DRAINED_SOON_US: Micros = 200;
 const TRAIN_RTT_US: Micros = 50_000;
 const TRAIN_BYTES: u32 = 512 << 10;
 
-/// What a packet carries besides acknowledgements.
+/// Content of a packet besides acknowledgements.
 #[derive(Clone, Copy, Debug)]
 enum Load {
     Piece(Piece),
@@ -144,8 +144,8 @@ impl Stream {
         self.sending.probe_piece(room, skip).map_or(Load::Ping, Load::Piece)
     }
 
-    /// What is sent while window and pacer are open: urgent copies, lost and new data, then copies, parity and repeats,
-    /// then the packet train.
+    /// The next content while window and pacer are open: urgent copies, lost and new data, then copies, parity and
+    /// repeats, then the packet train.
     fn next_of_stream(&mut self, now: Micros, size: usize, room: u32, shard: Option<u64>) -> Option<Load> {
         let whole = self.data_room(now, size, false);
         if let Some(piece) = self.sending.next_copy(now, whole, self.copy_space_us(), true) {
@@ -203,7 +203,7 @@ impl Stream {
         drops || now >= self.ours.told_at + STRAIN_EVERY_US
     }
 
-    /// When another copy of the opening packet is due. The peer answers each copy with an Accept.
+    /// Time at which another copy of the opening packet is due. The peer answers each copy with an Accept.
     pub(super) fn greeting_due(&self) -> Option<Micros> {
         let asks = matches!(self.handshake, Handshake::Opening { .. });
         (asks && self.greetings > 0).then_some(self.greeting_at)
@@ -245,7 +245,7 @@ impl Stream {
         (coded && self.handshake == Handshake::Done).then(|| room.max(1) as u64)
     }
 
-    /// What a packet takes besides the data of one piece. Bytes.
+    /// Length of a packet besides the data of one piece. Bytes.
     fn beside_data(&self) -> usize {
         self.header().byte_len() + STREAM_OVERHEAD + self.protection.overhead()
     }
@@ -260,7 +260,7 @@ impl Stream {
         self.wants_ack(now) || self.sent.floor() >= self.floor_told + FLOOR_EVERY_ALONE
     }
 
-    /// When what is in flight counts as the last flight, unless that was decided already.
+    /// Time at which what is in flight counts as the last flight, unless that was decided already.
     pub(super) fn coding_due(&self) -> Option<Micros> {
         let due = self.sending.is_drained() && !self.is_full() && self.parity.is_new(self.sending.sent_to());
         let at = self.drained_at.filter(|_| due)?;
