@@ -1,33 +1,33 @@
-//! A systematic erasure code: Reed-Solomon by a Cauchy matrix over GF(2^8) (Blömer et al., "An XOR-Based Erasure-Resilient
-//! Coding Scheme", 1995).
+//! A systematic erasure code: Reed-Solomon with a Cauchy matrix over GF(2^8) (Blömer et al., "An XOR-Based
+//! Erasure-Resilient Coding Scheme", 1995).
 //!
-//! Parity shard `j` of a block is the sum over its shards `i`, each times 1 / (`i` + `255 - j`), byte by byte. Any
-//! square part of that matrix can be inverted: so many parity shards as shards are missing give those back, whichever
-//! they are, at the cost of what is missing and not of the whole block. How many parity shards there are in all
-//! changes none of them.
+//! Parity shard `j` of a block is the sum over the data shards `i`, each times 1 / (`i` + `255 - j`), byte by byte,
+//! where `+` is that of GF(2^8). Any square part of a Cauchy matrix is invertible. So any `n` parity shards restore any
+//! `n` missing shards, at a cost that grows with `n` and not with the block. A parity shard does not depend on how many
+//! there are.
 
 use rustfs_erasure_codec::galois_8::{div, mul, mul_slice_xor};
 
-/// Shards of a block and of its parity, together, at most.
+/// Most data and parity shards of a block together. Count.
 pub(crate) const SHARDS_MAX: usize = 256;
 
-/// What shard `shard` counts in parity shard `parity`; there are at most [`SHARDS_MAX`] of both.
+/// The factor of data shard `shard` in parity shard `parity`; both together are at most [`SHARDS_MAX`].
 fn factor(shard: u8, parity: u8) -> u8 {
     div(1, shard ^ (255 - parity))
 }
 
-/// Adds `bytes` of a shard to those at the same place of a parity shard: to what is 0 at first, for the parity; to the
-/// parity, to take that shard out of it. `bytes` and `sum` are of one length.
+/// Adds a data shard's `bytes` to `sum`, those at the same place of a parity shard. From zeros this makes the parity;
+/// on the parity it removes the data shard again. Both slices must have one length.
 pub(crate) fn add(shard: u8, bytes: &[u8], parity: u8, sum: &mut [u8]) {
     mul_slice_xor(factor(shard, parity), bytes, sum);
 }
 
-/// Gives back the shards `missing`, from as many different parity shards `parity`, out of which all other shards were taken:
-/// `sums`, each of `len` bytes, in that order. `put` hears of each shard's number and bytes.
+/// Restores the shards `missing` from as many parity shards `parity`. `sums` has their bytes, in that order, `len`
+/// each; the other data shards must be removed from them. `put` gets each shard's number and bytes.
 pub(crate) fn solve(missing: &[u8], parity: &[u8], sums: &[u8], len: usize, mut put: impl FnMut(u8, &[u8])) {
     let product = |factors: &mut dyn Iterator<Item = u8>| factors.fold(1, mul);
     let points: Vec<u8> = parity.iter().map(|parity| 255 - parity).collect();
-    // The inverse of a Cauchy matrix, by its formula: the parts of each element that belong to its column,
+    // The inverse of a Cauchy matrix by its formula. Here: the factors of an element that depend on its column.
     let columns: Vec<u8> = points
         .iter()
         .map(|point| {
@@ -37,7 +37,7 @@ pub(crate) fn solve(missing: &[u8], parity: &[u8], sums: &[u8], len: usize, mut 
         .collect();
     let mut bytes = vec![0; len];
     for shard in missing {
-        // and to its row.
+        // The factors that depend on the element's row.
         let over = product(&mut points.iter().map(|point| point ^ shard));
         let row = div(
             over,
@@ -58,7 +58,7 @@ mod tests {
 
     use super::*;
 
-    /// The product in GF(2^8) by its definition, of the polynomial 0x11d.
+    /// The product in GF(2^8) by its definition, with the polynomial 0x11d.
     fn times(a: u8, b: u8) -> u8 {
         let double = |a: u8| (a << 1) ^ if a & 0x80 == 0 { 0 } else { 0x1d };
         (0..8).fold((0, a), |(sum, a), bit| (sum ^ if b >> bit & 1 == 1 { a } else { 0 }, double(a))).0
@@ -73,7 +73,7 @@ mod tests {
         (0..parity).map(sum).collect()
     }
 
-    /// How many shards, how many bytes of each, how much parity; which are missing, and which parity there is.
+    /// A block's number of shards and their length in bytes, its missing shards, and the parity shards that are there.
     fn blocks() -> impl Strategy<Value = (usize, usize, Vec<u8>, Vec<u8>)> {
         (1..=255_usize, 1..70_usize, 1..=60_usize)
             .prop_flat_map(|(count, len, most)| {
@@ -107,7 +107,7 @@ mod tests {
         }
     }
 
-    /// Both ends need not be of one build: the code is part of the format, whichever instructions reckon it.
+    /// The two ends may be of different builds, so the code is part of the format, whatever instructions compute it.
     #[test]
     fn parity_is_what_it_always_was() {
         let block: Vec<Vec<u8>> =

@@ -1,40 +1,40 @@
-//! Whether this host takes packets from its socket as fast as they come.
+//! Detects that this host does not read packets from its socket as fast as they come.
 //!
-//! A processor that is too slow for what comes shows by that packets wait in the socket before they are read, nearly all
-//! the time, and when there is no room left, are dropped there. Neither is the path's doing, so the peers are told
-//! ([`Strain`]): they are not to take such drops for losses of the path, nor to send faster than is read.
+//! If the processor is too slow, packets wait in the socket nearly all the time. When it has no room left, the system
+//! drops them there. Neither is due to the path, so the peers are told ([`Strain`]). They must not take such drops for
+//! losses of the path, nor send faster than this host reads.
 
 use crate::Micros;
 use crate::wire::Strain;
 
-/// Packets that wait for longer are not read as fast as they come, or not at that moment. Microseconds.
+/// A packet that waits longer was not read in time. Microseconds (1 ms).
 const WAIT_US: Micros = 1_000;
-/// Over such a time it is judged how long they did. Microseconds.
+/// Period over which waiting time is summed. Microseconds (200 ms).
 const PERIOD_US: Micros = 200_000;
-/// The share of it that tells of a processor that is too slow, and not of a moment.
+/// Share of a period in which packets waited that shows a processor too slow, and not only busy for a moment.
 const SHARE: f64 = 0.5;
-/// For so long after the last sign of it peers are told. Microseconds.
+/// Peers are told for this long after the last sign of overload. Microseconds (300 ms).
 const TELL_US: Micros = 300_000;
 
-/// See the module's text.
+/// Detects overload; the module's text says how.
 #[derive(Debug, Default)]
 pub(crate) struct Intake {
     /// When packets were last read.
     read_at: Micros,
-    /// Some had waited since that was last asked.
+    /// Some packet had waited since the last [`Intake::take_lag`].
     lagged: bool,
-    /// When the present period began, and for how long packets waited in it.
+    /// When the present period began, and how long packets waited in it.
     since: Micros,
     waited_us: Micros,
-    /// Until when peers are told.
+    /// Peers are told until then.
     tell_until: Micros,
     strain: Strain,
 }
 
 impl Intake {
-    /// A packet was read that the system had got at `arrived`.
+    /// Notes a packet that is read now and that the system received at `arrived`.
     pub(crate) fn note(&mut self, now: Micros, arrived: Micros) {
-        // Of those that are read at one moment the first has waited longest.
+        // Only the first of several packets read at one moment counts: it waited longest.
         if now <= self.read_at {
             return;
         }
@@ -57,23 +57,23 @@ impl Intake {
         }
     }
 
-    /// Whether something that was read since the last call had waited: if packets were dropped, it was then.
+    /// Whether a packet read since the last call had waited. Only then can the system have dropped some.
     pub(crate) fn take_lag(&mut self) -> bool {
         std::mem::take(&mut self.lagged)
     }
 
-    /// The system has dropped so many packets more for want of room in the socket.
+    /// The system has dropped this many more packets because the socket had no room.
     pub(crate) fn note_dropped(&mut self, now: Micros, packets: u64) {
         self.strain.dropped = self.strain.dropped.wrapping_add(packets as u32);
         self.tell_until = now + TELL_US;
     }
 
-    /// What peers are to be told now.
+    /// The report to peers now; `None` for nothing.
     pub(crate) fn news(&self, now: Micros) -> Option<Strain> {
         (now < self.tell_until).then_some(self.strain)
     }
 
-    /// What was ever seen.
+    /// The counters since the start.
     pub(crate) fn strain(&self) -> Strain {
         self.strain
     }
@@ -83,7 +83,7 @@ impl Intake {
 mod tests {
     use super::*;
 
-    /// Reads for a second, every `every_us`, what has waited so long.
+    /// Reads a packet every `every_us` for a second; each has waited `waited_us`.
     fn read(intake: &mut Intake, from: Micros, every_us: Micros, waited_us: Micros) -> Micros {
         (from..from + 1_000_000).step_by(every_us as usize).for_each(|now| intake.note(now, now - waited_us));
         from + 1_000_000
@@ -95,7 +95,7 @@ mod tests {
         let now = read(&mut intake, 10_000_000, 500, 5_000);
         assert!((750_000..=1_000_000).contains(&intake.strain().busy_us), "{:?}", intake.strain());
         assert!(intake.take_lag() && intake.news(now) == Some(intake.strain()));
-        // When it keeps up again, that is the end of it.
+        // When the host keeps up again, the overload ends.
         let now = read(&mut intake, now, 500, 50);
         assert!(!intake.take_lag() && intake.news(now).is_none());
     }
@@ -105,13 +105,13 @@ mod tests {
         let mut intake = Intake::default();
         let mut now = 10_000_000;
         for _ in 0..50 {
-            // 40 of 100 ms it does something else.
+            // For 40 of 100 ms the host does something else.
             intake.note(now + 40_000, now);
             now += 100_000;
             (now - 60_000 + 100..now).step_by(200).for_each(|now| intake.note(now, now - 100));
         }
         assert_eq!((intake.news(now), intake.strain()), (None, Strain::default()));
-        // Drops are told at once.
+        // Drops are reported at once.
         intake.note_dropped(now, 7);
         assert_eq!(intake.news(now), Some(Strain { busy_us: 0, dropped: 7 }));
         assert_eq!(intake.news(now + TELL_US), None);

@@ -1,8 +1,8 @@
-//! A reliable, ordered stream of bytes over UDP, made for paths that are long and lose
-//! packets.
+//! A reliable, ordered stream of bytes over UDP, made for long paths that lose packets.
 //!
-//! No I/O, no clock: packets and the time go in, packets and deadlines come out. A [`Port`]
-//! is one UDP socket with all its [`Stream`]s; a shell moves bytes between it and the system:
+//! The crate does no I/O and has no clock: the caller passes in packets and the time, and fetches packets and
+//! deadlines. A [`Port`] is one UDP socket with all its [`Stream`]s. A shell moves bytes between the port and the
+//! system:
 //!
 //! ```
 //! use isthmus_udp::{Event, Port, PortConfig};
@@ -21,10 +21,10 @@
 //! assert_eq!(server.stream(accepted).unwrap().peek(100), b"hello");
 //! ```
 //!
-//! What makes it up is small and can be exchanged while a stream runs ([`Composition`]):
-//! congestion control ([`congestion`]), the rule for loss ([`detection`]), copies and parity
-//! ([`redundancy`]), packet sizes ([`mtu`]), checksums; and keys ([`protection`]) before the first packet.
-//! [`wire`] is the table of packets and frames.
+//! A stream is made of small parts that can be replaced while it runs ([`Composition`]): congestion control
+//! ([`congestion`]), loss detection ([`detection`]), copies and parity ([`redundancy`]), packet sizes ([`mtu`]), and
+//! checksums. Encryption ([`protection`]) is chosen before the first packet. [`wire`] has the table of packets and
+//! frames.
 
 #![forbid(unsafe_code)]
 
@@ -65,5 +65,5 @@ pub use spec::{
 };
 pub use stream::{Counters, Failure, Status, Stream, StreamConfig};
 
-/// Time since any fixed start of the caller's. Microseconds.
+/// Microseconds since any fixed start that the caller chooses.
 pub type Micros = u64;

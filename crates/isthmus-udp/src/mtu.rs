@@ -1,51 +1,51 @@
-//! The largest packet that the path carries, found by probing (DPLPMTUD, RFC 8899): no
-//! message of any router is needed, or believed.
+//! Path MTU: the largest packet that the path carries, found by probing (DPLPMTUD, RFC 8899). It neither needs nor
+//! believes messages from routers.
 
 use crate::Micros;
 
-/// UDP payload that every path is taken to carry (RFC 8899, 5.1.2: BASE_PLPMTU). Bytes.
+/// UDP payload that every path is assumed to carry (RFC 8899, 5.1.2: BASE_PLPMTU). Bytes.
 pub const PAYLOAD_BASE: u32 = 1_200;
-/// What IP (6) and UDP put before the payload. Bytes.
+/// Length of IPv6 and UDP headers. Bytes.
 pub const IP_UDP_BYTES: u32 = 48;
-/// Packet sizes of networks as they are built: IP bytes.
+/// Common sizes of IP packets. Bytes.
 const STEPS: [u32; 9] = [1_280, 1_400, 1_420, 1_492, 1_500, 2_048, 4_096, 8_192, 9_000];
-/// The commonest one, which is tried first.
+/// Index of the most common size, which is tried first.
 const COMMON: usize = 4;
-/// Probes of one size before it counts as too large (RFC 8899, 5.1.2: MAX_PROBES).
+/// Lost probes of one size before it counts as too large (RFC 8899, 5.1.2: MAX_PROBES). Count.
 const TRIES: u8 = 3;
-/// Until sizes that failed are tried again (RFC 8899, 5.1.1: PMTU_RAISE_TIMER). Microseconds.
+/// Time until failed sizes are tried again (RFC 8899, 5.1.1: PMTU_RAISE_TIMER). Microseconds (10 min).
 const RAISE_US: Micros = 600_000_000;
-/// Large packets lost in succession that, when a small one gets through, tell of a black hole.
+/// Large packets lost in a row that indicate a black hole, once a small packet gets through. Count.
 const HOLE: u32 = 8;
 
 /// A rule for packet sizes. Sizes are UDP payloads in bytes.
 pub trait PathMtu: Send + std::fmt::Debug {
     /// The size in use.
     fn payload(&self) -> u32;
-    /// The size of a probe that is to be sent now.
+    /// The size of a probe to send now, if any.
     fn poll_probe(&mut self, now: Micros) -> Option<u32>;
-    /// When there may be a probe; `None` if that depends on the fate of others.
+    /// When the next probe may be sent; `None` if that depends on probes in flight.
     fn poll_timeout(&self) -> Option<Micros>;
-    /// A probe arrived, or did not.
+    /// A probe arrived, or was lost.
     fn on_probe(&mut self, size: u32, arrived: bool);
-    /// A packet other than a probe, the `number`th, arrived, or did not.
+    /// A packet that is no probe, with this number, arrived or was lost.
     fn on_packet(&mut self, number: u64, size: u32, arrived: bool);
-    /// A size that was found before.
+    /// Takes over a size that an earlier stream found.
     fn recall(&mut self, size: u32);
     /// Its name in compositions.
     fn name(&self) -> &'static str;
 }
 
-/// Notices that large packets have ceased to get through.
+/// Notices that large packets no longer get through.
 #[derive(Clone, Copy, Debug, Default)]
 struct Hole {
-    /// Large packets lost behind the newest that arrived, and the number of that.
+    /// Large packets lost behind the newest one that arrived, and that one's number.
     lost: u32,
     newest: u64,
 }
 
 impl Hole {
-    /// A packet, the `number`th, arrived, or did not. True where large ones do not and small ones do.
+    /// Takes in a packet's fate. True if small packets get through and large ones no longer do.
     fn note(&mut self, number: u64, size: u32, arrived: bool) -> bool {
         if size > PAYLOAD_BASE && arrived {
             self.lost = 0;
@@ -61,8 +61,8 @@ impl Hole {
     }
 }
 
-/// One size, for paths that are known; where it does not get through, the commonest one, and then what every
-/// path carries.
+/// One fixed size, for known paths. If it does not get through, 1,500 bytes (IP) are used, and then what every path
+/// carries.
 #[derive(Clone, Copy, Debug)]
 pub struct Given {
     payload: u32,
@@ -71,7 +71,7 @@ pub struct Given {
 
 impl Given {
     /// # Panics
-    /// Below [`PAYLOAD_BASE`].
+    /// If `payload` is below [`PAYLOAD_BASE`].
     pub fn new(payload: u32) -> Self {
         assert!(payload >= PAYLOAD_BASE, "a path MTU below what every path carries");
         Self { payload, hole: Hole::default() }
@@ -108,7 +108,7 @@ struct Candidate {
     under_way: bool,
 }
 
-/// Begins with the base, and probes for 1,500 and the largest at once, then downwards.
+/// Begins with the base. Probes for 1,500 bytes (IP) and the largest size at once, then for smaller ones.
 #[derive(Clone, Debug)]
 pub struct Search {
     payload: u32,
@@ -118,8 +118,8 @@ pub struct Search {
 }
 
 impl Search {
-    /// For an interface that carries UDP payloads up to `most`, with `overhead` bytes of IP
-    /// and UDP before them.
+    /// Makes a search for an interface that carries UDP payloads up to `most`, behind `overhead` bytes of IP and UDP
+    /// headers.
     pub fn new(most: u32, overhead: u32) -> Self {
         let mut sizes: Vec<u32> =
             STEPS.iter().map(|step| step - overhead).filter(|size| *size < most).collect();

@@ -1,11 +1,9 @@
-//! Parity of the last flight: what is under way when data ends is coded, so that its losses are
-//! made good where they are missed, without a word of which they are.
+//! Parity for the last flight: repairs losses at the end of data without waiting to learn of them.
 //!
-//! The flight is cut into *shards* of one packet each, and those into blocks. Of a block of
-//! `count` shards any `count` of its shards and its parity together give it back
-//! ([`crate::cauchy`]), so that for each lost packet one more has to be sent and not a copy of all.
-//! What left a round trip before that, and was lost, is on its way again: the few that are lost
-//! again are made good in the same way, by less parity.
+//! The sender cuts the flight into *shards* of one packet each, and those into blocks. Any `count` of a block's shards
+//! and parity shards together restore a block of `count` shards ([`crate::cauchy`]). So each lost packet costs one more
+//! packet, not a copy of the whole flight. Data that was sent a round trip earlier and lost is already retransmitted. A
+//! smaller amount of parity repairs the few packets of it that are lost again.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,25 +12,25 @@ use crate::Micros;
 use crate::cauchy::{self, SHARDS_MAX};
 use crate::sending::Sending;
 
-/// Most shards of a block; together with its parity they are at most [`SHARDS_MAX`]. Blocks are also so short in order
-/// that coding one takes about a millisecond.
+/// Most shards of a block. With its parity, a block has at most [`SHARDS_MAX`]. Coding a block of this length takes
+/// about a millisecond.
 pub(crate) const BLOCK_MAX: u64 = 255;
 
-/// So many times in a round trip it is noted how far data has been sent, for more than two.
+/// Marks of how far data was sent: how many in a round trip, and how many are kept, for more than two round trips.
 const MARKS: u64 = 32;
 const MARKS_MAX: usize = 3 * MARKS as usize;
-/// Who sends nothing new for such a part of a round trip pauses.
+/// A sender pauses if it sends nothing new for the round trip divided by this.
 const PAUSE_PART: u64 = 4;
 
-/// What a parity packet carries: one of the parity shards of a block.
+/// Payload of a parity packet: one of the parity shards of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shard {
     /// Stream offset of the block.
     pub(crate) start: u64,
-    /// Shards of the block.
+    /// Data shards of the block.
     pub(crate) count: u8,
     pub(crate) index: u8,
-    /// Bytes.
+    /// Length of the shard. Bytes.
     pub(crate) len: u32,
 }
 
@@ -45,23 +43,23 @@ struct Block {
     sent: u8,
 }
 
-/// See the module's text.
+/// Codes the last flight; the module's text says how.
 #[derive(Debug, Default)]
 pub(crate) struct Parity {
-    /// Stream bytes that were sent when it was last begun.
+    /// Stream bytes that had been sent when it last began.
     sent_to: u64,
-    /// What is, or was, to be coded, in shards of how many bytes, and then what behind that in others,
+    /// The ranges to code, with their shard lengths. The second follows the first.
     ranges: [(Range<u64>, u64); 2],
-    /// what is below here having been repaired once.
+    /// Losses below this offset have been retransmitted once.
     repaired: u64,
-    /// Where the next block starts.
+    /// Start of the next block.
     next: u64,
     block: Option<Block>,
     /// Parity shards of the present block.
     coded: Vec<u8>,
-    /// When data from which offset on was first sent.
+    /// When data was first sent, and from which offset on.
     marks: VecDeque<(Micros, u64)>,
-    /// When and from which offset on data was first sent after a pause, and when it was last.
+    /// When and from which offset on data was sent after a pause, and when new data was last sent.
     burst: (Micros, u64),
     last_at: Option<Micros>,
 }
@@ -82,64 +80,64 @@ impl Parity {
         self.marks.push_back((now, offset));
     }
 
-    /// From which offset on data was first sent since then.
+    /// The offset of the first data that was sent since `since`.
     pub(crate) fn sent_since(&self, since: Micros) -> Option<u64> {
         let at = self.marks.partition_point(|(at, _)| *at < since);
         self.marks.get(at).map(|(_, offset)| *offset)
     }
 
-    /// From which offset on data was sent after the last pause, if that began since then.
+    /// The offset of the first data behind the last pause, if that data was sent since `since`.
     pub(crate) fn burst_since(&self, since: Micros) -> Option<u64> {
         let (at, offset) = self.burst;
         (at >= since).then_some(offset)
     }
 
-    /// Whether the end of the data that was sent up to `sent_to` has not been seen to.
+    /// Whether the end of data at `sent_to` is a new one, for which [`Parity::begin`] was not called.
     pub(crate) fn is_new(&self, sent_to: u64) -> bool {
         self.sent_to != sent_to
     }
 
-    /// Begins: each of `ranges` is to be coded in shards of so many bytes, of which it is a multiple. What
-    /// of them was lost below `repaired` has been sent again.
+    /// Begins to code `ranges`, each with its shard length, of which it is a multiple. Losses below `repaired` have
+    /// been retransmitted.
     pub(crate) fn begin(&mut self, sent_to: u64, ranges: [(Range<u64>, u64); 2], repaired: u64) {
         (self.sent_to, self.next, self.block) = (sent_to, 0, None);
         (self.ranges, self.repaired) = (ranges, repaired);
     }
 
-    /// Whether something that was seen to is missed, as all is from `missed` on.
+    /// Whether data before the last end that was handled is unacknowledged; `missed` is the first such byte.
     pub(crate) fn is_missed(&self, missed: u64) -> bool {
         self.sent_to > missed
     }
 
-    /// Whether the end of the data that was sent up to `sent_to` is coded.
+    /// Whether the end of data at `sent_to` is coded.
     pub(crate) fn has_coded(&self, sent_to: u64) -> bool {
         !self.is_new(sent_to) && self.ranges.iter().any(|(range, _)| !range.is_empty())
     }
 
-    /// Data has come that goes first; by the end of that, all begins anew.
+    /// Stops, because new data is sent first. Coding begins anew at the end of that data.
     pub(crate) fn cancel(&mut self) {
         (self.ranges, self.block) = (Default::default(), None);
         self.coded = Vec::new();
     }
 
-    /// Whether something may be left to send.
+    /// Whether there may be something left to send.
     pub(crate) fn is_pending(&self) -> bool {
         self.block.is_some() || self.range().is_some()
     }
 
-    /// What is still to be coded of the first range of which something is, and its shards' length.
+    /// The rest of the first range that is not fully coded, and its shard length.
     fn range(&self) -> Option<(Range<u64>, u64)> {
         let rest = |(range, shard): &(Range<u64>, u64)| (range.start.max(self.next)..range.end, *shard);
         self.ranges.iter().map(rest).find(|(range, _)| !range.is_empty())
     }
 
-    /// Whether bytes at `offset` are made good by it.
+    /// Whether parity covers the byte at `offset`.
     pub(crate) fn covers(&self, offset: u64) -> bool {
         self.ranges.iter().any(|(range, _)| range.contains(&offset))
     }
 
-    /// The next shard to send. `parity` tells how many a block of so many shards is to have; and
-    /// one that was repaired once.
+    /// The next parity shard to send. `parity` says how many a block of so many shards gets; the flag says whether its
+    /// losses were retransmitted once.
     pub(crate) fn next(&mut self, sending: &Sending, parity: impl Fn(u8, bool) -> u8) -> Option<Shard> {
         while self.is_pending() {
             let Some(mut block) = self.block.take() else {
@@ -159,10 +157,10 @@ impl Parity {
         None
     }
 
-    /// Codes the next block, if something of it is missed.
+    /// Codes the next block, if some of it is unacknowledged.
     fn code(&mut self, sending: &Sending, parity: impl Fn(u8, bool) -> u8) {
         let Some((range, shard)) = self.range() else { return };
-        // What the peer has up to the first gap is here no longer.
+        // The store no longer has what is acknowledged up to the first gap.
         let gone = sending.acked_upto().saturating_sub(range.start).div_ceil(shard) * shard;
         let start = (range.start + gone).min(range.end);
         let repaired = start < self.repaired;
@@ -177,15 +175,15 @@ impl Parity {
         self.block = Some(Block { start, shard, count, parity, sent: 0 });
     }
 
-    /// Appends a shard's bytes, of the present block, to `out`.
+    /// Appends the bytes of a parity shard of the present block to `out`.
     pub(crate) fn copy(&self, shard: &Shard, out: &mut Vec<u8>) {
         let at = usize::from(shard.index) * shard.len as usize;
         out.extend_from_slice(&self.coded[at..at + shard.len as usize]);
     }
 }
 
-/// How many of so many shards are the next block, where all blocks are to be of one length, and how much parity it has:
-/// no more than shards, where it cannot have what it would.
+/// The length of the next block, out of `shards` left, and its amount of parity. All blocks have about the same length.
+/// Parity is limited if the code has no room for more.
 fn block_of(shards: u64, parity: impl Fn(u8) -> u8) -> (u8, u8) {
     let of = |most: usize| shards.div_ceil(shards.div_ceil(most as u64).max(1)) as u8;
     let whole = of(BLOCK_MAX as usize);

@@ -1,4 +1,4 @@
-//! All streams of one UDP socket: who a packet is for, who may open, who sends next.
+//! All streams of one UDP socket: finds a packet's stream, decides who may open one, and chooses who sends next.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -20,39 +20,39 @@ use crate::wire::{ConnectionId, Header, Packet, Token};
 
 /// Largest IP packet of an Ethernet with jumbo frames. Bytes.
 const JUMBO_BYTES: u32 = 9_000;
-/// Answers to strangers that may wait to be sent; more are not made.
+/// Most Challenge and Reset packets that wait to be sent. Count; further ones are dropped.
 const ANSWERS_MAX: usize = 64;
-/// Hosts of which is remembered what their paths are like.
+/// Most hosts whose path properties are remembered. Count.
 const LEARNED_MAX: usize = 1_024;
-/// How long that is of use. Microseconds (10 min).
+/// Time for which these are of use. Microseconds (10 min).
 const LEARNED_LIFE_US: Micros = 600_000_000;
-/// Round trip below which what another process found out of a path's capacity is used. Microseconds.
+/// Another process's capacity measurement is used if the path's round trip is below this. Microseconds (50 ms).
 const TOLD_RTT_US: Micros = 50_000;
-/// How long a packet that was held up on the way may still come. Microseconds (60 s).
+/// Time in which a delayed Open of an ended stream may still arrive; it opens nothing. Microseconds (60 s).
 const GRAVE_US: Micros = 60_000_000;
-/// Ended streams whose late packets are known for what they are.
+/// Most ended streams that are remembered for that. Count.
 const GRAVES_MAX: usize = 4_096;
-/// How long a stranger may take to prove its address. Microseconds.
+/// Time in which a peer must validate its address. Microseconds (5 s).
 const STRANGER_US: Micros = 5_000_000;
-/// How long an ended stream answers what the peer sends again, and repeats its own end. Microseconds.
+/// Time in which an ended stream answers the peer's retransmissions and repeats its own end. Microseconds (1 s).
 const LINGER_US: Micros = 1_000_000;
-/// How long the peer may take to end its direction of a stream that was given up.
+/// Time in which the peer may end its direction of a released stream. Microseconds (10 s).
 const PARTING_US: Micros = 10_000_000;
-/// Sessions within which a stream may be opened and was not yet.
+/// Most sessions that wait for their stream. Count; a further one replaces the oldest.
 const EXPECTED_MAX: usize = 1_024;
-/// How long it may. Microseconds (30 s).
+/// Time for which a session waits for its stream. Microseconds (30 s).
 const EXPECTED_US: Micros = 30_000_000;
-/// Pause of a stream that was due and had nothing to do. Microseconds.
+/// Wait before a stream that was due and sent nothing is looked at again. Microseconds (1 ms).
 const IDLE_US: Micros = 1_000;
 
-/// A stream of a port.
+/// Identifies a stream of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(ConnectionId);
 
-/// What happened to a stream.
+/// An event of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Somebody opened it.
+    /// A peer opened the stream.
     Accepted(StreamId, SocketAddr),
     /// The peer answered.
     Opened(StreamId),
@@ -60,50 +60,50 @@ pub enum Event {
     Readable(StreamId),
     /// There is room again after a write that found too little.
     Writable(StreamId),
-    /// It failed.
+    /// The stream failed.
     Failed(StreamId, Failure),
 }
 
 /// Settings of a port.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortConfig {
-    /// Of its streams.
+    /// Settings of its streams.
     pub stream: StreamConfig,
-    /// Whether others may open streams. Default true.
+    /// Whether peers may open streams. Default true.
     pub accepts: bool,
-    /// Whether they may only within a session, see [`Port::expect`]. Strangers get no answer
-    /// at all then. Default false.
+    /// Whether peers may open streams only within a session, see [`Port::expect`]. If so, others get no answer at all.
+    /// Default false.
     pub sessions_only: bool,
-    /// Whether only those may who know this, which is what an opener outside of a session is to know of us. Strangers get
-    /// no answer at all then. Default: everybody may.
+    /// Secret that a peer outside of a session must know to open a stream. If it is set, packets of others get no
+    /// answer at all. Default: everybody may open streams.
     pub initial: Option<Initial>,
-    /// Most streams. Default 65,536.
+    /// With this many streams, peers cannot open another one. Default 65,536.
     pub streams_max: usize,
-    /// Most streams of addresses that have not proved to be their owners' (each may hold
-    /// 1 MiB); more are asked for a token first. Default 64.
+    /// Most streams of addresses that are not validated; each may hold 1 MiB. Further peers are asked for a token
+    /// first. Default 64.
     pub strangers_max: usize,
-    /// Of so many of them the whole window is taken at once, so that nobody waits for another
-    /// round trip who comes when few do. Default 4.
+    /// A peer with such an address gets the whole receive window at once while there are fewer of them than this. That
+    /// saves it a round trip. Default 4.
     pub strangers_trusted: usize,
-    /// Most memory that data takes of streams whose other end the application has not admitted ([`Port::admit_stream`]).
-    /// Beyond it the stream that takes most fails. Bytes. Default: no bound; with [`PortConfig::at`] and
-    /// [`PortConfig::framed`] [`GUESTS_MEMORY`].
+    /// Most memory for unread data of guests: streams that a peer opened without a session and the application has not
+    /// admitted ([`Port::admit_stream`]). Beyond it the largest one fails. Bytes. Default: no bound; with
+    /// [`PortConfig::at`] and [`PortConfig::framed`] [`GUESTS_MEMORY`].
     pub guests_memory: usize,
-    /// Most that is held of such a stream behind the first byte that is missing. Packets with more are dropped, as if
-    /// they had been lost. Bytes. Default: no bound; with [`PortConfig::at`] and [`PortConfig::framed`] [`GUEST_GAP`].
+    /// Most data that a guest may hold behind the first missing byte. Packets beyond it are dropped as if lost. Bytes.
+    /// Default: no bound; with [`PortConfig::at`] and [`PortConfig::framed`] [`GUEST_GAP`].
     pub guest_gap: u64,
-    /// About as much memory as data of all streams may take that the application has not read. From half of that on, a
-    /// stream that takes more than its share of the half holds 64 KiB beyond what was read, and packets with more are
-    /// dropped. Bytes. Default: no bound; with [`PortConfig::at`] and [`PortConfig::framed`] [`PORT_MEMORY`].
+    /// Approximate limit of unread data of all streams. From half of it on, a stream above its share of the half may
+    /// hold 64 KiB beyond what was read; packets beyond that are dropped. Bytes. Default: no bound; with
+    /// [`PortConfig::at`] and [`PortConfig::framed`] [`PORT_MEMORY`].
     pub memory_max: usize,
 }
 
-/// `GUEST_GAP`: held of a guest behind a gap (64 KiB). Its first packet says who it is, and is read when it comes.
+/// Data held of a guest behind a gap (64 KiB). Its first packet says who it is, and is read when it comes. Bytes.
 pub const GUEST_GAP: u64 = 64 << 10;
-/// `PORT_MEMORY`: for what was not read of all streams of a port (1 GiB). What is sent behind a lost packet waits for it:
-/// this is three times what a path of 10 Gb/s and 250 ms carries at once.
+/// Unread data of all streams of a port (1 GiB). Data behind a lost packet waits for it, so this is three times the
+/// bandwidth-delay product of 10 Gb/s and 250 ms. Bytes.
 pub const PORT_MEMORY: usize = 1 << 30;
-/// Who has yet to prove who it is sends a few KiB: this is for hundreds at once whose packets come out of order. Bytes.
+/// Unread data of all guests (64 MiB). Each sends a few KiB, so hundreds may have packets out of order. Bytes.
 pub const GUESTS_MEMORY: usize = 64 << 20;
 
 impl Default for PortConfig {
@@ -124,7 +124,7 @@ impl Default for PortConfig {
 }
 
 impl PortConfig {
-    /// With bounds on what others may make it hold.
+    /// Settings with bounds on the memory that peers can make a port use.
     fn bounded() -> Self {
         Self {
             guests_memory: GUESTS_MEMORY,
@@ -134,8 +134,8 @@ impl PortConfig {
         }
     }
 
-    /// For a socket bound to `at`, of an interface that carries `mtu` bytes, where that is known: packets up to that,
-    /// and to what an Ethernet with jumbo frames carries. What the path carries of it is found by probing.
+    /// Settings for a socket bound to `at`, of an interface with this MTU if it is known. Packets are no larger than
+    /// the MTU and a jumbo frame. The stream finds by probing what the path carries.
     pub fn at(at: SocketAddr, mtu: Option<u32>) -> Self {
         let mut config = Self::bounded();
         config.stream.overhead = if at.is_ipv4() { IP_UDP_BYTES - 20 } else { IP_UDP_BYTES };
@@ -144,11 +144,10 @@ impl PortConfig {
         config
     }
 
-    /// For packets that are frames of an interface that carries `mtu` bytes, `overhead` of
-    /// them before each packet.
+    /// Settings for packets that are frames of an interface with this MTU, `overhead` bytes of them before each packet.
     ///
     /// # Panics
-    /// Where less is left than every path carries.
+    /// If the MTU leaves less than every path carries.
     pub fn framed(mtu: u32, overhead: u32) -> Self {
         assert!(mtu >= PAYLOAD_BASE + overhead, "an MTU below what every path carries");
         let mut config = Self::bounded();
@@ -161,29 +160,28 @@ impl PortConfig {
 /// Packets to one address: all of `segment` bytes, except that the last may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Where they go.
+    /// Destination of the packets.
     pub to: SocketAddr,
-    /// Bytes altogether.
+    /// Bytes of all packets.
     pub len: usize,
-    /// Bytes of each.
+    /// Bytes of each packet.
     pub segment: usize,
 }
 
-/// Packets that were passed over. Those that come twice are among a stream's
-/// [`crate::Counters`].
+/// Counts of packets that were ignored. Duplicates are in [`crate::Counters`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// No packets of ours, or cut short.
+    /// Packets that are not ours, or truncated.
     pub garbled: u64,
-    /// Of no stream, and not opening one by the keys of a session that is expected.
+    /// Packets of no stream, or not from the address of its peer. They opened no stream either.
     pub strange: u64,
-    /// Altered, or sealed by other keys.
+    /// Packets that failed authentication.
     pub forged: u64,
-    /// Altered, as their checksums show.
+    /// Packets with a wrong checksum.
     pub damaged: u64,
 }
 
-/// A session within which somebody may open a stream.
+/// A session within which a peer may open a stream.
 #[derive(Debug)]
 struct Expected {
     session: Session,
@@ -194,19 +192,19 @@ struct Expected {
 #[derive(Debug)]
 struct Entry {
     stream: Stream,
-    /// Its session's.
+    /// The session's label; 0 without a session.
     label: u64,
     peer: SocketAddr,
-    /// The id by which the peer opened it.
+    /// The id by which the peer opened the stream.
     opened_by: Option<ConnectionId>,
     since: Micros,
     due: Option<(Micros, u64)>,
     stranger: bool,
-    /// Who opened it has not proved to the application who it is.
+    /// The peer has not proved to the application who it is.
     guest: bool,
-    /// What its data takes that was not read. Bytes.
+    /// Memory of unread data. Bytes.
     memory: usize,
-    /// The application has given it up, and when.
+    /// When the application released the stream.
     released: Option<Micros>,
     wants_room: bool,
     told_readable: bool,
@@ -215,14 +213,14 @@ struct Entry {
 }
 
 impl Entry {
-    /// Of one that was given up, whether it need not last for what it has left to say: it has failed, or
-    /// the peer has ended its direction too, after which nobody may be there.
+    /// Whether a released stream need not wait longer to deliver its data: it has failed, or the peer has ended its
+    /// direction too and may be gone.
     fn has_parted(&self) -> bool {
         self.stream.failure().is_some() || self.stream.has_heard_all()
     }
 }
 
-/// See the module's text.
+/// The streams of one socket; the module's text says what it does.
 #[derive(Debug)]
 pub struct Port {
     config: PortConfig,
@@ -230,30 +228,30 @@ pub struct Port {
     streams: Slab<Entry>,
     by_id: HashMap<ConnectionId, usize>,
     by_opener: HashMap<(SocketAddr, ConnectionId), usize>,
-    /// When each stream is next to be looked at; those of the same time in order of age.
+    /// When each stream is next looked at. Streams of the same time are in the order of their turns.
     due: BTreeSet<(Micros, u64, usize)>,
     turn: u64,
     strangers: usize,
-    /// What the data of all guests takes that was not read. Bytes.
+    /// Memory of unread data of all guests. Bytes.
     guests_memory: usize,
-    /// The same of all streams. Bytes.
+    /// Memory of unread data of all streams. Bytes.
     memory: usize,
     answers: VecDeque<(SocketAddr, Packet)>,
     events: VecDeque<Event>,
     learned: HashMap<IpAddr, Learned>,
-    /// What streams lose, by the hosts that they go to.
+    /// Loss statistics that streams to one host share.
     common: HashMap<IpAddr, Weak<Common>>,
     graves: VecDeque<(Micros, SocketAddr, ConnectionId)>,
     buried: HashSet<(SocketAddr, ConnectionId)>,
     expected: HashMap<Token, Expected>,
     dropped: Dropped,
     intake: Intake,
-    /// What this host's flows tell each other, and the address that ours leave by.
+    /// Ledger of this host's flows, and the address that our packets leave by.
     ledger: Option<(Ledger, IpAddr)>,
 }
 
 impl Port {
-    /// A port. `key` is random and secret: ids and tokens come from it.
+    /// Makes a port. `key` must be random and secret: ids and tokens are derived from it.
     pub fn new(config: PortConfig, key: [u8; 16]) -> Self {
         Self {
             config,
@@ -279,24 +277,24 @@ impl Port {
         }
     }
 
-    /// Streams from now on are planned for together with others of this host that use the same path, which
-    /// they find by this ledger; packets leave by the address `from`. The ledger is to go by the clock of this port.
+    /// From now on, streams share a path with other flows of this host, as the ledger plans. Packets leave by the
+    /// address `from`. The ledger must use the clock of this port.
     pub fn share(&mut self, ledger: Ledger, from: IpAddr) {
         self.ledger = Some((ledger, from));
     }
 
-    /// Opens a stream; what is written to it goes with the first flight.
+    /// Opens a stream. Data that is written before the next transmission goes out with the first flight.
     pub fn open(&mut self, now: Micros, to: SocketAddr) -> StreamId {
         self.open_with(now, to, Guard::None)
     }
 
-    /// The same to one of which nobody knows this who may not open streams to it: packets are sealed.
+    /// Opens an encrypted stream to an acceptor that demands this secret ([`PortConfig::initial`]).
     pub fn open_known(&mut self, now: Micros, to: SocketAddr, initial: &Initial) -> StreamId {
         self.open_with(now, to, Guard::Address(initial))
     }
 
-    /// The same within a session, whose other end expects it. Packets are sealed. One stream
-    /// is opened within a session, never a second one.
+    /// Opens an encrypted stream within a session, which the other end expects. A session is good for one stream, never
+    /// for a second one.
     pub fn open_within(&mut self, now: Micros, to: SocketAddr, session: &Session) -> StreamId {
         self.open_with(now, to, Guard::Session(session))
     }
@@ -310,7 +308,7 @@ impl Port {
         StreamId(id)
     }
 
-    /// From now on only those may open streams, but for sessions, who know this ([`PortConfig::initial`]).
+    /// From now on, a peer without a session must know this secret to open a stream ([`PortConfig::initial`]).
     pub fn admit(&mut self, initial: Initial) {
         self.config.initial = Some(initial);
     }
@@ -335,17 +333,17 @@ impl Port {
         }
     }
 
-    /// What the data of all streams takes that was not read. Bytes.
+    /// Memory of unread data of all streams. Bytes.
     pub fn memory(&self) -> usize {
         self.memory
     }
 
-    /// What the data of streams takes whose other ends have not been admitted. Bytes.
+    /// Memory of unread data of all guests. Bytes.
     pub fn guests_memory(&self) -> usize {
         self.guests_memory
     }
 
-    /// Something has come on a stream, or was read. The caller refreshes it.
+    /// Updates the memory of a stream that received or read data. The caller must refresh the stream.
     fn note_memory(&mut self, now: Micros, key: usize) {
         let entry = &mut self.streams[key];
         let mut memory = entry.stream.received_memory();
@@ -376,7 +374,7 @@ impl Port {
         }
     }
 
-    /// How much a stream may hold of what comes now.
+    /// Limit on the data of a stream's next packet.
     fn hold(&self, key: usize) -> Hold {
         let entry = &self.streams[key];
         if entry.guest {
@@ -387,17 +385,17 @@ impl Port {
         if is_over { Hold::Little } else { Hold::All }
     }
 
-    /// The label of the session within which a stream was opened; 0 where there is none.
+    /// The label of the session within which a stream was opened; 0 if there is none.
     pub fn label(&self, id: StreamId) -> u64 {
         self.by_id.get(&id.0).map_or(0, |key| self.streams[*key].label)
     }
 
-    /// What was passed over so far.
+    /// Counts of packets that were ignored.
     pub fn dropped(&self) -> Dropped {
         self.dropped
     }
 
-    /// Takes up a stream; `origin` is the id by which the peer opened it, and its session's label.
+    /// Adds a stream. `origin` is the id by which the peer opened it, and its session's label.
     fn enter(
         &mut self,
         now: Micros,
@@ -414,8 +412,8 @@ impl Port {
         stream.count_strain_from(self.intake.strain());
         if let Some((ledger, from)) = &self.ledger {
             let key = path_key(&stream, *from, peer);
-            // On a long path no more than a first flight may go before the peer has answered, which tells as much, and
-            // what no longer holds costs round trips.
+            // On a longer path the answer to the first flight tells as much, and nothing more may be sent before it. A
+            // capacity that no longer holds would cost round trips.
             if let Some(plan) = ledger.known(now, key).filter(|plan| plan.rtt_us < TOLD_RTT_US) {
                 stream.suppose(plan.capacity, plan.rtt_us);
             }
@@ -447,12 +445,12 @@ impl Port {
         self.refresh(now, key);
     }
 
-    /// The stream, to be looked at.
+    /// Reads a stream's state.
     pub fn stream(&self, id: StreamId) -> Option<&Stream> {
         self.by_id.get(&id.0).map(|key| &self.streams[*key].stream)
     }
 
-    /// Lets `change` use the stream: write, read, end.
+    /// Lets `change` write to, read from or end the stream.
     pub fn with<R>(&mut self, now: Micros, id: StreamId, change: impl FnOnce(&mut Stream) -> R) -> Option<R> {
         let key = *self.by_id.get(&id.0)?;
         let entry = &mut self.streams[key];
@@ -464,8 +462,7 @@ impl Port {
         Some(result)
     }
 
-    /// Uses other small protocols for a stream from now on. Who waits for room is told if that
-    /// makes some.
+    /// Replaces parts of a stream from now on. An application that waits for room gets an event if that makes some.
     pub fn compose(&mut self, now: Micros, id: StreamId, composition: Composition) {
         if let Some(&key) = self.by_id.get(&id.0) {
             let Entry { stream, peer, .. } = &mut self.streams[key];
@@ -481,8 +478,8 @@ impl Port {
         }
     }
 
-    /// The stream is of no more use: what was written still goes, then it ends. Where the peer has ended its
-    /// direction too, that is tried for a second and no longer.
+    /// Gives up a stream: written data is still sent, then the stream ends. If the peer has ended its direction too,
+    /// the port tries that for one second only.
     pub fn release(&mut self, now: Micros, id: StreamId) {
         let Some(&key) = self.by_id.get(&id.0) else { return };
         let entry = &mut self.streams[key];
@@ -491,14 +488,14 @@ impl Port {
         self.refresh(now, key);
     }
 
-    /// What the path to a host was like, if that was seen lately.
+    /// Knowledge of the path to a host, if a stream used it in the last 10 min.
     pub fn learned(&self, now: Micros, host: IpAddr) -> Option<Learned> {
         let fresh = |learned: &&Learned| now.saturating_sub(learned.at) < LEARNED_LIFE_US;
         self.learned.get(&host).filter(fresh).copied()
     }
 
-    /// Others have found the path to a host to carry so much, in bytes/s, by such a round trip, in microseconds: streams
-    /// begin with that unless one has found out more lately.
+    /// Others have measured the path to a host: its capacity in bytes/s and its round trip. Streams begin with that,
+    /// unless one has measured the capacity lately.
     pub fn suppose(&mut self, now: Micros, host: IpAddr, capacity: u64, rtt_us: Micros) {
         let before = self.learned(now, host);
         if before.is_none_or(|learned| learned.capacity == 0) {
@@ -508,27 +505,27 @@ impl Port {
         }
     }
 
-    /// Streams that exist.
+    /// Number of streams.
     pub fn len(&self) -> usize {
         self.streams.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no streams.
     pub fn is_empty(&self) -> bool {
         self.streams.is_empty()
     }
 
-    /// The next thing that happened.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When [`Port::poll_transmit`] is to be called again though nothing has come.
+    /// When to call [`Port::poll_transmit`] again if no packet comes.
     pub fn poll_timeout(&self) -> Option<Micros> {
         if self.answers.is_empty() { self.due.first().map(|due| due.0) } else { Some(0) }
     }
 
-    /// Takes in a packet. `arrived` is when the system got it, by the clock of `now`.
+    /// Takes in a packet. `arrived` is when the system received it, by the clock of `now`.
     pub fn on_packet(&mut self, now: Micros, arrived: Micros, from: SocketAddr, bytes: &mut [u8]) {
         self.intake.note(now, arrived);
         match Packet::decode(bytes) {
@@ -559,8 +556,8 @@ impl Port {
         }
     }
 
-    /// Whoever has the socket has read it. Where something that came since the last call had waited to be read, `dropped`
-    /// is asked how many packets more the system has dropped there for want of room.
+    /// The caller has read the socket. If a packet since the last call had waited to be read, this asks `dropped` how
+    /// many more packets the system has dropped for lack of room.
     pub fn note_drops(&mut self, now: Micros, dropped: impl FnOnce() -> u64) {
         if self.intake.take_lag() {
             let packets = dropped();
@@ -579,7 +576,7 @@ impl Port {
         }
     }
 
-    /// The id is the one that we address the peer by, which only somebody on the path knows.
+    /// The reset names the id by which we address the peer. Only somebody on the path knows it.
     fn on_reset(&mut self, now: Micros, from: SocketAddr, target: ConnectionId) {
         let hit = |entry: &Entry| entry.peer == from && entry.stream.remote() == Some(target);
         let found = self.streams.iter().find(|(_, entry)| hit(entry)).map(|(key, _)| key);
@@ -607,7 +604,7 @@ impl Port {
         key
     }
 
-    /// Accepts the stream that a packet opens, if somebody may.
+    /// Accepts the stream that an Open asks for, if the peer may open one.
     fn find_opened(&mut self, now: Micros, from: SocketAddr, packet: &mut Incoming<'_>) -> Option<usize> {
         let Header::Open { source, token, window } = packet.header else { return None };
         self.forget_graves(now);
@@ -643,7 +640,7 @@ impl Port {
         if let Some(sealed) = sealed {
             stream.seal(sealed);
         }
-        // Within a session one stream is opened, never a second one.
+        // A session is good for one stream, never for a second one.
         let label = self.expected.remove(&token).map_or(0, |expected| expected.session.label);
         self.enter(now, stream, from, (Some(source), label));
         self.events.push_back(Event::Accepted(StreamId(id), from));
@@ -656,8 +653,7 @@ impl Port {
         }
     }
 
-    /// Appends packets that may go now to `out`: at most `packets` of them and `bytes`
-    /// altogether, all to one address.
+    /// Appends packets that may be sent now to `out`: at most `packets` of them and `bytes` in all, all to one address.
     pub fn poll_transmit(
         &mut self,
         now: Micros,
@@ -671,7 +667,7 @@ impl Port {
             let len = out.len() - start;
             return Some(Transmit { to, len, segment: len });
         }
-        // Each stream that is due is looked at once; it is due again only if it has sent.
+        // Looks at each due stream once: it is due again now only if it has sent.
         while let Some(&(at, _, key)) = self.due.first() {
             if at > now {
                 return None;
@@ -690,13 +686,13 @@ impl Port {
         None
     }
 
-    /// Appends packets of one stream. Returns the length of the first, 0 if there was none.
+    /// Appends packets of one stream. Returns the length of the first one, 0 if there is none.
     fn fill(&mut self, now: Micros, key: usize, packets: usize, bytes: usize, out: &mut Vec<u8>) -> usize {
         let stream = &mut self.streams[key].stream;
         let start = out.len();
         let Some(segment) = stream.poll_transmit(now, None, out) else { return 0 };
         if !stream.is_whole(segment) {
-            return segment; // others are not to be as short
+            return segment; // a short first packet would make all others as short
         }
         for _ in 1..packets {
             if out.len() - start + segment > bytes {
@@ -704,19 +700,19 @@ impl Port {
             }
             match stream.poll_transmit(now, Some(segment), out) {
                 Some(len) if len == segment => {}
-                _ => break, // a shorter one is the last
+                _ => break, // a shorter packet must be the last
             }
         }
         segment
     }
 
-    /// After something may have changed about a stream.
+    /// Must be called when anything about a stream may have changed.
     fn refresh(&mut self, now: Micros, key: usize) {
         self.schedule(now, key, true);
         self.notice(now, key);
     }
 
-    /// Sets when a stream is to be looked at.
+    /// Sets when a stream is looked at next.
     fn schedule(&mut self, now: Micros, key: usize, active: bool) {
         let entry = &mut self.streams[key];
         let ends = if entry.has_parted() { LINGER_US } else { PARTING_US };
@@ -731,7 +727,7 @@ impl Port {
                 return;
             }
             self.due.remove(&(before, its_turn, key));
-            // Who was kept from sending by others under the same cap comes before them the next time.
+            // A stream that could not send, for example because of a shared cap, keeps its turn.
             if !active {
                 turn = its_turn;
             }
@@ -743,7 +739,7 @@ impl Port {
         }
     }
 
-    /// Tells what has become of a stream, and removes it when it is over.
+    /// Passes the application news of a stream, and removes the stream when it is over.
     fn notice(&mut self, now: Micros, key: usize) {
         let entry = &mut self.streams[key];
         let id = StreamId(entry.stream.local());
@@ -810,7 +806,7 @@ impl Port {
         }
     }
 
-    /// What was learned of a host replaces what was known; of many hosts, the oldest goes.
+    /// Remembers a host's path. At the limit of hosts, the oldest is forgotten.
     fn remember(&mut self, host: IpAddr, mut learned: Learned) {
         if let Some(before) = self.learned.get(&host) {
             if learned.capacity == 0 {
@@ -847,7 +843,7 @@ impl Port {
         }
     }
 }
-/// The path of a stream in the ledger.
+/// The key of a stream's path in the ledger.
 fn path_key(stream: &Stream, from: IpAddr, peer: SocketAddr) -> PathKey {
     let key = PathKey::new(Some(from), peer.ip());
     if stream.is_in_background() { key.in_background() } else { key }

@@ -1,19 +1,19 @@
-//! Where packets are sealed and opened.
+//! Packet protection: encryption and authentication, or a checksum.
 //!
-//! A sealed packet's header stays readable and is authenticated; the nonce is the packet's number, which is never used
-//! twice; each direction has keys of its own ([`isthmus_seal::Keys`]). A packet that came before is dropped by its
-//! number. Keys come from one of two:
+//! A sealed packet's header stays readable and is authenticated. The nonce is the packet number, which is never used
+//! twice. Each direction has keys of its own ([`isthmus_seal::Keys`]). A replayed packet is dropped by its number.
+//! There are two sources of keys:
 //!
-//! - a [`Session`]: the exporter of one TLS 1.3 session (RFC 8446, 7.5), within which one stream is opened;
-//! - an [`Initial`] secret, which whoever has the acceptor's address knows. As with QUIC's Initial packets (RFC 9001,
-//!   5.2), each stream begins with keys that come from this secret and from the connection ids. The acceptor's id is one
-//!   of them: an opening that is sent again gets another id, and so never makes the acceptor use keys twice. Once both
-//!   ends share a secret of their own,
-//!   they change to that ([`crate::Stream::rekey`]). The acceptor does so at once, the opener when it has heard that the
-//!   acceptor did. From then on packets by the initial keys count only if they were sent before the change.
+//! - A [`Session`]: the exporter of one TLS 1.3 session (RFC 8446, 7.5). One stream is opened within it.
+//! - An [`Initial`] secret, which comes with the acceptor's address. As with QUIC's Initial packets (RFC 9001, 5.2), a
+//!   stream's first keys are derived from this secret and the connection ids. The acceptor's id is one of them. A
+//!   repeated Open gets another id, so the acceptor never uses keys twice.
 //!
-//! Without either packets can be [`Checked`]: UDP's own sum has 16 bits, and misses one in 65,536 of the packets that a
-//! broken card or router alters.
+//! Once both ends share a secret of their own, they change to keys from it ([`crate::Stream::rekey`]): the acceptor at
+//! once, the opener when it knows that the acceptor did. Then a packet with the initial keys counts only if it was sent
+//! before the change.
+//!
+//! Other packets may have a checksum ([`Checked`]). UDP's own has 16 bits, and misses one in 65,536 altered packets.
 
 use std::fmt;
 
@@ -27,36 +27,36 @@ pub trait Protection: Send + fmt::Debug {
     fn is_checked(&self) -> bool {
         false
     }
-    /// Whether packets that need no ids but the addressee's go by the stream's own keys, see [`Protection::rekey`].
+    /// Whether Data packets are sealed with the stream's own keys, see [`Protection::rekey`].
     fn is_keyed(&self) -> bool {
         false
     }
     /// Bytes that sealing adds.
     fn overhead(&self) -> usize;
-    /// Seals the packet that begins at `start` from its frames, at `body`, on to its end, and
-    /// appends the rest.
+    /// Seals the packet that begins at `start`, with its frames at `body`, and appends the tag or checksum. Both are
+    /// offsets in `packet`.
     fn seal(&mut self, of: Sealing, packet: &mut Vec<u8>, start: usize, body: usize);
-    /// Opens a packet in place and returns its frames; `None` where it is not genuine.
+    /// Opens a packet in place and returns its frames; `None` if it is not authentic.
     fn open<'a>(&mut self, of: Sealing, packet: &'a mut [u8], body: usize) -> Option<&'a [u8]>;
-    /// Both ends share this secret, or will once our next words have arrived. False where packets keep their keys.
+    /// Changes to keys from this secret; the peer has it, or will after our next message. False if keys stay.
     fn rekey(&mut self, _: &Secret) -> bool {
         false
     }
 }
 
-/// What of a packet's header sealing depends on.
+/// Properties of a packet's header that decide how it is sealed.
 #[derive(Clone, Copy, Debug)]
 pub struct Sealing {
-    /// The packet's number.
+    /// The packet number.
     pub number: u64,
-    /// It goes by the stream's own keys.
+    /// Whether the packet uses the stream's own keys.
     pub keyed: bool,
-    /// The id of an acceptor that says it in this packet.
+    /// Id of the acceptor, if the packet is an Accept and so tells it.
     pub acceptor: Option<ConnectionId>,
 }
 
 impl Sealing {
-    /// Of a packet with this header.
+    /// Takes the properties from this header.
     pub fn new(header: &Header, number: u64) -> Self {
         let (keyed, acceptor) = match *header {
             Header::Data { keyed, .. } => (keyed, None),
@@ -67,7 +67,7 @@ impl Sealing {
     }
 }
 
-/// None, for links between hosts that trust their network, and below TLS.
+/// No protection: for hosts that trust their network, and below TLS.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plain;
 
@@ -81,8 +81,8 @@ impl Protection for Plain {
     }
 }
 
-/// CRC-32C of the whole packet, behind its frames. Which packets have one they say themselves, so that
-/// each side begins and ceases when it likes.
+/// CRC-32C of the whole packet, behind its frames. Each packet says whether it has one, so each side starts and stops
+/// when it likes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Checked;
 
@@ -93,7 +93,7 @@ fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_LEN] {
     (crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32).to_le_bytes()
 }
 
-/// A packet that says it has a checksum, without that; `None` where it is another.
+/// Removes the checksum of a packet that says it has one; `None` if the checksum is wrong.
 pub(crate) fn without_checksum(packet: &mut [u8]) -> Option<&mut [u8]> {
     let (packet, sum) = packet.split_at_mut_checked(packet.len().checked_sub(CHECKSUM_LEN)?)?;
     (checksum(packet) == *sum).then_some(packet)
@@ -109,13 +109,13 @@ impl Protection for Checked {
     fn seal(&mut self, _: Sealing, packet: &mut Vec<u8>, start: usize, _: usize) {
         packet.extend_from_slice(&checksum(&packet[start..]));
     }
-    /// Nothing is believed of a packet before its checksum was seen to, its header neither: that is past here.
+    /// The port has checked and removed the checksum by now, as even a header counts only after that.
     fn open<'a>(&mut self, of: Sealing, packet: &'a mut [u8], body: usize) -> Option<&'a [u8]> {
         Plain.open(of, packet, body)
     }
 }
 
-/// What both ends of an authenticated session have in common, for one stream.
+/// Secrets that both ends of an authenticated session share, for one stream.
 #[derive(Clone)]
 pub struct Session {
     pub(crate) token: Token,
@@ -125,11 +125,10 @@ pub struct Session {
 }
 
 impl Session {
-    /// How much the session's exporter is to give. Bytes.
+    /// Bytes to ask of the session's exporter.
     pub const LEN: usize = TOKEN_LEN + 2 * Secret::LEN;
 
-    /// From what the exporter gave. `label` is the application's own, see
-    /// [`crate::Port::label`].
+    /// Makes a session from the exporter's bytes. `label` is for the application, see [`crate::Port::label`].
     pub fn new(exported: &[u8; Self::LEN], label: u64) -> Self {
         let part = |from: usize| Secret(std::array::from_fn(|i| exported[from + i]));
         Self {
@@ -140,12 +139,12 @@ impl Session {
         }
     }
 
-    /// The protection of whoever opens the stream.
+    /// Protection of the side that opens the stream.
     pub(crate) fn for_opener(&self) -> Sealed {
         Sealed::by_session(&self.opener, &self.acceptor)
     }
 
-    /// The protection of the other side.
+    /// Protection of the side that accepts it.
     pub(crate) fn for_acceptor(&self) -> Sealed {
         Sealed::by_session(&self.acceptor, &self.opener)
     }
@@ -157,12 +156,12 @@ impl fmt::Debug for Session {
     }
 }
 
-/// What whoever may open a stream to an acceptor knows of it: it comes from what is secret in the acceptor's address.
+/// Secret of those who may open a stream to an acceptor, derived from the secret part of the acceptor's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Initial(Secret);
 
 impl Initial {
-    /// From what nobody knows who was not given the acceptor's address.
+    /// Derives the secret from what only holders of the acceptor's address know.
     pub fn new(known: &[u8]) -> Self {
         Self(Secret::extract(b"isthmus-udp initial", known))
     }
@@ -175,7 +174,7 @@ impl Initial {
         self.0.expand(&[ACCEPTOR, &opener.to_be_bytes(), &acceptor.to_be_bytes()])
     }
 
-    /// The protection of whoever opens a stream by this id.
+    /// Protection of the side that opens a stream with this id.
     pub(crate) fn for_opener(&self, opener: ConnectionId) -> Sealed {
         let sends = Keys::new(&self.opener_secret(opener));
         Sealed {
@@ -186,7 +185,7 @@ impl Initial {
         }
     }
 
-    /// The protection of whoever accepts it by that one.
+    /// Protection of the side that accepts it with the id `acceptor`.
     pub(crate) fn for_acceptor(&self, opener: ConnectionId, acceptor: ConnectionId) -> Sealed {
         let sends = Keys::new(&self.acceptor_secret(opener, acceptor));
         let receives = Inward::Known(Box::new(Keys::new(&self.opener_secret(opener))));
@@ -194,42 +193,42 @@ impl Initial {
     }
 }
 
-/// What keeps the directions of a stream apart.
+/// Labels that keep the keys of a stream's directions apart.
 const OPENER: &[u8] = b"opener";
 const ACCEPTOR: &[u8] = b"acceptor";
 
-/// On which side of a stream its keys are, and whether they may change.
+/// Which side this is, and whether its keys may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// A session's are the stream's own from the beginning.
+    /// Keys of a session are the stream's own from the beginning.
     Session,
     Opener,
     Acceptor,
 }
 
-/// The initial keys of what comes.
+/// The initial keys of received packets.
 #[derive(Debug)]
 enum Inward {
     Known(Box<Keys>),
-    /// Until the acceptor has said its id.
+    /// The acceptor has not told its id yet.
     Awaited {
         initial: Initial,
         opener: ConnectionId,
     },
 }
 
-/// The keys that come from the secret of both ends.
+/// The keys from the secret of both ends.
 #[derive(Debug)]
 struct Own {
     sends: Keys,
     receives: Keys,
-    /// The peer has them too.
+    /// The peer has these keys too.
     confirmed: bool,
-    /// The least number of a packet that came by them.
+    /// Smallest number of a packet received with these keys.
     first: Option<u64>,
 }
 
-/// AES-128-GCM by the keys of a [`Session`] or of an [`Initial`] secret, and then by the stream's own.
+/// AES-128-GCM with the keys of a [`Session`] or of an [`Initial`] secret, and later with the stream's own.
 #[derive(Debug)]
 pub(crate) struct Sealed {
     sends: Keys,
@@ -244,7 +243,7 @@ impl Sealed {
         Self { sends: Keys::new(sends), receives, own: None, role: Role::Session }
     }
 
-    /// Whether they belong to a session, and so need no proof of an address.
+    /// Whether the keys belong to a session, so that no proof of an address is needed.
     pub(crate) fn is_of_session(&self) -> bool {
         self.role == Role::Session
     }
@@ -260,7 +259,7 @@ impl Sealed {
     fn open_by_initial<'a>(&mut self, of: Sealing, header: &[u8], sealed: &'a mut [u8]) -> Option<&'a [u8]> {
         let changed_at = self.own.as_ref().and_then(|own| own.first);
         if changed_at.is_some_and(|first| of.number > first) {
-            return None; // the peer has sent none by these since
+            return None; // the peer had changed its keys by then
         }
         match &mut self.receives {
             Inward::Known(keys) => keys.open(of.number, header, sealed).map(|opened| &*opened),
@@ -331,7 +330,7 @@ mod tests {
         Sealing { keyed: true, ..plainly(number) }
     }
 
-    /// One by an acceptor that says its id, 9.
+    /// A packet of an acceptor that tells its id, 9.
     fn accepting(number: u64) -> Sealing {
         Sealing { acceptor: Some(9), ..plainly(number) }
     }
@@ -386,7 +385,7 @@ mod tests {
         assert_eq!(opened(&mut known.for_acceptor(3, 9), plainly(0), &there), frames());
         assert_eq!(opened(&mut known.for_acceptor(4, 9), plainly(0), &there), None, "another opener's id");
         assert_eq!(opened(&mut other.for_acceptor(3, 9), plainly(0), &there), None, "another address");
-        // An opening that comes again leads to an acceptor of another id, and so to other keys.
+        // A repeated Open leads to an acceptor with another id, and so to other keys.
         let answers = [9, 10].map(|id| sealed(&mut known.for_acceptor(3, id), plainly(0)));
         assert_ne!(answers[0], answers[1]);
         assert_eq!(opened(&mut a, plainly(0), &answers[0]), None, "whose id it is was not said");
@@ -405,14 +404,14 @@ mod tests {
         let before = sealed(&mut a, plainly(2));
         assert_eq!(opened(&mut b, plainly(2), &before), frames());
         assert!(b.rekey(&secret) && b.is_keyed());
-        // What the acceptor sends by them tells the opener that it has them.
+        // A packet of the acceptor with these keys shows the opener that it has them.
         let back = sealed(&mut b, keyed(0));
         assert_eq!(opened(&mut a, keyed(0), &back), frames());
         assert!(a.is_keyed());
         let own = sealed(&mut a, keyed(3));
         assert_eq!(opened(&mut b, keyed(3), &own), frames());
         assert_eq!(opened(&mut b, plainly(1), &late), frames());
-        // Whoever else has the address makes packets by the initial keys, which come too late.
+        // Others with the address can make packets with the initial keys, but too late.
         let forged = sealed(&mut known.for_opener(3), plainly(4));
         assert_eq!(opened(&mut b, plainly(4), &forged), None);
         assert_eq!(opened(&mut b, keyed(4), &forged), None);

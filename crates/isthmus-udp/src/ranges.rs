@@ -1,17 +1,17 @@
-//! A set of stream offsets as sorted, disjoint ranges.
+//! A set of stream offsets, held as sorted, disjoint ranges.
 //!
-//! A deque serves: what arrives mostly extends the last range, and gaps are mostly filled
-//! near the front, so that little is ever moved and nothing is allocated per packet.
+//! A deque suffices: most data extends the last range, and gaps are mostly filled near the front. So little is moved,
+//! and nothing is allocated per packet.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Offsets that have arrived.
+/// Stream offsets that have arrived.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RangeSet(VecDeque<Range<u64>>);
 
 impl RangeSet {
-    /// End of the range that starts at 0: everything below is in the set.
+    /// End of the range that starts at 0: all offsets below are in the set.
     pub(crate) fn upto(&self) -> u64 {
         self.0.front().map_or(0, |first| if first.start == 0 { first.end } else { 0 })
     }
@@ -27,8 +27,8 @@ impl RangeSet {
         if add.is_empty() {
             return 0;
         }
-        // The ranges from `first` on end at or behind our start; those before `last` start
-        // at or before our end: they become one.
+        // The new range joins `touching` ranges from index `first` on: those that end at or behind its start and start
+        // at or before its end.
         let first = match self.0.back() {
             Some(back) if back.end < add.start => self.0.len(),
             Some(back) if back.start <= add.start => self.0.len() - 1,

@@ -1,4 +1,4 @@
-//! What was lost is rebuilt from the rest of its block and parity (see [`crate::parity`]).
+//! Rebuilds lost data from the rest of its block and parity (see [`crate::parity`]).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,14 +8,14 @@ use crate::ranges::RangeSet;
 use crate::store::Store;
 use crate::wire::ParityShard;
 
-/// What a block costs beside its bytes, so that a peer cannot name many for little.
+/// Memory of a block besides its bytes, which counts so that a peer cannot name many blocks cheaply. Bytes.
 const BLOCK_BYTES: usize = 256 + size_of::<Block>();
 
 #[derive(Debug)]
 struct Block {
     count: u8,
     shard: usize,
-    /// Which parity shards have come, and their bytes.
+    /// Indices of the received parity shards, and their bytes.
     indices: Vec<u8>,
     bytes: Vec<u8>,
 }
@@ -26,7 +26,7 @@ impl Block {
     }
 }
 
-/// Parity that came, by the offsets of its blocks.
+/// Received parity, by the offsets of its blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Rebuild {
     blocks: BTreeMap<u64, Block>,
@@ -38,13 +38,13 @@ impl Rebuild {
         self.blocks.is_empty()
     }
 
-    /// Bytes of memory in use.
+    /// Memory in use. Bytes.
     pub(crate) fn memory(&self) -> usize {
         self.memory
     }
 
-    /// Takes in a parity shard, as long as all of them take no more than `most` bytes. One that
-    /// does not go with those before it is passed over.
+    /// Takes in a parity shard, unless all parity would take more than `most` bytes. Ignores one that contradicts the
+    /// block's earlier shards.
     pub(crate) fn note(&mut self, shard: &ParityShard<'_>, most: usize) {
         let len = shard.bytes.len();
         let more = if self.blocks.contains_key(&shard.start) { len } else { BLOCK_BYTES + len };
@@ -65,7 +65,7 @@ impl Rebuild {
         }
     }
 
-    /// Forgets blocks that end at or below `upto`: all of them is here.
+    /// Forgets blocks that end at or below `upto`, as they are complete.
     pub(crate) fn forget(&mut self, upto: u64) {
         while let Some(first) = self.blocks.first_entry()
             && first.get().range(*first.key()).end <= upto
@@ -74,8 +74,8 @@ impl Rebuild {
         }
     }
 
-    /// Rebuilds the block that `offset` is in, if enough of it is here: gives each missing
-    /// shard's offset and bytes to `put`. True if there were any.
+    /// Rebuilds the block that contains `offset`, if enough of it is here. Passes each missing shard's offset and bytes
+    /// to `put`. True if there were any.
     pub(crate) fn rebuild(
         &mut self,
         offset: u64,
@@ -97,7 +97,7 @@ impl Rebuild {
     }
 }
 
-/// Which shards of a block are not whole; `None` where they are more than there is parity.
+/// The incomplete shards of a block; `None` if they are more than its parity can restore.
 fn missing(have: &RangeSet, range: &Range<u64>, block: &Block) -> Option<Vec<u8>> {
     let shard = block.shard as u64;
     let (mut missing, mut from) = (Vec::new(), range.start);
@@ -113,7 +113,7 @@ fn missing(have: &RangeSet, range: &Range<u64>, block: &Block) -> Option<Vec<u8>
     Some(missing)
 }
 
-/// False where bytes that were read are no longer there.
+/// Restores `missing`. False if the store no longer has some of the block's other bytes, which were read.
 fn decode(
     block: &Block,
     start: u64,
@@ -172,7 +172,7 @@ mod tests {
                 store.write(at, bytes);
                 have.insert(at..at + SHARD as u64);
             }
-            // Of the parity the first is lost where that leaves enough.
+            // As much parity is there as shards are missing; the first ones are lost.
             for (index, bytes) in coded.iter().enumerate().skip(4 - lost.len()) {
                 rebuild.note(&parity(0, index as u8, bytes), 1 << 20);
             }

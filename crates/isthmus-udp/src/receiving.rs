@@ -1,5 +1,4 @@
-//! The half of a stream that is received: what has arrived until it is read, and when that
-//! is acknowledged.
+//! The receiving half of a stream: holds data until it is read, and decides when to acknowledge.
 
 use crate::Micros;
 use crate::parity::BLOCK_MAX;
@@ -9,65 +8,65 @@ use crate::seen::{Arrival, Seen};
 use crate::store::Store;
 use crate::wire::{ACK_FIXED, Ack, ParityShard, WORDS_MAX, Words, put_ack};
 
-/// Longest that an acknowledgement waits. Microseconds.
+/// Longest delay of an acknowledgement. Microseconds (1 ms).
 pub(crate) const ACK_DELAY_US: Micros = 1_000;
 /// Least time between acknowledgements. Microseconds.
 const ACK_SPACE_US: Micros = 250;
-/// Packets that are not acknowledged together.
+/// An acknowledgement is due at once after this many packets. Count.
 const ACK_PACKETS: u32 = 32;
-/// The shares of the window that parity may take of memory, and what was read and may be needed to
-/// rebuild what follows.
+/// Limits as parts of the window (window divided by these): memory of parity, and data kept after it was read because
+/// rebuilding may need it.
 const PARITY_SHARE: u64 = 32;
 const KEPT_SHARE: u64 = 64;
-/// What a stream may always hold behind what was read, so that it goes on however short memory is. Bytes.
+/// Data that a stream may always hold behind the data read: progress even if memory is short. Bytes (64 KiB).
 pub(crate) const LITTLE_BYTES: u64 = 64 << 10;
 
-/// Why the peer is at fault.
+/// Breach of the protocol by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamFault {
-    /// Data that it was not granted room for.
+    /// It sent data beyond its window.
     #[error("data beyond the granted window")]
     Window,
-    /// The stream's end is here, and there too.
+    /// It sent data behind the end of the stream, or two different ends.
     #[error("data behind the end of the stream")]
     End,
-    /// It is the largest of those that have not proved who they are and take too much memory together.
+    /// It has not proved who it is, and holds the most memory of such peers, which together exceed their limit.
     #[error("too much data before its proof of who it is")]
     Guests,
-    /// It acknowledged what was never sent.
+    /// It acknowledged a packet that was never sent.
     #[error("acknowledgement of what was never sent")]
     Ack,
 }
 
-/// How much a stream may hold now of what its peer sends.
+/// Limit on the peer's data that a stream may hold now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// All that the window grants.
+    /// Everything within the window.
     All,
-    /// So many bytes behind the first that is missing.
+    /// This many bytes behind the first missing one.
     Gap(u64),
-    /// [`LITTLE_BYTES`] behind what was read.
+    /// [`LITTLE_BYTES`] behind the data read.
     Little,
 }
 
-/// See the module's text.
+/// The receiving half; the module's text says what it does.
 #[derive(Debug)]
 pub(crate) struct Receiving {
     store: Store,
     have: RangeSet,
     read: u64,
     end: Option<u64>,
-    /// Bytes beyond what was read that the peer may send.
+    /// Bytes beyond those read that the peer may send.
     window: u64,
-    /// The offset that the peer was last told.
+    /// The window's end that the peer was last told.
     told_window: u64,
-    /// Parity of what is missing.
+    /// Parity of blocks with missing data.
     rebuild: Rebuild,
-    /// The longest piece that came; and whether a later one was ever before an earlier one.
+    /// Length of the longest piece that came; and whether data has come behind a gap.
     longest: u64,
     loses: bool,
     seen: Seen,
-    /// When the largest number arrived.
+    /// When the packet with the largest number arrived.
     arrived: Micros,
     pending: u32,
     ack_due: Option<Micros>,
@@ -105,7 +104,7 @@ impl Receiving {
         self.window = self.window.max(window);
     }
 
-    /// Notes a packet's number. False where it was here before.
+    /// Notes a packet's number. False if it is a duplicate, or too old to tell.
     pub(crate) fn note(&mut self, arrived: Micros, number: u64) -> bool {
         match self.seen.note(number) {
             Arrival::Stale => false,
@@ -118,7 +117,7 @@ impl Receiving {
         }
     }
 
-    /// Whether a packet of this number was here before, or is too late to tell.
+    /// Whether a packet with this number was here before, or is too old to tell.
     pub(crate) fn is_stale(&self, number: u64) -> bool {
         self.seen.is_stale(number)
     }
@@ -127,7 +126,7 @@ impl Receiving {
         self.seen.raise_floor(floor);
     }
 
-    /// A packet that wants an acknowledgement has come, within `wait_us` where that is given, else within `most_us`.
+    /// Notes an ack-eliciting packet. The acknowledgement waits at most `wait_us`, or without that at most `most_us`.
     pub(crate) fn owe_ack(&mut self, now: Micros, wait_us: Option<Micros>, most_us: Micros) {
         self.pending += 1;
         let wait_us = if self.pending >= ACK_PACKETS { Some(0) } else { wait_us };
@@ -144,7 +143,7 @@ impl Receiving {
         self.ack_due
     }
 
-    /// Whether data lies within what was granted.
+    /// Whether data lies within the granted window.
     pub(crate) fn has_room(&self, offset: u64, data: &[u8]) -> bool {
         let end = offset.checked_add(data.len() as u64);
         end.is_some_and(|end| end <= self.told_window.max(self.limit()))
@@ -184,14 +183,14 @@ impl Receiving {
 
     fn put(&mut self, offset: u64, data: &[u8]) {
         let end = offset + data.len() as u64;
-        // What was read already is gone from the store.
+        // The store no longer has what was read.
         let from = offset.max(self.read.min(end));
         if self.have.insert(offset..end) > 0 {
             self.store.write(from, &data[(from - offset) as usize..]);
         }
     }
 
-    /// Takes in parity. True if what was missing is here because of it.
+    /// Takes in a parity shard. True if it restored missing data.
     pub(crate) fn take_parity(&mut self, shard: &ParityShard<'_>) -> bool {
         let len = u64::from(shard.count) * shard.bytes.len() as u64;
         let end = shard.start + len;
@@ -203,7 +202,7 @@ impl Receiving {
         self.mend(shard.start)
     }
 
-    /// Rebuilds the block that `offset` is in, if that can be done.
+    /// Rebuilds the block that contains `offset`, if possible.
     fn mend(&mut self, offset: u64) -> bool {
         let mut rebuild = std::mem::take(&mut self.rebuild);
         let mut pieces = Vec::new();
@@ -219,27 +218,27 @@ impl Receiving {
         self.have.upto() - self.read
     }
 
-    /// The next bytes that lie together, at most `most`.
+    /// The next bytes that are contiguous in memory, at most `most`.
     pub(crate) fn peek(&self, most: usize) -> &[u8] {
         let most = self.readable().min(most as u64) as usize;
         if most == 0 { &[] } else { self.store.piece(self.read, most) }
     }
 
-    /// The first `len` bytes were read.
+    /// Marks the next `len` bytes as read.
     pub(crate) fn consume(&mut self, now: Micros, len: u64) {
         debug_assert!(len <= self.readable());
         self.read += len;
-        // Of a block of which something is missing all else is needed to rebuild that.
+        // On a path that loses packets, a block's data stays after it was read: rebuilding the rest needs it.
         let wanted = if self.loses && !self.is_finished() { BLOCK_MAX * self.longest } else { 0 };
         let kept = wanted.min(self.window / KEPT_SHARE);
         self.store.release(self.read.saturating_sub(kept));
-        // The peer is told of the room in time, without an acknowledgement for each read.
+        // Tells the peer of a larger window in time, but not with an acknowledgement for each read.
         if self.limit() - self.told_window >= self.window / 4 {
             self.ack_due = Some(self.ack_due.map_or(now, |before| before.min(now)));
         }
     }
 
-    /// Nothing comes for a while: what was read is of no use any more.
+    /// Nothing comes for a while, so data that was read is no longer needed.
     pub(crate) fn rest(&mut self) {
         self.store.release(self.read);
         self.store.rest();
@@ -251,12 +250,12 @@ impl Receiving {
         self.end == Some(self.read)
     }
 
-    /// Whether everything up to the stream's end is here.
+    /// Whether everything up to the stream's end has arrived.
     pub(crate) fn is_complete(&self) -> bool {
         self.end.is_some_and(|end| self.have.upto() >= end)
     }
 
-    /// Appends an acknowledgement that takes at most `room` bytes, if that is enough for one.
+    /// Appends an acknowledgement of at most `room` bytes, if that is enough for one.
     pub(crate) fn put_ack(&mut self, now: Micros, room: usize, out: &mut Vec<u8>) -> bool {
         let Some(largest) = self.seen.largest() else { return false };
         let words = room.saturating_sub(ACK_FIXED) / 8;
@@ -269,7 +268,7 @@ impl Receiving {
         let split = self.scratch.len();
         self.seen.copy(recent, &mut self.scratch);
         let (sweep_bytes, recent_bytes) = self.scratch.split_at(split);
-        // The end counts as a byte once all before it is here.
+        // The end counts as one byte once all data before it is here.
         let upto = self.have.upto() + u64::from(self.is_complete());
         let limit = self.read + self.window;
         let ack = Ack {
@@ -289,17 +288,17 @@ impl Receiving {
         true
     }
 
-    /// Bytes of memory that data takes.
+    /// Memory of data. Bytes.
     pub(crate) fn held(&self) -> usize {
         self.store.used() + self.rebuild.memory()
     }
 
-    /// Keeps no memory for later use.
+    /// Releases free memory that was kept for later use.
     pub(crate) fn trim(&mut self) {
         self.store.trim();
     }
 
-    /// Bytes of memory in use, and kept for later use.
+    /// Memory in use or kept for later use. Bytes.
     pub(crate) fn memory(&self) -> usize {
         self.store.memory() + self.rebuild.memory()
     }

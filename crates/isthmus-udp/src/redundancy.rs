@@ -1,39 +1,39 @@
-//! What is sent more than once before anything is known of its fate.
+//! Redundancy: how many copies and how much parity to send before a packet's fate is known.
 
-/// What a transmission is, as far as copies of it go.
+/// Kind of a transmission, as far as it matters for copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matter {
-    /// More follows, which will show whether it was lost.
+    /// Data with more behind it, which will show whether it was lost.
     Bulk,
-    /// Nothing follows yet: small messages, and the ends of large ones.
+    /// Data with nothing behind it yet: small messages, and the ends of large ones.
     Tail,
-    /// What is under way when a long transfer ends.
+    /// Data in flight when a long transfer ends.
     Flight,
-    /// It was lost so many times.
+    /// Data that was lost before.
     Lost {
-        /// 1 the first time.
+        /// Number of losses, from 1.
         times: u8,
-        /// Nothing else waits to be sent.
+        /// Whether nothing else waits to be sent.
         tail: bool,
     },
 }
 
-/// A rule for copies.
+/// A rule for copies and parity.
 pub trait Redundancy: Send + std::fmt::Debug {
-    /// How many packets to send altogether, 1..=[`COPIES_MAX`], if `loss` (0.0..=1.0) of
-    /// them is lost on the path.
+    /// Number of transmissions of one packet, 1..=[`COPIES_MAX`], if the path loses the share `loss` (0.0..=1.0) of
+    /// packets.
     fn packets(&self, matter: Matter, loss: f64) -> u8;
-    /// How many packets of parity to send for so many of the last flight of a long transfer;
-    /// 0 where that is not to be coded. Losses come in runs of `run` packets on average, 1 or more.
+    /// Number of parity packets for `packets` packets of the last flight of a long transfer; 0 for none. Losses come in
+    /// runs of `run` packets on average, at least 1.
     fn parity(&self, packets: u8, loss: f64, run: f64) -> u8;
     /// Its name in compositions.
     fn name(&self) -> &'static str;
 }
 
-/// Most packets for one.
+/// Most transmissions of one packet, the first one included. Count.
 pub const COPIES_MAX: u8 = 4;
 
-/// One packet for each.
+/// Sends each packet once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Once;
 
@@ -49,20 +49,20 @@ impl Redundancy for Once {
     }
 }
 
-/// Loss below which nobody waits for the last flight of a long transfer.
+/// Loss below which copies and parity for the last flight of a long transfer are not worth it. Share.
 const FLIGHT_LEAST: f64 = 0.000_01;
 
-/// As many as the measured loss asks for, and where they matter: none in the middle of bulk
-/// data, nor where what was lost once is sent again while bulk data follows.
+/// Sends as many copies as the measured loss requires. Bulk data gets none, nor does its first retransmission while
+/// bulk data follows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Measured;
 
-/// Standard deviations of loss that parity makes good.
+/// Standard deviations by which losses may exceed the expected number that parity repairs.
 const DEVIATIONS: f64 = 3.5;
-/// Share of tails that may wait for another round trip.
+/// Share of tails that may wait another round trip for a retransmission.
 const MISS: f64 = 0.000_5;
-/// Share of what was lost twice in the middle of bulk data that may: so little of it is, that
-/// its copies cost next to nothing, and nothing behind it can be read before it comes.
+/// The same share for bulk data that was lost twice. Such data is rare, so copies cost little, and nothing behind it
+/// can be read before it comes.
 const MISS_AMID: f64 = 0.005;
 
 impl Redundancy for Measured {
@@ -74,7 +74,7 @@ impl Redundancy for Measured {
             Matter::Lost { times: 2, tail: false } => (1.0, MISS_AMID),
             Matter::Tail | Matter::Lost { .. } => (1.0, MISS),
         };
-        // Of a share `loss` of them each is lost: so many that all are in a share `miss` of cases.
+        // The least number of packets that are all lost in no more than the share `miss` of cases.
         let enough = if loss < 1.0 { miss.ln() / loss.max(f64::MIN_POSITIVE).ln() } else { f64::MAX };
         enough.ceil().clamp(least, f64::from(COPIES_MAX)) as u8
     }
@@ -82,11 +82,11 @@ impl Redundancy for Measured {
         if loss < FLIGHT_LEAST {
             return 0;
         }
-        // What is lost of packets and parity together, and of that a little more than it comes to
-        // in all but a few cases in ten thousand.
+        // Expected losses among packets and parity together. A margin of standard deviations covers all but a few cases
+        // in ten thousand.
         let (kept, packets) = ((1.0 - loss).max(0.1), f64::from(packets));
         let lost = packets * loss / kept;
-        // Runs of geometric length, as of the model of Gilbert: so much does the number of packets vary.
+        // The Gilbert model: runs have geometric lengths, which raises the variance of the number of losses.
         let variance = lost / kept * (2.0 * run - 1.0);
         (lost + DEVIATIONS * variance.sqrt() + 1.0).ceil().min(255.0) as u8
     }

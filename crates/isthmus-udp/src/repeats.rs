@@ -1,40 +1,39 @@
-//! What is under way when nothing more is to be sent is sent again while the path is idle, so
-//! that losses in the last flight are repaired before they are known of.
+//! Repeats the last flight while the path is idle, so that its losses are repaired before they are known.
 //!
-//! Newest first: of what left earlier the fate is known sooner. Of what left within
-//! RTT / (times + 1) before the end all repetitions are on their way before any such fate
-//! is known; what is older is left to the ordinary repair, which is ready as soon.
+//! The newest packets are repeated first, because the fates of older ones are known sooner. A flight's packets are
+//! repeated only if they were sent within RTT / (times + 1) before the end: all their repeats are sent before any of
+//! their fates is known. Older packets are left to retransmission, which is as fast.
 
 use std::ops::Range;
 
 use crate::Micros;
 use crate::sent::{Carried, Sent};
 
-/// See the module's text.
+/// Repeats the last flight; the module's text says how.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats {
-    /// Numbers below this are still to be looked at in the present pass,
+    /// The present pass has yet to look at the numbers below this.
     next: u64,
-    /// which began at this one, and ends at what left before then.
+    /// Each pass starts below this number, and ends at packets sent before `since`.
     top: u64,
     since: Micros,
-    /// Passes still to come.
+    /// Passes left.
     passes: u8,
-    /// Numbers below were looked at when data ended before.
+    /// Numbers below this were repeated at an earlier end of data.
     done: u64,
     /// Stream bytes that had been sent when it began.
     sent_to: u64,
-    /// What did not fit in the packet before.
+    /// Bytes that did not fit in the packet before.
     rest: Option<Range<u64>>,
 }
 
 impl Repeats {
-    /// Whether the end of the data that was sent up to `sent_to` has not been seen to.
+    /// Whether the end of data at `sent_to` is a new one, for which [`Repeats::begin`] was not called.
     pub(crate) fn is_new(&self, sent_to: u64) -> bool {
         self.sent_to != sent_to
     }
 
-    /// Begins: what left since `since` is to be repeated so many times.
+    /// Begins to repeat, `times` times, what was sent since `since`.
     pub(crate) fn begin(&mut self, sent: &Sent, sent_to: u64, since: Micros, times: u8) {
         self.done = self.top.max(self.done);
         (self.top, self.next) = (sent.next_number(), sent.next_number());
@@ -42,12 +41,12 @@ impl Repeats {
         self.rest = None;
     }
 
-    /// Whether something may be left to repeat.
+    /// Whether there may be something left to repeat.
     pub(crate) fn is_pending(&self) -> bool {
         self.passes > 0
     }
 
-    /// The next bytes to repeat; the end of a stream counts as a byte.
+    /// The next bytes to repeat; the end of a stream counts as one byte.
     pub(crate) fn next(&mut self, sent: &Sent) -> Option<Range<u64>> {
         if let Some(rest) = self.rest.take() {
             return Some(rest);
@@ -72,7 +71,7 @@ impl Repeats {
         None
     }
 
-    /// These bytes did not fit.
+    /// Puts back bytes that did not fit.
     pub(crate) fn leave(&mut self, rest: Range<u64>) {
         self.rest = Some(rest).filter(|rest| !rest.is_empty());
     }

@@ -1,43 +1,42 @@
-//! Which packet numbers have arrived, and the bitmaps of acknowledgements.
+//! Records which packet numbers have arrived, and makes the bitmaps of acknowledgements.
 //!
-//! An acknowledgement says of the newest numbers what arrived, several times over in
-//! successive ones, so that one that is lost costs nothing. After a longer silence of the
-//! way back, older numbers are in doubt at the sender: each acknowledgement also takes a
-//! part of those in turn, down to the floor that the sender tells.
+//! Successive acknowledgements repeat the newest numbers several times, so a lost acknowledgement costs nothing. If
+//! many are lost in a row, the sender does not know the fates of older numbers. So each acknowledgement also sweeps a
+//! part of those, in turn, down to the floor that the sender tells.
 
 use crate::wire::WORDS_MAX;
 
-/// Words that are remembered: 2^17 numbers, more than 10 Gb/s over 500 ms at 9,000 bytes.
+/// Words of the bitmap: 2^17 packet numbers, more than 10 Gb/s over 500 ms at 9,000 bytes.
 const RING: usize = 1 << 11;
-/// Most words of the swept part of an acknowledgement.
+/// Most words of an acknowledgement's swept part. Count.
 const SWEEP_WORDS: u64 = 32;
-/// Least words of the recent part.
+/// Least words of its recent part. Count.
 const RECENT_WORDS: u64 = 4;
-/// How often a number appears in recent parts, if acknowledgements come evenly.
+/// Repetitions of a number in recent parts, if acknowledgements come evenly. Count.
 const REPEATS: u64 = 8;
 
-/// Numbers that have arrived.
+/// Packet numbers that have arrived.
 #[derive(Debug)]
 pub(crate) struct Seen {
     words: Box<[u64]>,
     largest: Option<u64>,
     floor: u64,
-    /// The word below which the next sweep goes on.
+    /// The word below which the next sweep continues.
     swept: u64,
     /// Largest number at the last acknowledgement.
     told: u64,
 }
 
-/// What a number's arrival means.
+/// Meaning of a number's arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// The next one, or any other that has not arrived before.
+    /// It has not arrived before.
     New { gap: bool, largest: bool },
-    /// It has arrived before, or is older than is remembered.
+    /// It has arrived before, or is too old to tell.
     Stale,
 }
 
-/// Words to be told: index of the first, and how many.
+/// A range of words: index of the first, and how many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) first: u64,
@@ -55,13 +54,13 @@ impl Seen {
         self.largest
     }
 
-    /// The sender knows the fates of all numbers below.
+    /// The sender knows the fates of all numbers below `floor`.
     pub(crate) fn raise_floor(&mut self, floor: u64) {
         let most = self.largest.map_or(0, |largest| largest + 1);
         self.floor = self.floor.max(floor.min(most));
     }
 
-    /// Whether `number` has arrived before, or is older than is remembered.
+    /// Whether `number` has arrived before, or is too old to tell.
     pub(crate) fn is_stale(&self, number: u64) -> bool {
         let Some(largest) = self.largest.filter(|largest| number <= *largest) else { return false };
         let word = number / 64;
@@ -79,7 +78,7 @@ impl Seen {
         };
         if number > largest {
             let (from, to) = (largest / 64 + 1, word);
-            // All of the ring is cleared at most once.
+            // A jump clears each word of the ring at most once.
             for cleared in from.max(to.saturating_sub(RING as u64 - 1))..=to {
                 self.words[slot(cleared)] = 0;
             }
@@ -94,8 +93,8 @@ impl Seen {
         Arrival::New { gap: false, largest: false }
     }
 
-    /// What the next acknowledgement tells: its recent words, and swept ones before them, at
-    /// most `words_max` together (but always the newest).
+    /// Chooses the words of the next acknowledgement: recent ones, and swept ones before them, at most `words_max`
+    /// together. The newest word is always among them.
     pub(crate) fn spans(&mut self, words_max: usize) -> (Span, Span) {
         let Some(largest) = self.largest else { return Default::default() };
         let last = largest / 64;
@@ -108,7 +107,7 @@ impl Seen {
         (recent, self.sweep(oldest.min(recent.first), recent.first, most - len))
     }
 
-    /// Older words below `end`, newest first and round again.
+    /// The next older words below `end`. Sweeps go from the newest to the oldest and start again.
     fn sweep(&mut self, oldest: u64, end: u64, most: u64) -> Span {
         let from = if self.swept <= oldest || self.swept > end { end } else { self.swept };
         let len = (from - oldest).min(SWEEP_WORDS).min(most);

@@ -1,5 +1,4 @@
-//! The half of a stream that is sent: its bytes until they are acknowledged, and what of them
-//! goes next.
+//! The sending half of a stream: holds bytes until they are acknowledged, and chooses which ones are sent next.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,19 +9,19 @@ use crate::Micros;
 use crate::ranges::RangeSet;
 use crate::store::Store;
 
-/// Bytes before the end of what is written that belong to its tail (64 KiB).
+/// The tail is this many bytes before the end of what is written (64 KiB).
 const TAIL_BYTES: u64 = 64 << 10;
 
-/// A part of the stream that goes in one packet.
+/// A part of the stream that fits in one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) offset: u64,
     pub(crate) len: u32,
     /// The stream ends behind it.
     pub(crate) fin: bool,
-    /// How often it was lost before.
+    /// Number of times that it was lost before.
     pub(crate) attempt: u8,
-    /// It is a copy, and of which transmission, if all of that is in it.
+    /// `Some` for a copy. Inside, the packet number of the original if the copy stands for all of it.
     pub(crate) copy: Option<Option<u64>>,
 }
 
@@ -41,7 +40,7 @@ struct Copy {
     left: u8,
 }
 
-/// See the module's text. The end of the stream counts as one more byte behind the last.
+/// The sending half; the module's text says what it does. The end of the stream counts as one byte behind the last.
 #[derive(Debug, Default)]
 pub(crate) struct Sending {
     store: Store,
@@ -50,19 +49,19 @@ pub(crate) struct Sending {
     /// First byte that was never sent.
     next: u64,
     acked: RangeSet,
-    /// First byte that the peer does not want yet.
+    /// First byte that the peer has not granted.
     limit: u64,
     again: VecDeque<Again>,
-    /// Copies for which there is room when nothing else is to go.
+    /// Copies that wait until nothing else is to be sent.
     copies: VecDeque<Copy>,
-    /// Those that go before what is new.
+    /// Copies that are sent before new data.
     urgent: VecDeque<Copy>,
     ended: bool,
-    /// New data is cut at multiples of the second from the first on;
+    /// (base, shard): new data is cut at `base` plus multiples of `shard`.
     grid: Option<(u64, u64)>,
-    /// and how, up to where, it was before packets were of another size.
+    /// The grid before packets changed size. It holds up to the base of `grid`.
     before: Option<(u64, u64)>,
-    /// Where what was written last began while nothing waited to be sent.
+    /// Start of the last data that was written while nothing waited to be sent.
     begun: u64,
 }
 
@@ -77,7 +76,7 @@ impl Sending {
         self.written.saturating_sub(self.next)
     }
 
-    /// Bytes that wait to be sent, or to be sent again, as far as the first of those tells.
+    /// Bytes that wait to be sent; of those to be retransmitted, only the first range counts.
     pub(crate) fn waiting(&self) -> u64 {
         self.unsent() + self.again.front().map_or(0, |again| again.range.end - again.range.start)
     }
@@ -87,7 +86,7 @@ impl Sending {
         self.note_written(bytes.len());
     }
 
-    /// As [`Sending::write`], of bytes that are not copied until they must be ([`Sending::own`]).
+    /// Appends as [`Sending::write`] does, but copies `bytes` only if it must ([`Sending::own`]).
     pub(crate) fn keep(&mut self, bytes: Bytes) {
         let len = bytes.len();
         self.store.keep(self.written, bytes);
@@ -107,12 +106,12 @@ impl Sending {
         self.written
     }
 
-    /// Of what is kept, copies what begins below `upto`.
+    /// Copies lent buffers that begin below `upto`.
     pub(crate) fn own(&mut self, upto: u64) {
         self.store.own(upto);
     }
 
-    /// Nothing goes any more: lets go what is kept.
+    /// Releases lent buffers: nothing is sent any more.
     pub(crate) fn let_go(&mut self) {
         self.store.let_go();
     }
@@ -129,7 +128,7 @@ impl Sending {
         self.written + u64::from(self.ended)
     }
 
-    /// Whether all has been acknowledged, the end too if it is set.
+    /// Whether everything has been acknowledged, with the end if it is set.
     pub(crate) fn is_settled(&self) -> bool {
         self.acked.upto() >= self.total()
     }
@@ -138,7 +137,7 @@ impl Sending {
         self.limit = self.limit.max(limit);
     }
 
-    /// Whether there is something to send apart from copies.
+    /// Whether there is anything to send besides copies.
     pub(crate) fn has_work(&mut self) -> bool {
         self.drop_settled();
         !self.again.is_empty() || self.has_fresh()
@@ -148,22 +147,22 @@ impl Sending {
         self.next < self.written.min(self.limit) || (self.ended && self.next == self.written)
     }
 
-    /// Whether the peer has to grant more before anything can go.
+    /// Whether the peer must grant more before anything can be sent.
     pub(crate) fn awaits_room(&self) -> bool {
         self.again.is_empty() && self.unsent() > 0 && !self.has_fresh()
     }
 
-    /// Whether nothing waits to be sent for the first time.
+    /// Whether no new data waits to be sent.
     pub(crate) fn is_drained(&self) -> bool {
         self.next >= self.written
     }
 
-    /// Whether a piece belongs to the tail.
+    /// Whether a piece is in the tail.
     pub(crate) fn is_tail(&self, piece: &Piece) -> bool {
         self.is_drained() && piece.offset + TAIL_BYTES >= self.written
     }
 
-    /// Whether a piece of the tail is all that was written since nothing waited: a small message.
+    /// Whether a piece of the tail begins where data was last written after an idle time: a small message.
     pub(crate) fn is_message(&self, piece: &Piece) -> bool {
         piece.offset == self.begun && piece.len > 0
     }
@@ -182,8 +181,8 @@ impl Sending {
         }
     }
 
-    /// New data is cut into pieces that fill no more than one shard of so many bytes each, counted
-    /// from where that was first asked for, or a message begins behind little that is missed; or as it comes.
+    /// Sets the shard length for new data; no piece crosses the end of a shard. Shards count from where a length was
+    /// first set, or from the start of a message of which little before is unacknowledged. `None`: no shards.
     pub(crate) fn cut(&mut self, shard: Option<u64>) {
         let begins = self.next == self.begun && self.acked.upto() + TAIL_BYTES >= self.next;
         let as_before = self.grid.map(|(_, before)| before) == shard;
@@ -193,8 +192,8 @@ impl Sending {
         }
     }
 
-    /// What of the stream from `from` on was sent, and cut, in whole shards, and the length of those: what
-    /// was cut before packets were of another size first.
+    /// The ranges of whole shards that were sent from `from` on, and their shard lengths. The first range was cut
+    /// before packets changed size.
     pub(crate) fn shards(&self, from: u64) -> [(Range<u64>, u64); 2] {
         let whole = |(base, shard): (u64, u64), end: u64| {
             let start = base + from.saturating_sub(base).div_ceil(shard) * shard;
@@ -207,17 +206,17 @@ impl Sending {
         [self.before.map_or(none, |before| whole(before, grid.0)), whole(grid, until)]
     }
 
-    /// All bytes below have arrived.
+    /// All bytes below this have been acknowledged.
     pub(crate) fn acked_upto(&self) -> u64 {
         self.acked.upto()
     }
 
-    /// Whether some of these bytes have not arrived, as far as is known.
+    /// Whether some of these bytes are not acknowledged.
     pub(crate) fn is_missing(&self, range: Range<u64>) -> bool {
         self.acked.first_missing(range).is_some()
     }
 
-    /// The next piece of at most `most` bytes: what was lost first, then what is new.
+    /// The next piece, of at most `most` bytes: lost data first, then new data.
     pub(crate) fn next_piece(&mut self, most: u32) -> Option<Piece> {
         self.drop_settled();
         if let Some(first) = self.again.front_mut() {
@@ -244,7 +243,7 @@ impl Sending {
         Some(piece)
     }
 
-    /// The next copy that is due, of those that are urgent or of the others.
+    /// The next copy that is due, from the urgent ones or the others.
     pub(crate) fn next_copy(
         &mut self,
         now: Micros,
@@ -273,7 +272,7 @@ impl Sending {
         None
     }
 
-    /// What of these bytes is still to be repeated, at most `most` of them, and the rest.
+    /// The next piece of these bytes that is not acknowledged, of at most `most` bytes, and the range behind it.
     pub(crate) fn repeat_piece(&self, range: Range<u64>, most: u32) -> Option<(Piece, Range<u64>)> {
         let missing = self.acked.first_missing(range.clone())?;
         let mut piece = piece_of(missing, most, self.written, 0);
@@ -281,17 +280,17 @@ impl Sending {
         Some((piece, end_of(&piece)..range.end))
     }
 
-    /// Whether something that was lost waits to be sent again.
+    /// Whether lost data waits to be retransmitted.
     pub(crate) fn has_lost(&self) -> bool {
         !self.again.is_empty()
     }
 
-    /// Bytes that were sent behind a piece.
+    /// Bytes sent from a piece's start on.
     pub(crate) fn sent_behind(&self, piece: &Piece) -> u64 {
         self.next.saturating_sub(piece.offset)
     }
 
-    /// Stream bytes that were sent at least once; its end counts as one.
+    /// Stream bytes that were sent at least once; the end counts as one.
     pub(crate) fn sent_to(&self) -> u64 {
         self.next
     }
@@ -302,8 +301,8 @@ impl Sending {
         first.into_iter().flatten().map(|copy| copy.due).min()
     }
 
-    /// Schedules `count` copies of what went as `number`. What was lost more than once holds up
-    /// all that follows it: its copies are urgent.
+    /// Schedules `count` copies of packet `number`. A piece that was lost more than once holds up all data behind it,
+    /// so its copies are urgent.
     pub(crate) fn schedule_copies(&mut self, due: Micros, number: u64, piece: &Piece, count: u8) {
         if count > 0 {
             let range = piece.offset..end_of(piece);
@@ -312,8 +311,7 @@ impl Sending {
         }
     }
 
-    /// Something to send when no answer comes: what has waited longest, `skip` such pieces
-    /// left out.
+    /// A piece to send when no acknowledgement comes: the oldest unacknowledged one, after leaving out `skip` pieces.
     pub(crate) fn probe_piece(&mut self, most: u32, skip: usize) -> Option<Piece> {
         let mut from = self.acked.upto();
         for _ in 0..skip {
@@ -328,17 +326,17 @@ impl Sending {
         self.store.copy(piece.offset, piece.len as usize, out);
     }
 
-    /// Appends `len` bytes at `offset`, written and not yet forgotten, to `out`.
+    /// Appends `len` bytes at `offset` to `out`. They must be written and not acknowledged.
     pub(crate) fn copy_bytes(&self, offset: u64, len: usize, out: &mut Vec<u8>) {
         self.store.copy(offset, len, out);
     }
 
-    /// A piece has arrived.
+    /// A piece was acknowledged.
     pub(crate) fn on_acked(&mut self, offset: u64, len: u32, fin: bool) {
         self.acked.insert(offset..offset + u64::from(len) + u64::from(fin));
     }
 
-    /// All below `upto` has arrived, says the peer. False where that was never sent.
+    /// The peer acknowledges everything below `upto`. False if some of that was never sent.
     pub(crate) fn on_acked_upto(&mut self, upto: u64) -> bool {
         let sane = upto <= self.next;
         if sane && upto > self.acked.upto() {
@@ -348,7 +346,7 @@ impl Sending {
         sane
     }
 
-    /// A piece was lost, and no copy of it is under way.
+    /// A piece was declared lost, and no copy of it is in flight.
     pub(crate) fn on_lost(&mut self, offset: u64, len: u32, fin: bool, attempt: u8) {
         let range = offset..offset + u64::from(len) + u64::from(fin);
         if let Some(missing) = self.acked.first_missing(range.clone()) {
@@ -357,12 +355,12 @@ impl Sending {
         }
     }
 
-    /// Nothing goes for a while.
+    /// Nothing is sent for a while.
     pub(crate) fn rest(&mut self) {
         self.store.rest();
     }
 
-    /// Bytes of memory in use.
+    /// Memory in use. Bytes.
     pub(crate) fn memory(&self) -> usize {
         self.store.memory()
     }

@@ -1,25 +1,25 @@
-//! What was sent and whose fate is open, by packet number.
+//! Sent packets by number, and their fates: in flight, acknowledged or lost.
 
 use crate::Micros;
 use crate::detection::LossDetection;
 use crate::wire::Ack;
 
-/// Most numbers whose fate may be open: as many as the receiver remembers.
+/// Most packet numbers that can be open at once. As many as the receiver remembers (`seen.rs`).
 pub(crate) const OPEN_MAX: u64 = 1 << 17;
-/// Room at first.
+/// Slots at first, a power of two. They double when they are full.
 const ROOM_LEAST: usize = 256;
 
-/// What a packet carried that matters when its fate is known.
+/// Content of a packet, as far as it matters for the packet's fate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Carried {
-    /// Nothing that is sent again.
+    /// Nothing that is retransmitted.
     #[default]
     Ping,
-    /// Nothing, in a full packet, to see how it arrives.
+    /// Padding to a full packet, to measure the path.
     Train,
-    /// Stream bytes from `offset` on; with the stream's end behind them.
+    /// Stream bytes from `offset` on; `fin` if the stream ends behind them.
     Stream { offset: u64, len: u32, fin: bool },
-    /// Padding to a size: a search for a larger path MTU.
+    /// Padding to `size` bytes: a probe for a larger path MTU.
     Probe { size: u32 },
 }
 
@@ -28,29 +28,29 @@ pub(crate) enum Carried {
 pub(crate) struct Transmission {
     pub(crate) sent_at: Micros,
     pub(crate) carried: Carried,
-    /// What it took of the link. Bytes.
+    /// Bytes that it took on the link.
     pub(crate) wire: u32,
-    /// How often its bytes were sent before because they were lost.
+    /// Number of times that its bytes were lost before.
     pub(crate) attempt: u8,
-    /// Distance to the next number with the same bytes; 0 if there is none.
+    /// Distance to the next packet number with the same bytes; 0 if there is none.
     pub(crate) next_copy: u32,
-    /// It repeats what is under way.
+    /// It repeats bytes that are in flight.
     pub(crate) copy: bool,
     /// There was nothing more to send after it.
     pub(crate) app_limited: bool,
-    /// There was nothing to send for a while before it.
+    /// The application had paused before it.
     pub(crate) resumed: bool,
 }
 
-/// A number and what it was.
+/// A packet number and its transmission.
 pub(crate) type Fate = (u64, Transmission);
 
-/// What an acknowledgement, or what follows from it, says.
+/// The packets whose fates an acknowledgement showed.
 #[derive(Debug, Default)]
 pub(crate) struct Fates {
     pub(crate) acked: Vec<Fate>,
     pub(crate) lost: Vec<Fate>,
-    /// They counted as lost and came after all.
+    /// Declared lost, but arrived after all.
     pub(crate) late: Vec<Fate>,
 }
 
@@ -62,18 +62,18 @@ impl Fates {
     }
 }
 
-/// Sets of numbers in a ring: one bit each.
+/// One bit for each of 64 packet numbers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flags {
-    /// Neither acknowledged nor counted as lost.
+    /// In flight: neither acknowledged nor declared lost.
     open: u64,
     /// The peer said that it has not arrived.
     denied: u64,
-    /// Counted as lost.
+    /// Declared lost.
     lost: u64,
 }
 
-/// Transmissions, oldest open one first.
+/// Rings of transmissions and of their fates, indexed by packet number.
 #[derive(Debug)]
 pub(crate) struct Sent {
     slots: Vec<Transmission>,
@@ -83,7 +83,7 @@ pub(crate) struct Sent {
     next: u64,
     in_flight: u64,
     open: u64,
-    /// Largest number acknowledged, and when that was sent.
+    /// Largest number acknowledged, and when it was sent.
     largest: Option<(u64, Micros)>,
 }
 
@@ -107,17 +107,17 @@ impl Sent {
         self.next
     }
 
-    /// The fates of all numbers below are known.
+    /// The fates of all numbers below this are known.
     pub(crate) fn floor(&self) -> u64 {
         self.floor
     }
 
-    /// Bytes (wire) under way.
+    /// Bytes in flight (wire).
     pub(crate) fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    /// Transmissions under way.
+    /// Packets in flight.
     pub(crate) fn open(&self) -> u64 {
         self.open
     }
@@ -127,10 +127,9 @@ impl Sent {
         self.next - self.floor >= OPEN_MAX - 64
     }
 
-    /// Notes a transmission under the next number. One that the peer will not acknowledge by
-    /// itself is not open.
+    /// Notes a transmission under the next number. Only an ack-eliciting one (RFC 9000, 13.2.1) is in flight.
     pub(crate) fn note(&mut self, transmission: Transmission, eliciting: bool) {
-        // A word of slack: the oldest word must not be the newest one too.
+        // One word of slack, so that the oldest and the newest word never share a slot.
         if (self.next - self.floor) as usize + 64 >= self.slots.len() {
             self.grow();
         }
@@ -151,17 +150,17 @@ impl Sent {
         self.raise_floor();
     }
 
-    /// What went under this number, if that is known still.
+    /// The transmission with this number, if it is still remembered.
     pub(crate) fn transmission(&self, number: u64) -> Option<&Transmission> {
         self.remembers(number).then(|| &self.slots[self.slot(number)])
     }
 
-    /// Whether a number that is known is neither acknowledged nor lost.
+    /// Whether a number that is still remembered is in flight.
     pub(crate) fn is_open(&self, number: u64) -> bool {
         self.flags[self.word(number / 64)].open & bit(number) != 0
     }
 
-    /// There is nothing more to send for now.
+    /// Marks the last transmission: there is nothing more to send for now.
     pub(crate) fn note_idle(&mut self) {
         if let Some(last) = self.next.checked_sub(1) {
             let slot = self.slot(last);
@@ -169,7 +168,7 @@ impl Sent {
         }
     }
 
-    /// Counts everything under way as lost.
+    /// Declares everything in flight lost.
     pub(crate) fn give_up(&mut self, fates: &mut Fates) {
         for word in self.floor / 64..self.next.div_ceil(64) {
             let index = self.word(word);
@@ -192,7 +191,7 @@ impl Sent {
         }
     }
 
-    /// Whether a later transmission of the same bytes is still under way.
+    /// Whether a later transmission of the same bytes is in flight.
     pub(crate) fn copy_is_open(&self, (mut number, mut transmission): Fate) -> bool {
         while transmission.next_copy > 0 {
             number += u64::from(transmission.next_copy);
@@ -207,7 +206,7 @@ impl Sent {
         false
     }
 
-    /// Takes in what has arrived, and what has not. Numbers that were never sent are ignored.
+    /// Takes in an acknowledgement. Numbers that were never sent are ignored.
     pub(crate) fn acknowledge(&mut self, ack: &Ack<'_>, fates: &mut Fates) {
         if ack.largest >= self.next {
             return;
@@ -245,9 +244,9 @@ impl Sent {
         fates.late.extend(numbers(word, late).map(|number| (number, self.slots[self.slot(number)])));
     }
 
-    /// Counts as lost what the peer says has not arrived while later ones have; and what it
-    /// has said nothing of though others arrived that were sent `stale_us` later, since all
-    /// acknowledgements that told of it may have been lost.
+    /// Declares packets lost if the rule says so and the peer said that they have not arrived. A packet that was sent
+    /// `stale_us` before the newest acknowledged one is lost without the peer's word: all acknowledgements that told of
+    /// it may have been lost.
     pub(crate) fn detect(&mut self, rule: &dyn LossDetection, stale_us: Micros, fates: &mut Fates) {
         let Some((largest, largest_sent_at)) = self.largest else { return };
         'words: for word in self.floor / 64..=largest / 64 {
@@ -271,7 +270,7 @@ impl Sent {
         self.raise_floor();
     }
 
-    /// How far behind the largest acknowledged number a transmission is: packets and time.
+    /// Distance of a transmission behind the largest acknowledged number, in packets and time.
     pub(crate) fn behind(&self, (number, transmission): &Fate) -> (u64, Micros) {
         self.largest.map_or((0, 0), |(largest, sent_at)| {
             (largest.saturating_sub(*number), sent_at.saturating_sub(transmission.sent_at))
@@ -290,7 +289,7 @@ impl Sent {
         self.floor = self.next;
     }
 
-    /// Whether the number's slot was not used again.
+    /// Whether no later number uses the slot of this one.
     fn remembers(&self, number: u64) -> bool {
         number < self.next && (self.next - 1) / 64 - number / 64 < self.flags.len() as u64
     }
@@ -306,7 +305,7 @@ impl Sent {
             let (to, from) = (larger.word(word), self.word(word));
             larger.flags[to] = self.flags[from];
         }
-        // From the word's start: what counts as lost there may still come.
+        // From the word's start on: packets there that were declared lost may still arrive.
         for number in self.floor / 64 * 64..self.next {
             let (to, from) = (larger.slot(number), self.slot(number));
             larger.slots[to] = self.slots[from];
@@ -398,7 +397,7 @@ mod tests {
         };
         let (acked, lost) = (numbers(&fates.acked), numbers(&fates.lost));
         assert!(acked.into_iter().eq((0..120_000).filter(|n| arrives(*n))));
-        // The last ones are too near the end.
+        // The last three are too close to the newest to be declared lost.
         let expected: Vec<u64> = (0..119_997).filter(|n| !arrives(*n)).collect();
         let differs = lost.iter().zip(&expected).find(|(lost, expected)| lost != expected);
         assert_eq!((lost.len(), differs), (expected.len(), None));

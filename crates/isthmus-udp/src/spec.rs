@@ -1,4 +1,4 @@
-//! Compositions: which small protocols make up a stream, by name.
+//! Compositions: the parts that make up a stream, by name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ macro_rules! kinds {
         pub enum $kind { $($(#[doc = $vdoc])+ $variant,)+ }
 
         impl $kind {
-            /// All of them.
+            /// All kinds.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
             /// The name in compositions.
@@ -30,58 +30,58 @@ macro_rules! kinds {
 kinds! {
     /// Congestion controls.
     CongestionKind {
-        /// A model of the path; loss alone is not congestion.
+        /// Models the path (`rate`); loss alone does not count as congestion.
         Rate = "rate",
-        /// What other flows leave of the path (RFC 6297).
+        /// Uses only what other flows leave of the path (RFC 6297).
         Background = "background",
-        /// RFC 9438.
+        /// CUBIC (RFC 9438).
         Cubic = "cubic",
-        /// RFC 5681.
+        /// Reno (RFC 5681).
         Reno = "reno",
     }
-    /// Rules for loss.
+    /// Rules for loss detection.
     DetectionKind {
-        /// Learns how much the path reorders.
+        /// Learns how much the path reorders packets.
         Adaptive = "adaptive",
-        /// Three packets.
+        /// A packet is lost when three later ones have arrived.
         Fixed = "fixed",
     }
     /// Rules for copies.
     RedundancyKind {
-        /// As measured loss asks for, at tails.
+        /// As many as the measured loss requires, at tails.
         Measured = "measured",
-        /// None.
+        /// No copies.
         Once = "once",
     }
     /// Rules for packet sizes.
     MtuKind {
-        /// Found by probing.
+        /// Found by probing the path.
         Search = "search",
         /// The interface's own.
         Given = "given",
     }
-    /// Rules for what is altered on the way.
+    /// Checksums of packets.
     ChecksumKind {
-        /// That of UDP, 16 bits.
+        /// UDP's own checksum of 16 bits.
         None = "none",
-        /// Of each packet that is not sealed; what is altered is dropped, and so sent again.
+        /// CRC-32C in each packet that is not sealed. An altered packet is dropped, so its data is retransmitted.
         Crc32c = "crc32c",
     }
 }
 
-/// The small protocols of a stream. As text: their names joined by `+`, those left out being
-/// the default: `rate+adaptive+measured+search`.
+/// The parts of a stream. As text, their names joined by `+`: `rate+adaptive+measured+search`. A missing name stands
+/// for the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Composition {
-    /// How much is under way, and how fast it leaves.
+    /// Congestion control: how much is in flight, and how fast it is sent.
     pub congestion: CongestionKind,
-    /// When a packet counts as lost.
+    /// Loss detection: when a packet counts as lost.
     pub detection: DetectionKind,
-    /// What is sent more than once.
+    /// Redundancy: what is sent more than once.
     pub redundancy: RedundancyKind,
-    /// How large packets are.
+    /// Path MTU: how large packets are.
     pub mtu: MtuKind,
-    /// What shows that a packet was altered on the way.
+    /// Checksum, which shows that a packet was altered on the way.
     pub checksum: ChecksumKind,
 }
 
@@ -108,13 +108,13 @@ impl fmt::Display for Composition {
     }
 }
 
-/// Names that make up nothing.
+/// Why a text is not a composition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
-    /// That no small protocol has.
+    /// A name that no part has.
     #[error("`{0}` is no protocol of a udp lane; expected names such as `rate+adaptive+measured+search`")]
     Unknown(String),
-    /// Of which one takes the other's place.
+    /// Two names of the same kind of part.
     #[error("`{0}` and `{1}` do the same in a udp lane; choose one of them")]
     Both(&'static str, String),
 }
@@ -143,7 +143,7 @@ impl FromStr for Composition {
     }
 }
 
-/// Sets `field` to what goes by `name`, if anything does, whose name that is.
+/// Sets `field` to the kind called `name`, if there is one, and returns that name.
 fn set<T: Copy>(field: &mut T, all: &[T], name: &str, of: fn(T) -> &'static str) -> Option<&'static str> {
     let found = all.iter().copied().find(|kind| of(*kind) == name)?;
     *field = found;
@@ -151,7 +151,7 @@ fn set<T: Copy>(field: &mut T, all: &[T], name: &str, of: fn(T) -> &'static str)
 }
 
 impl Composition {
-    /// A new congestion control.
+    /// Makes the congestion control.
     pub fn congestion(&self, limits: Limits) -> Box<dyn CongestionControl> {
         match self.congestion {
             CongestionKind::Rate => Box::new(Rate::new(limits)),
@@ -161,7 +161,7 @@ impl Composition {
         }
     }
 
-    /// A new rule for loss.
+    /// Makes the rule for loss detection.
     pub fn detection(&self) -> Box<dyn LossDetection> {
         match self.detection {
             DetectionKind::Adaptive => Box::new(Adaptive::default()),
@@ -169,7 +169,7 @@ impl Composition {
         }
     }
 
-    /// A new rule for copies.
+    /// Makes the rule for copies.
     pub fn redundancy(&self) -> Box<dyn Redundancy> {
         match self.redundancy {
             RedundancyKind::Measured => Box::new(Measured),
@@ -177,7 +177,7 @@ impl Composition {
         }
     }
 
-    /// A new rule for sizes up to `most`, with `overhead` bytes of IP and UDP on top.
+    /// Makes the rule for UDP payloads up to `most`, behind `overhead` bytes of IP and UDP headers.
     pub fn mtu(&self, most: u32, overhead: u32) -> Box<dyn PathMtu> {
         match self.mtu {
             MtuKind::Search => Box::new(Search::new(most, overhead)),
@@ -185,7 +185,7 @@ impl Composition {
         }
     }
 
-    /// What packets that are not sealed are checked by.
+    /// Makes the protection of packets that are not sealed.
     pub(crate) fn checksum(&self) -> Box<dyn Protection> {
         match self.checksum {
             ChecksumKind::Crc32c => Box::new(Checked),

@@ -1,20 +1,19 @@
-//! Bytes of a stream by their offsets: copies in chunks that are used again, and what stays where it is.
+//! Bytes of a stream by offset: copies in reusable chunks, and lent buffers that are not copied.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-/// Bytes of a chunk.
+/// Length of a chunk. Bytes (64 KiB).
 const CHUNK: usize = 64 << 10;
-/// Free chunks that are kept for use again though no more were in use of late (16 MiB).
+/// Free chunks that are always kept for reuse. Count (16 MiB).
 const FREE_LEAST: usize = 256;
-/// After this many times its number of chunks went by, what was in use at most is forgotten.
+/// The recent peak of chunks in use is forgotten after this many times as many chunks were released.
 const FORGETS_AFTER: usize = 64;
 
 type Chunk = Box<[u8]>;
 
-/// Stream bytes between what was released and what was written last. Chunks in which nothing
-/// was written take no memory.
+/// Stream bytes between the last release and the last write. Chunks in which nothing was written take no memory.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     chunks: VecDeque<Option<Chunk>>,
@@ -22,15 +21,15 @@ pub(crate) struct Store {
     first: u64,
     free: Vec<Chunk>,
     used: usize,
-    /// Most that were in use of late, in parts of a chunk, [`FORGETS_AFTER`] each. What a long path holds comes and goes
-    /// at once where a packet was lost: memory from the system for it would be cleared each time.
+    /// Recent peak of chunks in use, times [`FORGETS_AFTER`]. That many stay allocated: on a long path each loss fills
+    /// and empties them at once, and the system would clear new memory each time.
     most: usize,
-    /// What was not copied, in order, by offset: none of it is in chunks.
+    /// Lent buffers with their offsets, in order. Chunks have none of their bytes.
     kept: VecDeque<(u64, Bytes)>,
 }
 
 impl Store {
-    /// Has `bytes` at `offset`, behind everything else, without a copy of them: they are let go once they are released,
+    /// Holds `bytes` at `offset`, behind everything else, without copying them. They are let go when they are released
     /// or [owned](Store::own).
     pub(crate) fn keep(&mut self, offset: u64, bytes: Bytes) {
         debug_assert!(self.kept.back().is_none_or(|(at, last)| at + last.len() as u64 <= offset));
@@ -39,7 +38,7 @@ impl Store {
         }
     }
 
-    /// Copies what is kept and begins below `upto`, and lets it go.
+    /// Copies lent buffers that begin below `upto`, and lets them go.
     pub(crate) fn own(&mut self, upto: u64) {
         while self.kept.front().is_some_and(|(at, _)| *at < upto) {
             let Some((at, bytes)) = self.kept.pop_front() else { return };
@@ -48,12 +47,12 @@ impl Store {
         }
     }
 
-    /// Lets go what is kept: nobody asks for it any more.
+    /// Lets all lent buffers go. Nobody may read them afterwards.
     pub(crate) fn let_go(&mut self) {
         self.kept.clear();
     }
 
-    /// Puts `bytes` at `offset`, which was not released yet.
+    /// Writes `bytes` at `offset`, which must not be released.
     pub(crate) fn write(&mut self, mut offset: u64, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let at = offset as usize % CHUNK;
@@ -64,7 +63,7 @@ impl Store {
         }
     }
 
-    /// Appends `len` bytes at `offset`, all of them written and not released, to `out`.
+    /// Appends `len` bytes at `offset` to `out`. All of them must be written and not released.
     pub(crate) fn copy(&self, mut offset: u64, mut len: usize, out: &mut Vec<u8>) {
         while len > 0 {
             let piece = self.piece(offset, len);
@@ -74,10 +73,10 @@ impl Store {
         }
     }
 
-    /// Bytes from `offset` on that lie together: at least one, at most `most`.
+    /// Bytes from `offset` on that are contiguous in memory: at least one, at most `most`.
     ///
     /// # Panics
-    /// Where nothing was written at `offset`, or it was released.
+    /// If nothing was written at `offset`, or it was released.
     pub(crate) fn piece(&self, offset: u64, most: usize) -> &[u8] {
         let behind = self.kept.partition_point(|(from, _)| *from <= offset);
         if let Some((from, bytes)) = behind.checked_sub(1).map(|index| &self.kept[index])
@@ -93,7 +92,7 @@ impl Store {
         &chunk[at..CHUNK.min(at + most)]
     }
 
-    /// Whether `len` bytes at `offset`, all of them written, were not released.
+    /// Whether `len` bytes at `offset`, which were all written, are not released.
     pub(crate) fn holds(&self, offset: u64, len: usize) -> bool {
         let last = (offset + len as u64).saturating_sub(1) / CHUNK as u64;
         let (first, chunks) = (offset / CHUNK as u64, self.chunks.len() as u64);
@@ -102,7 +101,7 @@ impl Store {
         })
     }
 
-    /// Forgets what is below `upto`.
+    /// Forgets bytes below `upto`.
     pub(crate) fn release(&mut self, upto: u64) {
         while self.kept.front().is_some_and(|(at, bytes)| at + bytes.len() as u64 <= upto) {
             self.kept.pop_front();
@@ -120,25 +119,25 @@ impl Store {
         self.first = self.first.max(first);
     }
 
-    /// Nothing comes for a while: keeps little.
+    /// Nothing comes for a while: frees all but [`FREE_LEAST`] free chunks.
     pub(crate) fn rest(&mut self) {
         self.most = self.used * FORGETS_AFTER;
         self.free.truncate(FREE_LEAST);
         self.free.shrink_to_fit();
     }
 
-    /// Keeps no free chunk.
+    /// Frees all free chunks.
     pub(crate) fn trim(&mut self) {
         self.most = self.used * FORGETS_AFTER;
         self.free = Vec::new();
     }
 
-    /// Bytes of memory of its own that are in use.
+    /// Memory of chunks in use. Bytes.
     pub(crate) fn used(&self) -> usize {
         self.used * CHUNK
     }
 
-    /// Bytes of memory of its own, in use and free.
+    /// Memory of chunks in use and free. Bytes.
     pub(crate) fn memory(&self) -> usize {
         (self.used + self.free.len()) * CHUNK
     }

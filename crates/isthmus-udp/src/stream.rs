@@ -1,11 +1,10 @@
-//! One reliable, ordered stream of bytes in each direction between two addresses.
+//! One stream between two addresses: reliable, ordered bytes in each direction.
 //!
-//! The order in which packets cross the small protocols. Going out: the pacer and the
-//! congestion control's window open; a probe for the path MTU, a piece that was lost, a copy
-//! that is due or new data is put behind whatever acknowledgement is due; the packet gets a
-//! fresh number, is sealed and noted. Coming in: opened, its number noted, frames taken; an
-//! acknowledgement gives fates; losses are detected; then congestion control, path MTU and
-//! the send queue hear of both.
+//! To send, the pacer and the congestion window must be open. The stream then chooses a path MTU probe, a lost piece, a
+//! copy that is due, or new data, and puts it behind any acknowledgement that is due. Each packet gets a fresh number,
+//! is sealed, and is noted. A received packet is opened, its number is noted, and its frames are handled. An
+//! acknowledgement says which packets arrived, and loss detection says which are lost. Congestion control, path MTU
+//! search and send queue learn of both.
 
 mod incoming;
 mod outgoing;
@@ -36,51 +35,48 @@ use crate::sharing::{Load, Sharing};
 use crate::spec::{Composition, CongestionKind};
 use crate::wire::{ConnectionId, Strain, TOKEN_LEN, Token};
 
-/// What a packet takes of an Ethernet besides its UDP payload: IPv4 and UDP headers 28,
-/// frame 18, preamble and gap 20. Bytes.
+/// Length on an Ethernet besides the UDP payload: IPv4 and UDP headers 28, frame 18, preamble and gap 20. Bytes.
 pub(crate) const WIRE_OVERHEAD: u32 = 66;
-/// What may be sent before the peer has granted anything, and is kept of a stranger. Bytes.
+/// Data sent before the peer grants a window, and held of a peer whose address is not validated. Bytes (1 MiB).
 pub(crate) const EARLY_BYTES: u64 = 1 << 20;
-/// How many times the bytes that came from an address that has not proved itself may be sent
-/// there (RFC 9000, 8.1).
+/// Before an address is validated, we send it at most this many times the bytes that came from it (RFC 9000, 8.1).
 const AMPLIFICATION: u64 = 3;
-/// Longest wait between probes where the round trip is shorter. Microseconds.
+/// Longest wait between probes in a long silence or without an RTT; a longer probe timeout wins. Microseconds (50 ms).
 const PROBE_MOST_US: Micros = 50_000;
-/// Silence for which they are no longer than half a round trip, nor shorter than this. Microseconds.
+/// Silence (4 s) during which probes are at most RTT/2 apart, or 5 ms if that is more. Microseconds.
 const PROBE_OFTEN_US: Micros = 4_000_000;
 const PROBE_SPACE_US: Micros = 5_000;
-/// Probes after which the waits begin to grow: what they bring may itself be lost.
+/// Probes before the waits begin to grow: the answers to the first ones may themselves be lost. Count.
 const PROBES_EARLY: u32 = 3;
-/// Packets of a probe, and most that are added where losses come in runs.
+/// Least packets of a probe, and most that are added on paths that lose packets in runs. Count.
 const PROBES_LEAST: u8 = 2;
 const PROBES_MORE: u8 = 4;
-/// How much may wait unsent, at least, and as the time in which it leaves: new small messages
-/// must not wait behind much. Bytes, microseconds.
+/// Limit of unsent data, as bytes and as time at the pace; the larger holds. It keeps the queue in front of a new small
+/// message short. Bytes (256 KiB), microseconds (4 ms).
 const UNSENT_BYTES: u64 = 256 << 10;
 const UNSENT_US: u64 = 4_000;
-/// The part of the window that parity may take beyond it.
+/// Parity may exceed the congestion window by the window divided by this.
 const PARITY_PART: u64 = 8;
-/// Room below which whoever writes may wait for more. Bytes.
+/// With less room than this, the writer may be waiting for room. Bytes (64 KiB).
 const FULL_BYTES: u64 = 64 << 10;
 
 /// Settings of a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamConfig {
-    /// The small protocols.
+    /// The parts that make up the stream.
     pub composition: Composition,
-    /// What holds for every congestion control.
+    /// Limits that apply to every congestion control.
     pub limits: Limits,
-    /// Most bytes that wait to be read. Default 384 MiB: three bandwidth-delay products of
-    /// 10 Gb/s and 100 ms, as what is sent behind a lost packet waits for it for a round trip more.
+    /// Most received bytes that wait to be read. Default 384 MiB: three bandwidth-delay products of 10 Gb/s and 100 ms,
+    /// because data behind a lost packet waits one more round trip.
     pub receive_max: u64,
-    /// Most bytes that wait to be acknowledged. Default 384 MiB.
+    /// Most written bytes that wait to be acknowledged. Default 384 MiB.
     pub send_max: u64,
     /// Largest UDP payload that the interface takes. Bytes. Default 1,472.
     pub payload_max: u32,
-    /// IP and UDP bytes before the payload. Default 28 (IPv4).
+    /// Length of the IP and UDP headers before the payload. Bytes. Default 28 (IPv4).
     pub overhead: u32,
-    /// Silence after which a packet asks whether the peer is still there. Microseconds.
-    /// Default 8 s.
+    /// Silence after which a packet asks whether the peer is still there. Microseconds. Default 8 s.
     pub keepalive_us: Micros,
     /// Silence after which the peer counts as gone. Microseconds. Default 20 s.
     pub patience_us: Micros,
@@ -101,16 +97,16 @@ impl Default for StreamConfig {
     }
 }
 
-/// Why a stream ended before its time.
+/// Why a stream failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Nothing was heard for [`StreamConfig::patience_us`].
+    /// Nothing came from the peer for [`StreamConfig::patience_us`].
     #[error("the peer is silent")]
     Silent,
-    /// The peer knows nothing of the stream: its process has ended, or gave it up.
+    /// The peer does not know the stream: its process has ended, or has dropped the stream.
     #[error("the peer knows nothing of the stream")]
     Reset,
-    /// The peer closed it at once.
+    /// The peer aborted the stream.
     #[error("the peer closed the stream")]
     Closed,
     /// The peer broke the protocol.
@@ -118,88 +114,88 @@ pub enum Failure {
     Fault(#[from] StreamFault),
 }
 
-/// Which side one is, and what of the handshake is still to come.
+/// Our side of the handshake, and how far it has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Handshake {
-    /// We opened; until the peer answers, each packet asks.
+    /// We opened the stream. Each packet is an Open until the peer answers.
     Opening {
         token: Token,
     },
-    /// The peer opened; until it uses our id, each packet tells it.
+    /// The peer opened the stream. Each packet is an Accept until the peer uses our id.
     Accepting,
     Done,
 }
 
-/// What is held of whoever opens a stream.
+/// Trust in a peer that opens a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trust {
-    /// The address is known to be its own.
+    /// The peer's address is validated (RFC 9000, 8).
     pub(crate) proved: bool,
-    /// It may send as much as anybody.
+    /// The peer gets the whole receive window at once.
     pub(crate) generous: bool,
 }
 
-/// What is counted.
+/// Counters of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets sent.
     pub packets_sent: u64,
-    /// Packets received, without those that came twice.
+    /// Packets received, without duplicates.
     pub packets_received: u64,
-    /// Packets that came twice, or too late to tell.
+    /// Packets received that were duplicates, or so old that nobody can tell.
     pub packets_stale: u64,
-    /// Packets that count as lost.
+    /// Packets declared lost.
     pub packets_lost: u64,
-    /// Packets that counted as lost and came after all.
+    /// Packets declared lost that arrived after all.
     pub packets_late: u64,
-    /// Stream bytes sent again because they were lost.
+    /// Stream bytes retransmitted after a loss.
     pub bytes_again: u64,
-    /// Stream bytes sent as copies, before anything was known.
+    /// Stream bytes sent as copies or parity before any loss was known.
     pub bytes_copied: u64,
     /// Stream bytes sent for the first time.
     pub bytes_fresh: u64,
-    /// Times that nothing was acknowledged and a probe went.
+    /// Times that no acknowledgement came and a probe was sent.
     pub silences: u64,
-    /// Acknowledgements that told of packets of ours: these get through, and answers do.
+    /// Acknowledgements of new packets of ours. They show that packets get through in both directions.
     pub answers: u64,
-    /// Of the packets that count as lost, those that the peer's socket had no room for.
+    /// Lost packets that the peer's host dropped because its socket had no room.
     pub packets_refused: u64,
-    /// For how long packets waited for the peer to read them, of times in which they mostly did. Microseconds.
+    /// Time that packets waited for the peer to read them, in periods in which they mostly did. Microseconds.
     pub peer_busy_us: Micros,
 }
 
-/// A stream's state, for whoever watches.
+/// State of a stream, for monitoring.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Status {
-    /// Round trip, smoothed. Microseconds; `None` before the first.
+    /// Smoothed round trip. Microseconds; `None` before the first sample.
     pub rtt_us: Option<Micros>,
     /// Share of packets lost lately.
     pub loss: f64,
-    /// Pace. Bytes/s (wire).
+    /// Pacing rate. Bytes/s (wire).
     pub pace: u64,
-    /// Congestion window, and what of it is under way. Bytes (wire).
+    /// Congestion window. Bytes (wire).
     pub window: u64,
-    /// See `window`.
+    /// Bytes in flight (wire).
     pub in_flight: u64,
     /// UDP payload of a full packet. Bytes.
     pub payload: u32,
-    /// Congestion control, and what it is doing.
+    /// Name of the congestion control.
     pub congestion: &'static str,
-    /// See `congestion`; empty where there is nothing to tell.
+    /// Phase of the congestion control; empty if it has none.
     pub phase: &'static str,
     /// Least round trip of the last seconds. Microseconds.
     pub rtt_least_us: Option<Micros>,
-    /// Bytes written that wait: to be sent, and to be acknowledged.
+    /// Bytes written that were never sent.
     pub unsent: u64,
-    /// See `unsent`.
+    /// Bytes written that are not acknowledged up to the first gap; includes `unsent`.
     pub held: u64,
     /// Bytes received that wait to be read.
     pub readable: u64,
-    /// What was counted.
+    /// The counters.
     pub counters: Counters,
 }
 
-/// See the module's text.
+/// One stream; the module's text says how it works.
 #[derive(Debug)]
 pub struct Stream {
     config: StreamConfig,
@@ -207,11 +203,11 @@ pub struct Stream {
     remote: Option<ConnectionId>,
     handshake: Handshake,
     failure: Option<Failure>,
-    /// A Close frame is to go.
+    /// Reason of a Close frame that has yet to be sent.
     closing: Option<u8>,
-    /// Bytes that may still go to an address that has not proved itself.
+    /// Bytes that may still be sent to an address that is not validated; `None` once it is.
     allowance: Option<u64>,
-    /// Of a later stream to the same peer: the token that it gave, and its first window.
+    /// Token that the peer gave for a later stream to it, and the window that it grants to that at first.
     token: Token,
     peer_window: u64,
 
@@ -225,38 +221,38 @@ pub struct Stream {
     congestion: Box<dyn CongestionControl>,
     detection: Box<dyn LossDetection>,
     redundancy: Box<dyn Redundancy>,
-    /// Its part among the flows of this host.
+    /// This stream's share among the flows of this host.
     sharing: Option<Sharing>,
     repeats: Repeats,
     parity: Parity,
-    /// Since when nothing waits to be sent for the first time, and might.
+    /// Since when no new data waits to be sent, although there is room to write some.
     drained_at: Option<Micros>,
-    /// Bytes that go only to see how they arrive; `None` before that was decided.
+    /// Bytes left of the packet train that measures the path; `None` before that is decided.
     train: Option<u32>,
     mtu: Box<dyn PathMtu>,
     protection: Box<dyn Protection>,
-    /// By what keys it began, if packets are sealed.
+    /// The keys with which the stream began, if packets are sealed.
     sealed: Option<By>,
 
-    /// The first number of the present round.
+    /// First packet number of the present round trip.
     round_from: u64,
-    /// When the newest packet that has arrived had left.
+    /// When the newest packet known to have arrived was sent.
     newest_sent_at: Micros,
-    /// The receiver's time of the newest arrival that was told.
+    /// Newest arrival that an acknowledgement reported, by the receiver's clock.
     arrived: Option<u64>,
     /// Nothing waited to be sent behind the last piece.
     dry: bool,
-    /// The piece that goes now was not there when it might have gone.
+    /// The application had paused before the piece that is sent now.
     resumed: bool,
-    /// When a probe goes, unless something is heard.
+    /// When a probe is sent, unless an acknowledgement comes first.
     probe_at: Option<Micros>,
-    /// Probes since something was heard, and those that are to go now.
+    /// Probes since the last acknowledgement, and packets of the present probe that are still to be sent.
     probes: u32,
     probes_due: u8,
     heard_at: Micros,
-    /// A Ping is to go.
+    /// A Ping has to be sent.
     ping: bool,
-    /// So many copies of one by which the stream is asked for are to follow, and when the next is due.
+    /// Copies of the opening packet still to be sent, and when the next one is due.
     greetings: u8,
     greeting_at: Micros,
     floor_told: u64,
@@ -265,14 +261,14 @@ pub struct Stream {
     peers: PeerStrain,
 }
 
-/// By what keys a stream's packets are sealed when it begins.
+/// Kind of keys with which a stream begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Address,
     Session,
 }
 
-/// What protects a stream that is opened.
+/// Protection of a stream that we open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Guard<'a> {
     None,
@@ -280,31 +276,31 @@ pub(crate) enum Guard<'a> {
     Session(&'a Session),
 }
 
-/// What the peer is told of our host ([`Strain`]).
+/// Our reports to the peer about our host's overload ([`Strain`]).
 #[derive(Clone, Copy, Debug, Default)]
 struct OwnStrain {
-    /// Where the stream began.
+    /// The host's counters when the stream began.
     from: Strain,
     news: Option<Strain>,
     told: Strain,
     told_at: Micros,
 }
 
-/// What the peer told of its host.
+/// The peer's reports about its host's overload.
 #[derive(Clone, Copy, Debug, Default)]
 struct PeerStrain {
     last: Strain,
     heard_at: Micros,
-    /// Until when it holds.
+    /// The report holds until then.
     until: Micros,
-    /// Packets that it dropped and that do not count as lost yet.
+    /// Packets that the peer's host dropped and that are not declared lost yet.
     dropped: u64,
-    /// When, by its clock, it had read what the last acknowledgement told of.
+    /// When the peer had read what its last acknowledgement reports, by the peer's clock.
     read_at: u64,
 }
 
 impl Stream {
-    /// A stream that asks for a connection. `local` is an id that nobody can guess.
+    /// Makes a stream that asks for a connection. `local` is an id that nobody can guess.
     pub(crate) fn open(
         now: Micros,
         config: StreamConfig,
@@ -330,7 +326,7 @@ impl Stream {
         stream
     }
 
-    /// A stream that somebody asked for, who has `peer`'s id and window.
+    /// Makes a stream that a peer asked for. `peer` is the peer's id and window.
     pub(crate) fn accept(
         now: Micros,
         config: StreamConfig,
@@ -414,12 +410,12 @@ impl Stream {
         }
     }
 
-    /// Another process has found the path to lose so much.
+    /// Another process has found this share of packets to be lost on the path.
     pub(crate) fn suppose_loss(&mut self, loss: f64) {
         self.path.suppose_loss(loss);
     }
 
-    /// Another process has found the path to carry so much, by such a round trip, which is no measurement of this one's.
+    /// Another process has measured the path's capacity, and a round trip that counts as no sample here.
     pub(crate) fn suppose(&mut self, capacity: u64, rtt_us: Micros) {
         if self.congestion.capacity().is_none() {
             self.congestion.recall(capacity, rtt_us);
@@ -433,8 +429,8 @@ impl Stream {
         len
     }
 
-    /// As [`Stream::write`], of bytes that stay where they are: they are sent, and sent again, from there, and let go
-    /// when they have arrived, or been copied ([`Stream::own`]).
+    /// Appends as [`Stream::write`] does, but without a copy: sends and retransmits directly from `bytes`. They are
+    /// released when they are acknowledged, or copied ([`Stream::own`]).
     pub fn lend(&mut self, mut bytes: Bytes) -> usize {
         let len = self.room().min(bytes.len() as u64) as usize;
         bytes.truncate(len);
@@ -447,13 +443,13 @@ impl Stream {
         self.sending.written()
     }
 
-    /// Copies what was lent of the first `upto` bytes and has not arrived, which is let go by that; of a stream that has failed
-    /// nothing is copied.
+    /// Copies lent buffers that begin below offset `upto` and are not acknowledged, and releases them. A failed stream
+    /// releases all of them without a copy.
     pub fn own(&mut self, upto: u64) {
         if self.failure.is_some() { self.sending.let_go() } else { self.sending.own(upto) }
     }
 
-    /// How many bytes [`Stream::write`] takes now.
+    /// Number of bytes that [`Stream::write`] takes now.
     pub fn room(&self) -> u64 {
         if self.sending.has_ended() || self.failure.is_some() {
             return 0;
@@ -462,29 +458,29 @@ impl Stream {
         self.room_to_hold().min(unsent.min(self.config.send_max).saturating_sub(self.sending.unsent()))
     }
 
-    /// How many bytes more may wait to be acknowledged.
+    /// Number of further bytes that may wait to be acknowledged.
     fn room_to_hold(&self) -> u64 {
         self.config.send_max.saturating_sub(self.sending.held())
     }
 
-    /// Nothing more can be written before something is acknowledged: what is under way is not the end of what
-    /// there is to send, however long nothing follows.
+    /// Whether the limit of unacknowledged data keeps the application from writing. If so, more may follow what is in
+    /// flight, however long nothing does.
     fn is_full(&self) -> bool {
         !self.sending.has_ended() && self.room_to_hold() < FULL_BYTES
     }
 
-    /// Nothing more will be written; the peer reads up to here and then learns of the end.
+    /// Ends our direction: nothing more will be written. The peer reads up to here and then learns of the end.
     pub fn finish(&mut self) {
         self.sending.end();
     }
 
-    /// Whether all that was written has been acknowledged.
+    /// Whether everything that was written has been acknowledged.
     pub fn is_settled(&self) -> bool {
         self.sending.is_settled()
     }
 
-    /// Whether nothing more than the end of the stream is unacknowledged, and the peer is not
-    /// owed an acknowledgement, after it ended its direction too: who goes now leaves nobody in doubt about data.
+    /// Whether a program may leave without doubt about data: only the end of our direction may be unacknowledged, the
+    /// peer's direction has been read to its end, and we owe no acknowledgement.
     pub fn may_part(&self) -> bool {
         self.sending.held() == 0 && self.is_finished() && self.receiving.ack_due().is_none()
     }
@@ -494,24 +490,24 @@ impl Stream {
         self.receiving.readable()
     }
 
-    /// Whether all has been read up to the end that the peer set.
+    /// Whether everything up to the end of the peer's direction has been read.
     pub fn is_finished(&self) -> bool {
         self.receiving.is_finished()
     }
 
-    /// The next bytes that lie together, at most `most`; empty if there are none.
+    /// The next bytes that are contiguous in memory, at most `most`; empty if there are none.
     pub fn peek(&self, most: usize) -> &[u8] {
         self.receiving.peek(most)
     }
 
-    /// So many bytes, which [`Stream::readable`] said were there, have been read.
+    /// Marks `len` bytes as read; [`Stream::readable`] must have said that they were there.
     pub fn consume(&mut self, now: Micros, len: u64) {
         self.receiving.consume(now, len);
     }
 
-    /// So many bytes of packets without data go behind what is written first, while the peer's answer is
-    /// on its way: how they arrive tells of the path. Bytes (wire). For who knows that much more than that
-    /// will follow; to be called before anything is sent.
+    /// Measures the path with `bytes` (wire) of packets without data, sent behind what is written first, while the
+    /// peer's answer is on its way. For a caller that knows that at least that much will follow. Call it before
+    /// anything is sent.
     pub fn measure(&mut self, bytes: u32) {
         if matches!(self.handshake, Handshake::Opening { .. }) {
             self.train = Some(bytes);
@@ -523,22 +519,22 @@ impl Stream {
         self.remote.is_some()
     }
 
-    /// Why the stream has ended, if it was not by both sides' wish.
+    /// Why the stream failed; `None` if it has not.
     pub fn failure(&self) -> Option<Failure> {
         self.failure
     }
 
-    /// Whether all has come that the peer had to say, up to its end.
+    /// Whether the peer's direction has arrived completely, up to its end.
     pub(crate) fn has_heard_all(&self) -> bool {
         self.receiving.is_complete()
     }
 
-    /// Whether both directions have ended and all is acknowledged.
+    /// Whether both directions have ended and everything is acknowledged.
     pub fn is_done(&self) -> bool {
         self.sending.has_ended() && self.sending.is_settled() && self.has_heard_all()
     }
 
-    /// Ends the stream at once; what is under way is lost. Packets tell the peer.
+    /// Ends the stream at once and tells the peer. Data in flight is lost.
     pub fn abort(&mut self) {
         if self.failure.is_none() {
             self.failure = Some(Failure::Closed);
@@ -546,22 +542,22 @@ impl Stream {
         }
     }
 
-    /// Memory of what has come and was not read, and what is kept for such. Bytes.
+    /// Memory of received data that was not read, and of free chunks kept for more. Bytes.
     pub(crate) fn received_memory(&self) -> usize {
         self.receiving.memory()
     }
 
-    /// Memory of what has come and was not read. Bytes.
+    /// Memory of received data that was not read. Bytes.
     pub(crate) fn received_held(&self) -> usize {
         self.receiving.held()
     }
 
-    /// Keeps no memory for what may come.
+    /// Releases free memory that was kept for received data.
     pub(crate) fn trim_received(&mut self) {
         self.receiving.trim();
     }
 
-    /// Ends the stream at once, and what has come of it is dropped.
+    /// Fails the stream at once and drops what was received.
     pub(crate) fn shed(&mut self) {
         self.receiving = Receiving::new(0);
         if self.failure.is_none() {
@@ -570,7 +566,7 @@ impl Stream {
         }
     }
 
-    /// Uses other small protocols from now on. What is under way keeps its place.
+    /// Replaces parts of the stream from now on. Packets in flight stay valid.
     pub fn compose(&mut self, composition: Composition) {
         let before = self.config.composition;
         if composition.congestion != before.congestion {
@@ -595,34 +591,34 @@ impl Stream {
         self.config.composition = composition;
     }
 
-    /// Whether it uses only what other flows leave of the path.
+    /// Whether the stream uses only what other flows leave of the path.
     pub(crate) fn is_in_background(&self) -> bool {
         self.config.composition.congestion == CongestionKind::Background
     }
 
-    /// Uses this congestion control from now on, in place of the composition's: one of the caller's own.
+    /// Uses the caller's own congestion control from now on, in place of the composition's.
     pub fn control_by(&mut self, congestion: Box<dyn CongestionControl>) {
         self.congestion = congestion;
     }
 
-    /// Sends no faster than this from now on, together with all streams under the same cap.
+    /// Limits the rate from now on to `cap`, which all streams under the same cap share.
     pub fn hold(&mut self, cap: &Cap) {
         self.config.limits.cap = cap.bytes_per_s();
         self.congestion.hold(cap.bytes_per_s());
         self.pacer.hold(cap.clone());
     }
 
-    /// Goes to the same host as others of its port, whose losses are known to it from now on.
+    /// Shares loss statistics with the port's other streams to the same host.
     pub(crate) fn join(&mut self, common: Arc<Common>) {
         self.path.join(common);
     }
 
-    /// What is told of our host counts from here.
+    /// Counts our host's overload from these counters on.
     pub(crate) fn count_strain_from(&mut self, strain: Strain) {
         self.ours.from = strain;
     }
 
-    /// What of our host the peer is to be told, if anything.
+    /// Sets what to tell the peer about our host's overload; `None` for nothing.
     pub(crate) fn tell_strain(&mut self, strain: Option<Strain>) {
         let from = self.ours.from;
         self.ours.news = strain.map(|strain| Strain {
@@ -631,15 +627,15 @@ impl Stream {
         });
     }
 
-    /// Is planned for together with other flows of this host from now on.
+    /// Shares the path with other flows of this host from now on, as the ledger plans.
     pub(crate) fn share(&mut self, flow: Flow) {
         self.sharing = Some(Sharing::new(flow));
     }
 
-    /// Looks at what other flows of this host do; `at_once` where something has happened.
+    /// Reads what other flows of this host do; `at_once` after an event that changes the plan.
     fn look_around(&mut self, now: Micros, at_once: bool) {
         let Some(sharing) = &mut self.sharing else { return };
-        // Until it has told something, what goes only for that counts as well.
+        // The packet train counts as waiting data until the congestion control has learned from it.
         let train = self.train.filter(|_| self.congestion.wants_train());
         let train = train.map_or(0, |left| u64::from(left).max(u64::from(self.sent.open() > 0)));
         let load = Load {
@@ -651,29 +647,29 @@ impl Stream {
         sharing.look(now, load, at_once, &mut *self.congestion);
     }
 
-    /// Seals packets. Both sides do so before the first.
+    /// Encrypts packets. Both ends must call this before the first packet.
     pub(crate) fn seal(&mut self, by: Sealed) {
         self.sealed = Some(if by.is_of_session() { By::Session } else { By::Address });
         self.protection = Box::new(by);
     }
 
-    /// Whether packets are sealed.
+    /// Whether packets are encrypted.
     pub fn is_sealed(&self) -> bool {
         self.sealed.is_some()
     }
 
-    /// Whether they are sealed by a session's keys.
+    /// Whether packets are encrypted with a session's keys.
     pub fn is_in_session(&self) -> bool {
         self.sealed == Some(By::Session)
     }
 
-    /// From now on packets are sealed by keys that come from this secret, which both ends share, or will once our next
-    /// words have arrived. Nothing changes where packets are not sealed, or are within a session.
+    /// Changes to keys derived from this secret. Both ends share it, or will once our next message has arrived. No
+    /// effect if packets are not encrypted, or use a session's keys.
     pub fn rekey(&mut self, secret: &Secret) {
         self.protection.rekey(secret);
     }
 
-    /// What the next stream to the same host can begin with.
+    /// Knowledge for the next stream to the same host; `None` before the first round trip.
     pub fn learned(&self, now: Micros) -> Option<Learned> {
         let rtt_us = self.path.rtt_least_us()?;
         Some(Learned {
@@ -687,12 +683,12 @@ impl Stream {
         })
     }
 
-    /// The least round trip that was measured on it. Microseconds.
+    /// The least round trip of the last seconds. Microseconds.
     pub fn rtt_least_us(&self) -> Option<Micros> {
         self.path.rtt_least_us()
     }
 
-    /// What is known of it.
+    /// The state, for monitoring.
     pub fn status(&self) -> Status {
         Status {
             rtt_us: self.path.rtt_us(),
@@ -711,7 +707,7 @@ impl Stream {
         }
     }
 
-    /// Bytes of memory that its data takes.
+    /// Memory of data sent and received. Bytes.
     pub fn memory(&self) -> usize {
         self.sending.memory() + self.receiving.memory()
     }
@@ -726,12 +722,12 @@ impl Stream {
         self.local
     }
 
-    /// What the peer wants to be addressed by, once it is known.
+    /// The id by which the peer wants to be addressed, once it is known.
     pub(crate) fn remote(&self) -> Option<ConnectionId> {
         self.remote
     }
 
-    /// Whether the peer's address is known to be its own.
+    /// Whether the peer's address is validated.
     pub(crate) fn is_proved(&self) -> bool {
         self.allowance.is_none()
     }
@@ -777,7 +773,7 @@ impl Stream {
         .min()
     }
 
-    /// Whether the peer owes an acknowledgement, or room.
+    /// Whether we wait for the peer's acknowledgement, or for a larger window.
     fn awaits_answer(&self) -> bool {
         self.sent.open() > 0 || self.sending.awaits_room()
     }
@@ -786,7 +782,7 @@ impl Stream {
         self.heard_at + self.config.patience_us
     }
 
-    /// False where more went to an address than may before it has proved itself.
+    /// False if the amplification limit of an address that is not validated forbids another packet.
     fn may_answer(&self) -> bool {
         self.allowance.is_none_or(|allowance| allowance >= u64::from(PAYLOAD_BASE))
     }
@@ -811,11 +807,11 @@ impl Stream {
             self.closing = Some(1);
         } else if self.probe_at.is_some_and(|at| now >= at) {
             self.probes += 1;
-            // As long as the round trip is a guess, what was asked in copies is rather on its way than lost.
+            // While the RTT is a guess, an opening that was sent in copies is more likely under way than lost.
             let copied = self.redundancy.packets(Matter::Tail, self.path.loss_supposed()) > 1;
             let guessed = self.path.rtt_us().is_none() && self.sending.sent_to() == 0;
             let least = if guessed && copied && self.probes <= PROBES_EARLY { 1 } else { PROBES_LEAST };
-            // Where losses come in runs, a run is not to swallow them all.
+            // If losses come in runs, one run must not lose the whole probe.
             let tail = self.redundancy.packets(Matter::Tail, self.path.loss());
             self.probes_due = tail.max(least) + (self.path.run() as u8 - 1).min(PROBES_MORE);
             self.counters.silences += 1;
@@ -823,8 +819,8 @@ impl Stream {
         }
     }
 
-    /// A probe goes unless something is heard. The waits grow, but not much: a link that
-    /// comes back must be noticed within a round trip.
+    /// Sets when a probe is sent, unless an acknowledgement comes first. The waits grow only a little: the stream
+    /// should notice within a round trip that a link is back.
     fn arm_probe(&mut self, now: Micros) {
         let once = self.path.probe_after_us(self.quantum_us());
         let doublings = self.probes.saturating_sub(PROBES_EARLY).min(6);
@@ -836,12 +832,12 @@ impl Stream {
         self.probe_at = Some(now + wait);
     }
 
-    /// How long what goes at once takes at the pace. Microseconds.
+    /// Pacing quantum: how much leaves in one burst, as time at the pace. Microseconds.
     fn pace_quantum_us(&self) -> Micros {
         if self.congestion.is_shallow() { QUANTUM_LEAST_US } else { self.quantum_us() }
     }
 
-    /// The same where no queue is known to be short, and for how long an acknowledgement waits at most. Microseconds.
+    /// The quantum unless a short queue is known; also the longest delay of an acknowledgement. Microseconds.
     fn quantum_us(&self) -> Micros {
         quantum_us(self.path.rtt_least_us().unwrap_or(0))
     }
@@ -850,8 +846,8 @@ impl Stream {
         self.window_has_room(self.congestion.window_bytes())
     }
 
-    /// The same for what makes good the losses of what is under way: a message that fills the window is not to wait
-    /// a round trip for that.
+    /// Whether parity may be sent. It may exceed the window: otherwise the losses of a message that fills the window
+    /// would wait a round trip for repair.
     fn window_is_open_for_parity(&self) -> bool {
         let window = self.congestion.window_bytes();
         self.window_has_room(window + window / PARITY_PART)

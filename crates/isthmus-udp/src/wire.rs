@@ -1,6 +1,6 @@
-//! Bytes on the wire: packets and the frames in them. All integers are little-endian.
+//! Packets and frames as bytes. All integers are little-endian.
 //!
-//! A packet is a header, then frames up to its end:
+//! A packet is a header, followed by frames up to its end:
 //!
 //! | kind | header after the first byte | meaning |
 //! |---|---|---|
@@ -9,77 +9,76 @@
 //! | 3 Data | target 8, number 6 | frames follow |
 //! | 4 Challenge | target 8, token 24 | open again with this token; nothing follows |
 //! | 5 Reset | target 8 | the receiver of `target` knows no such connection; nothing follows |
-//! | 6 Keyed | as of 3 | as of 3; sealed by the keys that the stream has of its own |
+//! | 6 Keyed | as of 3 | as of 3; encrypted with the stream's own keys |
 //! | 14, 13, 12 | as of 1, 2, 3 | the same; behind the frames a CRC-32C of the whole packet, 4 |
 //!
-//! Of two kinds that differ only in having a checksum all four bits differ: none becomes the other by the
-//! damage that the checksum is to show.
+//! A kind and its variant with a checksum differ in all four bits. So damage that the checksum should show does not
+//! turn one into the other.
 //!
-//! The first byte is the kind, [`VERSION`] in bits 4 to 6, and [`ACK_NOW`]. `target` is the
-//! id that the addressee chose, `source` the id that the sender wants to be addressed by,
-//! `window` the stream offset up to which the sender may be sent data.
+//! The first byte is the kind, [`VERSION`] in bits 4 to 6, and [`ACK_NOW`]. `target` is the id that the addressee
+//! chose. `source` is the id by which the sender wants to be addressed. `window` is the stream offset up to which the
+//! sender takes data.
 //!
 //! | frame | fields after the tag | meaning |
 //! |---|---|---|
 //! | 1 Stream, 2 its end | offset 8, length 2, bytes | stream data; 2: the stream ends behind it |
 //! | 3 Ack | see [`Ack`] | what has arrived |
-//! | 4 Floor | number 6 | fates of numbers below are settled |
+//! | 4 Floor | number 6 | the sender knows the fates of all lower numbers |
 //! | 5 Ping | | asks for an acknowledgement |
 //! | 6 Padding | anything up to the packet's end | none, unless it begins with a 1, see [`Strain`], or a 2, see [`ParityShard`] |
 //! | 7 Close | reason 1 | the connection ends at once |
-//! | 8 | anything up to the packet's end | none: parity of another code, by builds before |
+//! | 8 | anything up to the packet's end | none: earlier builds sent parity of another code |
 
-/// Version of the packet format, 0..=7; packets of others are passed over.
+/// Version of the packet format, 0..=7. Packets of other versions are dropped.
 pub const VERSION: u8 = 1;
-/// Bit of the first byte: acknowledge at once.
+/// Bit of the first byte: asks for an acknowledgement at once.
 pub const ACK_NOW: u8 = 0x80;
-/// Kinds with a checksum are what is left to here of those without.
+/// The kind of a packet with a checksum is this number minus the kind without one.
 const CHECKED: u8 = 15;
 /// Length of a token. Bytes.
 pub const TOKEN_LEN: usize = 24;
-/// Room that a packet's header takes at most. Bytes.
+/// Longest header of a packet. Bytes.
 pub const HEADER_MAX: usize = 1 + 8 + 8 + TOKEN_LEN + 6 + 6;
-/// Room that a stream frame takes beside its data. Bytes.
+/// Length of a Stream frame without its data. Bytes.
 pub const STREAM_OVERHEAD: usize = 1 + 8 + 2;
-/// Room that an acknowledgement takes beside its words. Bytes.
+/// Length of an Ack frame without its words. Bytes.
 pub const ACK_FIXED: usize = 1 + 6 + 4 + 4 + 8 + 8 + 1 + 2 + 1;
-/// Room that a parity frame takes beside its shard: as much as a stream frame does, so that
-/// packets of both are of one length. Bytes.
+/// Length of a parity frame without its shard. It equals [`STREAM_OVERHEAD`], so that packets of both have one length.
+/// Bytes.
 pub const PARITY_OVERHEAD: usize = 1 + 1 + 7 + 1 + 1;
-/// Room that what is told of a strain takes. Bytes.
+/// Length of a [`Strain`] in its padding. Bytes.
 pub const STRAIN_BYTES: usize = 1 + 1 + 4 + 4;
-/// What padding begins with that tells of a strain, and that is parity; else it is all 0.
+/// First byte of padding that is a [`Strain`], and of padding that is parity. Other padding is all 0.
 const STRAINED: u8 = 1;
 const PARITY: u8 = 2;
-/// Most words of one bitmap of an acknowledgement.
+/// Most words of one bitmap of an acknowledgement. Count.
 pub const WORDS_MAX: usize = 64;
-/// Numbers and windows below this can be written.
+/// Numbers and windows are below this, as they take 6 bytes.
 const U48_END: u64 = 1 << 48;
-/// The same of offsets of parity.
+/// Offsets of parity are below this, as they take 7 bytes.
 pub(crate) const U56_END: u64 = 1 << 56;
 
-/// What a connection is addressed by: drawn at random by the side that is addressed, so that
-/// nobody off the path can guess it.
+/// Id that addresses a connection. The addressed side draws it at random, so that nobody off the path can guess it.
 pub type ConnectionId = u64;
 
-/// Proof that an address once answered; all zero where there is none.
+/// Proof that a host once answered at its address; all zero if there is none.
 pub type Token = [u8; TOKEN_LEN];
 
 /// Why bytes are not a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// Shorter than its header or its frames say.
+    /// Shorter than the header or the frames say.
     #[error("truncated packet")]
     Truncated,
-    /// No such kind or version.
+    /// Unknown kind or version.
     #[error("first byte {0:#04x} is of no known packet")]
     Kind(u8),
-    /// No such frame.
+    /// Unknown frame.
     #[error("unknown frame {0}")]
     Frame(u8),
 }
 
-/// A packet's header.
+/// Header of a packet with frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the table at the module's top says it")]
 pub enum Header {
@@ -91,23 +90,23 @@ pub enum Header {
 /// Any packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packet {
-    /// One with frames, which start at `body`.
+    /// A packet with frames.
     Numbered {
-        /// Its header.
+        /// The header.
         header: Header,
-        /// Its number: fresh for every transmission.
+        /// The packet number: fresh for every transmission.
         number: u64,
-        /// Whether it wants to be acknowledged at once.
+        /// Whether the sender asks for an acknowledgement at once.
         ack_now: bool,
-        /// Whether it ends with a checksum.
+        /// Whether the packet ends with a checksum.
         checked: bool,
-        /// Where its frames start. Bytes.
+        /// Offset of the frames. Bytes.
         body: usize,
     },
-    /// See the table.
+    /// See the table at the module's top.
     #[allow(missing_docs)]
     Challenge { target: ConnectionId, token: Token },
-    /// See the table.
+    /// See the table at the module's top.
     #[allow(missing_docs)]
     Reset { target: ConnectionId },
 }
@@ -144,7 +143,7 @@ impl Packet {
     /// Reads a packet's header.
     ///
     /// # Errors
-    /// [`WireError`] where the bytes are no packet of ours: the peer's fault, or a stranger's.
+    /// [`WireError`] if the bytes are not one of our packets: a fault of the peer, or of a stranger.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let mut from = Reader(bytes);
         let first = from.uint(1)? as u8;
@@ -172,7 +171,7 @@ impl Packet {
         Ok(Self::Numbered { header, number, ack_now: first & ACK_NOW != 0, checked, body })
     }
 
-    /// Appends the packet (of a numbered one: its header) to `out`.
+    /// Appends the packet to `out`; of a numbered packet only the header.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let first = |kind: u8| kind | VERSION << 4;
         match *self {
@@ -214,7 +213,7 @@ impl Packet {
 }
 
 impl Header {
-    /// What a packet with this header takes before its frames. Bytes.
+    /// Length of this header. Bytes.
     pub fn byte_len(&self) -> usize {
         match self {
             Self::Open { .. } => HEADER_MAX - 8,
@@ -224,8 +223,7 @@ impl Header {
     }
 }
 
-/// A run of 64-bit words of a bitmap over packet numbers: bit `b` of word `w` is number
-/// `64 w + b`.
+/// Consecutive 64-bit words of a bitmap over packet numbers: bit `b` of word `w` is number `64 w + b`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Words<'a> {
     /// Index of the first word.
@@ -242,52 +240,50 @@ impl Words<'_> {
     }
 }
 
-/// What has arrived. Fields in this order: largest 6, arrived 4, delay 4, upto 8, window 8,
-/// number of recent words 1, distance of the swept words 2, number of swept words 1, the
-/// words. Its length depends on nothing but how many words its sender puts in, whatever the
-/// number of gaps.
+/// An acknowledgement. Fields in this order: largest 6, arrived 4, delay 4, upto 8, window 8, number of recent words 1,
+/// distance of the swept words 2, number of swept words 1, the swept words, the recent words. The sender chooses the
+/// number of words, so the length does not grow with the number of gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack<'a> {
-    /// Largest number that has arrived.
+    /// Largest packet number that has arrived.
     pub largest: u64,
-    /// When it arrived, by the receiver's clock. Microseconds, modulo 2^32.
+    /// When that packet arrived, by the receiver's clock. Microseconds, modulo 2^32.
     pub arrived: u32,
-    /// How long ago that was when the acknowledgement left. Microseconds.
+    /// Time from that arrival to the acknowledgement's departure. Microseconds.
     pub delay_us: u32,
-    /// All stream bytes below have arrived.
+    /// All stream bytes below this offset have arrived.
     pub upto: u64,
     /// Stream offset up to which data may be sent.
     pub window: u64,
-    /// The newest numbers, up to the word of `largest`.
+    /// Bitmap of the newest numbers, up to the word of `largest`.
     pub recent: Words<'a>,
-    /// Older numbers, a different part of them each time.
+    /// Bitmap of older numbers: another part of them each time.
     pub sweep: Words<'a>,
 }
 
-/// Parity of a block of the stream, which makes good what is lost of that. Fields in this order: 2, start 7, count 1,
-/// index 1, the bytes of the shard, by a code whose field and factors are part of the format (`cauchy.rs`). It is
-/// padding that says something, as [`Strain`] is.
+/// Parity of a block of the stream, which repairs losses in it. Fields in this order: 2, start 7, count 1, index 1, the
+/// bytes of the shard. The code's field and factors are part of the format (`cauchy.rs`). It travels as padding, as
+/// [`Strain`] does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParityShard<'a> {
     /// Stream offset at which the block starts.
     pub start: u64,
-    /// Shards of stream bytes in the block, each as long as this one. At least 1.
+    /// Data shards of the block, each as long as this shard. At least 1.
     pub count: u8,
-    /// Which parity shard of the block this is, from 0; at most 255 - `count`.
+    /// Index of this parity shard in the block, from 0; at most 255 - `count`.
     pub index: u8,
-    /// Its bytes.
+    /// The shard's bytes.
     pub bytes: &'a [u8],
 }
 
-/// That a host does not read packets as fast as they come: its processor, and not the path, holds them up. Fields in
-/// this order: 1, busy 4, dropped 4. It is padding that says something, so that builds from before it was there, which
-/// take no packet with a frame that they do not know, pass over it; and so the last frame of its packet. Both count from
-/// the stream's beginning, modulo 2^32.
+/// Report that a host does not read packets as fast as they come: its processor, not the path, delays or drops them.
+/// Fields in this order: 1, busy 4, dropped 4. Both count from the stream's beginning, modulo 2^32. It travels as
+/// padding, as the last frame of a packet, so that older builds skip it: they refuse packets with unknown frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Strain {
-    /// For how long packets waited to be read, of times in which they mostly did. Microseconds.
+    /// Time that packets waited to be read, in periods in which they mostly did. Microseconds.
     pub busy_us: u32,
-    /// Packets that found no room in the socket, about.
+    /// Packets that found no room in the socket. Approximate count.
     pub dropped: u32,
 }
 
@@ -305,7 +301,7 @@ pub enum Frame<'a> {
     Parity(ParityShard<'a>),
 }
 
-/// The frames of a packet, until they end or one is wrong.
+/// Iterator over the frames of a packet; it stops behind the first invalid one.
 #[derive(Clone, Copy, Debug)]
 pub struct Frames<'a>(Reader<'a>);
 
@@ -366,7 +362,7 @@ fn read_ack<'a>(from: &mut Reader<'a>) -> Result<Ack<'a>, WireError> {
     Ok(Ack { largest, arrived, delay_us, upto, window, recent, sweep })
 }
 
-/// What padding says, if anything.
+/// Reads the report or parity in padding, if there is any.
 fn read_padding(bytes: &[u8]) -> Option<Frame<'_>> {
     let mut from = Reader(bytes);
     match from.uint(1).ok()? as u8 {
@@ -384,23 +380,22 @@ fn read_padding(bytes: &[u8]) -> Option<Frame<'_>> {
     }
 }
 
-/// Appends the head of a parity frame, the last of a packet; its shard follows. `start` is below
-/// 2^56.
+/// Appends the head of a parity frame. The caller appends the shard, which must end the packet. `start` is below 2^56.
 pub fn put_parity_head(out: &mut Vec<u8>, start: u64, count: u8, index: u8) {
     out.extend_from_slice(&[6, PARITY]);
     put(out, start, 7);
     out.extend_from_slice(&[count, index]);
 }
 
-/// Appends a stream frame's head; its data follows.
+/// Appends the head of a Stream frame. The caller appends the data.
 pub fn put_stream_head(out: &mut Vec<u8>, offset: u64, len: u16, fin: bool) {
     out.push(if fin { 2 } else { 1 });
     put(out, offset, 8);
     put(out, u64::from(len), 2);
 }
 
-/// Appends an acknowledgement. The recent words end with that of `ack.largest`; the swept
-/// ones are at most 65,535 words before that.
+/// Appends an Ack frame. The recent words end with that of `ack.largest`. The swept words start at most 65,535 words
+/// before it.
 pub fn put_ack(out: &mut Vec<u8>, ack: &Ack<'_>) {
     out.push(3);
     put(out, ack.largest, 6);
@@ -415,8 +410,7 @@ pub fn put_ack(out: &mut Vec<u8>, ack: &Ack<'_>) {
     out.extend_from_slice(ack.recent.bytes);
 }
 
-/// Appends a frame without data: [`Frame::Floor`], [`Frame::Ping`], [`Frame::Close`], or a
-/// [`Frame::Padding`] of one byte; or any other.
+/// Appends any frame. [`Frame::Padding`] becomes one byte.
 pub fn put_small(out: &mut Vec<u8>, frame: &Frame<'_>) {
     match *frame {
         Frame::Floor(number) => {

@@ -1,4 +1,4 @@
-//! Packets that come in.
+//! Received packets: authentication, frames, acknowledgements.
 
 use super::{By, Failure, Handshake, Stream, WIRE_OVERHEAD};
 use crate::Micros;
@@ -9,16 +9,16 @@ use crate::receiving::{ACK_DELAY_US, Hold, StreamFault};
 use crate::sent::{Carried, Fate, Fates};
 use crate::wire::{Ack, Frame, Frames, Header, Strain, Token};
 
-/// Added to two round trips, after which a packet of which nothing was heard counts as lost.
-/// Microseconds.
+/// Added to two probe timeouts. A packet of unknown fate that was sent this much before the newest acknowledged one
+/// counts as lost. Microseconds (50 ms).
 const STALE_US: Micros = 50_000;
-/// How long what the peer told of its host holds, or two round trips: it says so again after a fifth of that.
-/// Microseconds.
+/// A peer's overload report holds this long, or two round trips if that is longer; the peer repeats it after a fifth of
+/// this time. Microseconds (100 ms).
 const STRAIN_LASTS_US: Micros = 100_000;
-/// How much later than it was so it may be told for how long its packets waited. Microseconds.
+/// The reported busy time may exceed the time since the last report by this much, as reports can be late. Microseconds.
 const STRAIN_LATE_US: Micros = 1_000_000;
 
-/// A packet as it came.
+/// A received packet.
 #[derive(Debug)]
 pub(crate) struct Incoming<'a> {
     pub(crate) header: Header,
@@ -26,15 +26,15 @@ pub(crate) struct Incoming<'a> {
     pub(crate) ack_now: bool,
     pub(crate) body: usize,
     pub(crate) bytes: &'a mut [u8],
-    /// Where its frames end, if it has been opened already.
+    /// End of its frames, if it is already decrypted.
     pub(crate) opened: Option<usize>,
-    /// How much of what it brings may be held.
+    /// Limit on its data.
     pub(crate) hold: Hold,
 }
 
 impl Stream {
-    /// Takes in a packet that is addressed to this stream. `arrived` is when the system got
-    /// it, by the clock of `now`. False where it is not genuine, and changes nothing.
+    /// Takes in a packet that is addressed to this stream. `arrived` is when the system received it, by the clock of
+    /// `now`. Returns false if the packet is not authentic; it then has no effect.
     pub(crate) fn on_packet(&mut self, now: Micros, arrived: Micros, packet: Incoming<'_>) -> bool {
         if self.failure.is_some() {
             return true;
@@ -55,13 +55,13 @@ impl Stream {
             *allowance += super::AMPLIFICATION * len;
         }
         let unasked = |frame| matches!(frame, Ok(Frame::Stream { offset, data, .. }) if !self.receiving.has_room(offset, data));
-        // What may not be held is as if it had not come: the peer sends it again.
+        // A packet with data that may not be held is dropped as if it were lost. The peer retransmits the data.
         let beyond = |frame: &Frame<'_>| match *frame {
             Frame::Stream { offset, .. } => !self.receiving.may_hold(packet.hold, offset),
             Frame::Parity(shard) => !self.receiving.may_hold(packet.hold, shard.start),
             _ => false,
         };
-        // Somebody who remembers us from another time may believe to be known.
+        // A peer that remembers an earlier stream's window may exceed ours before validation: a drop, not a fault.
         let mut strain = None;
         let wrong = Frames::new(frames).any(|frame| {
             if let Ok(Frame::Strain(told)) = frame {
@@ -76,7 +76,7 @@ impl Stream {
         self.counters.packets_received += 1;
         self.heard_at = self.heard_at.max(now);
         self.on_header(now, &packet.header);
-        // It says what the losses were that an acknowledgement beside it shows.
+        // This comes first: it explains losses that an acknowledgement in the same packet reports.
         if let Some(strain) = strain {
             self.on_strain(now, strain);
         }
@@ -106,7 +106,7 @@ impl Stream {
                 self.handshake = Handshake::Done;
                 self.sending.raise_limit(window);
                 self.receiving.widen(self.config.receive_max);
-                // It answers no packet in particular, but is no sooner here than an answer.
+                // An Accept acknowledges no particular packet, but it cannot arrive in less than one RTT.
                 let first = self.sent.transmission(0).map(|first| now.saturating_sub(first.sent_at).max(1));
                 if let (None, Some(rtt)) = (self.path.rtt_least_us(), first.filter(|rtt| is_short(*rtt))) {
                     self.path.note_rtt(now, rtt);
@@ -120,13 +120,13 @@ impl Stream {
         }
     }
 
-    /// The peer's address is its own.
+    /// Marks the peer's address as validated.
     pub(crate) fn prove(&mut self) {
         self.allowance = None;
         self.receiving.widen(self.config.receive_max);
     }
 
-    /// The peer wants to be asked with a token; nothing that went before counts.
+    /// The peer asks for another Open with this token. Everything that was sent before counts as lost.
     pub(crate) fn on_challenge(&mut self, now: Micros, fresh: Token) {
         let Handshake::Opening { token } = &mut self.handshake else { return };
         if self.sealed == Some(By::Session) || *token == fresh {
@@ -143,9 +143,9 @@ impl Stream {
         self.fates = fates;
     }
 
-    /// The peer knows nothing of this stream.
+    /// The peer says that it does not know this stream.
     pub(crate) fn on_reset(&mut self) {
-        // Nobody can tell whose word it is: of a sealed stream it is passed over.
+        // A reset is not authenticated, so an encrypted stream ignores it.
         if self.failure.is_none() && !self.is_done() && !self.is_sealed() {
             self.failure = Some(Failure::Reset);
         }
@@ -167,13 +167,13 @@ impl Stream {
         Ok(())
     }
 
-    /// The peer's host does not read packets as fast as they come.
+    /// Takes in the peer's report that its host does not read packets as fast as they come.
     fn on_strain(&mut self, now: Micros, strain: Strain) {
         let last = self.peers.last;
         let busy_us = strain.busy_us.wrapping_sub(last.busy_us);
         let dropped = strain.dropped.wrapping_sub(last.dropped);
         if busy_us.max(dropped) > u32::MAX / 2 {
-            return; // it is older
+            return; // a report older than the last one
         }
         let most_us = now.saturating_sub(self.peers.heard_at) + STRAIN_LATE_US;
         self.counters.peer_busy_us += u64::from(busy_us).min(most_us);
@@ -182,7 +182,7 @@ impl Stream {
         (self.peers.last, self.peers.heard_at) = (strain, now);
     }
 
-    /// Of so many packets that now count as lost, those that the peer's host has dropped.
+    /// Number of the `lost` newly lost packets that the peer's host dropped by its own report.
     fn take_refused(&mut self, now: Micros, lost: usize) -> usize {
         if now >= self.peers.until {
             self.peers.dropped = 0;
@@ -202,7 +202,7 @@ impl Stream {
             return Err(StreamFault::Ack);
         }
         if was_full && !self.is_full() {
-            // Only from now on more might have been written.
+            // Until now the application could not write, so the time without new data starts here.
             self.drained_at = self.drained_at.map(|_| now);
         }
         self.sending.raise_limit(ack.window);
@@ -219,7 +219,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Tells everyone of the fates.
+    /// Passes acknowledged, late and lost packets on to all parts of the stream.
     fn settle(&mut self, now: Micros, ack: &Ack<'_>, fates: &Fates) {
         let silence_ended = !fates.acked.is_empty() && self.end_silence(now);
         self.counters.answers += u64::from(!fates.acked.is_empty());
@@ -248,7 +248,7 @@ impl Stream {
         }
     }
 
-    /// Something is heard again. True if it had been quiet for long.
+    /// Ends the wait for an acknowledgement. True if there had been at least two probes.
     fn end_silence(&mut self, now: Micros) -> bool {
         let long = self.probes >= 2;
         self.probes = 0;

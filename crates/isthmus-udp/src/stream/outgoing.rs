@@ -1,4 +1,4 @@
-//! Packets that go out.
+//! Sent packets: the choice of what to send next, and packets made of it.
 
 use super::{Handshake, Stream, WIRE_OVERHEAD};
 use crate::Micros;
@@ -13,51 +13,49 @@ use crate::wire::{
     put_parity_head, put_small, put_stream_head,
 };
 
-/// Numbers between two tellings of the floor.
+/// Tells the receiver the floor each time it has risen by this many packet numbers.
 const FLOOR_EVERY: u64 = 32;
-/// Room that a floor frame takes. Bytes.
+/// Length of a Floor frame. Bytes.
 const FLOOR_BYTES: usize = 7;
-/// The same where each takes a packet of its own.
+/// The same if the Floor frame needs a packet of its own. Packet numbers.
 const FLOOR_EVERY_ALONE: u64 = 128;
-/// Words of an acknowledgement that travels with data.
+/// Most words of an acknowledgement in a packet with data. Count.
 const WORDS_BESIDE_DATA: usize = 24;
-/// Least time between copies of one piece. Microseconds.
+/// Bounds of the time between copies of one piece, which is RTT/64 between them. Microseconds.
 const COPY_SPACE_US: Micros = 100;
 const COPY_SPACE_MAX_US: Micros = 4_000;
-/// The share of what may be held that has to wait for a piece that was lost twice before copies
-/// of it are worth their room.
+/// A piece that was lost twice or more gets copies once `send_max` divided by this was sent behind it: that data cannot
+/// be read before the piece.
 const HOLDS_UP: u64 = 8;
-/// An application that has nothing to send for so long beyond the pace pauses. Microseconds.
+/// An application that offers no data for this long after the pacer would allow some has paused. Microseconds.
 const PAUSE_US: Micros = 1_000;
 
-/// How often the peer is told that our host does not keep up, where nothing was dropped. Microseconds.
+/// Time between reports of our host's overload if no packets were dropped. Microseconds (20 ms).
 const STRAIN_EVERY_US: Micros = 20_000;
 
-/// Loss beyond which it is rather a short queue that overflows than chance.
+/// A greater share of losses indicates a short queue that overflows rather than random loss.
 const OVERFLOW_LOSS: f64 = 0.2;
-/// Round trip from which on the last flight is coded: what is missed in shorter ones is soon sent
-/// again. Microseconds.
+/// Least round trip for parity of the last flight: on shorter paths a retransmission is soon there. Microseconds.
 const CODED_RTT_US: Micros = 4_000;
-/// Time without new data after which what is under way counts as the last flight: a sixteenth of
-/// the round trip, for whoever sends may itself have been kept waiting, and coding takes time of its
-/// processor. Microseconds.
+/// Bounds of the time without new data after which what is in flight counts as the last flight. The time is RTT/16
+/// between them: a writer may itself be delayed, and coding takes processor time from it. Microseconds.
 const DRAINED_LEAST_US: Micros = 1_000;
 const DRAINED_MOST_US: Micros = 25_000;
-/// The same of what may be one whole message, of which nothing is coded yet: little is coded for nothing where more
-/// of it follows. Microseconds.
+/// The same time if the flight may be one whole message that has no parity yet: if more data follows, little was coded
+/// in vain. Microseconds.
 const DRAINED_SOON_US: Micros = 200;
-/// Round trip from which on a path is measured before there is data for it, and what is sent for
-/// that: 4 ms of 1 Gb/s. Microseconds, bytes.
+/// Least round trip for measuring a path with a packet train before there is data for it, and the train's length: 4 ms
+/// of 1 Gb/s. Microseconds, bytes.
 const TRAIN_RTT_US: Micros = 50_000;
 const TRAIN_BYTES: u32 = 512 << 10;
 
-/// What a packet is to carry besides acknowledgements.
+/// Content of a packet besides acknowledgements.
 #[derive(Clone, Copy, Debug)]
 enum Load {
     Piece(Piece),
     Probe(u32),
     Parity(Shard),
-    /// Nothing, in a full packet.
+    /// Only padding, in a full packet of the packet train.
     Train,
     Ping,
     Close(u8),
@@ -65,8 +63,8 @@ enum Load {
 }
 
 impl Stream {
-    /// Appends the next packet that may go now to `out`, at most `most` bytes where that is
-    /// given. Returns its length.
+    /// Appends the next packet that may be sent now to `out`, at most `most` bytes if that is given. Returns the
+    /// packet's length.
     pub(crate) fn poll_transmit(
         &mut self,
         now: Micros,
@@ -77,7 +75,7 @@ impl Stream {
             return None;
         }
         let size = self.payload().min(most.unwrap_or(usize::MAX));
-        // After a pause others' shares are no longer what they were.
+        // After a pause the other flows' shares have changed.
         let resumes = self.dry && self.sending.has_work();
         self.look_around(now, resumes);
         let load = self.next_load(now, size, most.is_none())?;
@@ -97,7 +95,7 @@ impl Stream {
         if self.failure.is_some() {
             return None;
         }
-        // What goes again fits where it was; nothing that may wait is to take room from it.
+        // A retransmission must fit where the original did, so nothing that can wait takes room from it.
         let shard = self.shard();
         self.sending.cut(shard);
         let floor = !self.sending.has_lost() && !self.sending.is_drained() && shard.is_none();
@@ -105,7 +103,7 @@ impl Stream {
         if self.probes_due > 0 {
             return Some(self.next_probe(now, size, room));
         }
-        // Beside a full acknowledgement it fits into a packet of the least length, and maybe into no shorter one.
+        // Report and full acknowledgement need up to `PAYLOAD_BASE` bytes, so a shorter packet may not do.
         if size >= PAYLOAD_BASE as usize && self.strain_due(now) {
             return Some(Load::Nothing);
         }
@@ -117,7 +115,7 @@ impl Stream {
         }
         let load = if self.window_is_open() && self.pacer.is_open(now, self.pace_quantum_us()) {
             let load = self.next_of_stream(now, size, room, shard);
-            // As long as nothing is known of the path, a queue is what tells of it, unless it overflows.
+            // Limits the burst after a rest, except while a queue that does not overflow is what measures the path.
             if load.is_none() && (self.congestion.capacity().is_some() || self.path.loss() > OVERFLOW_LOSS) {
                 let rtt_us = self.path.rtt_least_us().unwrap_or(0);
                 self.pacer.rest(now, rtt_us, self.path.queue_most_us());
@@ -135,10 +133,10 @@ impl Stream {
         })
     }
 
-    /// What goes to find out whether the path still carries.
+    /// A packet of a probe, which finds out whether the path still carries packets.
     fn next_probe(&mut self, now: Micros, size: usize, room: u32) -> Load {
         self.probes_due -= 1;
-        // The last is small, lest large ones have ceased to get through.
+        // The last packet is small, in case large ones no longer get through.
         let last = self.probes_due == 0;
         let small = size.min(PAYLOAD_BASE as usize);
         let room = if last && self.probes > 2 { self.data_room(now, small, false) } else { room };
@@ -146,14 +144,14 @@ impl Stream {
         self.sending.probe_piece(room, skip).map_or(Load::Ping, Load::Piece)
     }
 
-    /// What the stream has to send, for the first time or again, and what makes good what may be lost of it. The path
-    /// takes a packet now.
+    /// The next content while window and pacer are open: urgent copies, lost and new data, then copies, parity and
+    /// repeats, then the packet train.
     fn next_of_stream(&mut self, now: Micros, size: usize, room: u32, shard: Option<u64>) -> Option<Load> {
         let whole = self.data_room(now, size, false);
         if let Some(piece) = self.sending.next_copy(now, whole, self.copy_space_us(), true) {
             return Some(Load::Piece(piece));
         }
-        // Shards are as long as packets: what else there is to tell goes by itself.
+        // Shards are as long as packets, so an acknowledgement or Floor that is due gets a packet of its own.
         let bulk = !self.sending.has_lost() && self.sending.unsent() > size as u64;
         if shard.is_some() && bulk && self.has_news(now) {
             return Some(Load::Nothing);
@@ -185,7 +183,7 @@ impl Stream {
         self.wants_train().then_some(Load::Train)
     }
 
-    /// A packet without anything, where one is wanted or the stream is to be asked for again.
+    /// A Ping if one is wanted, or another copy of the opening packet if that is due.
     fn next_ping(&mut self, now: Micros) -> Option<Load> {
         if std::mem::take(&mut self.ping) {
             self.greetings = self.redundancy.packets(Matter::Tail, self.path.loss_supposed()) - 1;
@@ -198,20 +196,20 @@ impl Stream {
         Some(Load::Ping)
     }
 
-    /// Whether the peer is to be told of our host: of drops with the acknowledgement by which it finds out what was lost.
+    /// Whether to report our host's overload. Drops are reported with the acknowledgement that reveals the losses.
     fn strain_due(&self, now: Micros) -> bool {
         let Some(news) = self.ours.news.filter(|_| self.handshake == Handshake::Done) else { return false };
         let drops = news.dropped != self.ours.told.dropped && self.wants_ack(now);
         drops || now >= self.ours.told_at + STRAIN_EVERY_US
     }
 
-    /// When the stream is to be asked for once more. Whoever grants it does so in each acknowledgement of that.
+    /// Time at which another copy of the opening packet is due. The peer answers each copy with an Accept.
     pub(super) fn greeting_due(&self) -> Option<Micros> {
         let asks = matches!(self.handshake, Handshake::Opening { .. });
         (asks && self.greetings > 0).then_some(self.greeting_at)
     }
 
-    /// What of the last flight of a long transfer goes once more, while the path is idle.
+    /// The next piece of a long transfer's last flight to send once more while the path is idle.
     fn next_repeat(&mut self, now: Micros, room: u32) -> Option<Piece> {
         let sent_to = self.sending.sent_to();
         if self.sending.is_drained()
@@ -220,7 +218,7 @@ impl Stream {
             && self.repeats.is_new(sent_to)
         {
             let packets = self.redundancy.packets(Matter::Flight, self.path.loss());
-            // Who uses little of the path has its copies already.
+            // A sender that uses less than half of the window has sent copies already.
             let is_long = 2 * self.sent.in_flight() >= self.congestion.window_bytes();
             let times = if is_long && !self.parity.has_coded(sent_to) { packets - 1 } else { 0 };
             let age = self.path.rtt_us().unwrap_or(0) / u64::from(packets);
@@ -235,34 +233,34 @@ impl Stream {
         None
     }
 
-    /// Whether the round trip is so long that the last flight may be coded.
+    /// Whether the round trip is long enough for parity of the last flight.
     fn is_long(&self) -> bool {
         self.path.rtt_us().is_some_and(|rtt| rtt >= CODED_RTT_US)
     }
 
-    /// Bytes of the shards that bulk data is cut into, where its last flight is to be coded.
+    /// Length of the shards into which bulk data is cut if its last flight may get parity. Bytes.
     fn shard(&self) -> Option<u64> {
         let coded = self.is_long() && self.redundancy.parity(1, self.path.loss_seldom(), 1.0) > 0;
         let room = self.payload().saturating_sub(self.beside_data());
         (coded && self.handshake == Handshake::Done).then(|| room.max(1) as u64)
     }
 
-    /// What a packet takes beside the data of one piece. Bytes.
+    /// Length of a packet besides the data of one piece. Bytes.
     fn beside_data(&self) -> usize {
         self.header().byte_len() + STREAM_OVERHEAD + self.protection.overhead()
     }
 
-    /// Whether a packet is as long as those of bulk data are: others may go together with it.
+    /// Whether a packet is as long as those of bulk data, so that others of its length may join it in one batch.
     pub(crate) fn is_whole(&self, len: usize) -> bool {
         len >= self.shard().map_or(self.payload(), |shard| shard as usize + self.beside_data())
     }
 
-    /// Whether there is something to tell that would make shards shorter.
+    /// Whether an acknowledgement or a Floor is due that would make shards shorter.
     fn has_news(&self, now: Micros) -> bool {
         self.wants_ack(now) || self.sent.floor() >= self.floor_told + FLOOR_EVERY_ALONE
     }
 
-    /// When what is under way counts as the last flight, if that has not been seen to.
+    /// Time at which what is in flight counts as the last flight, unless that was decided already.
     pub(super) fn coding_due(&self) -> Option<Micros> {
         let due = self.sending.is_drained() && !self.is_full() && self.parity.is_new(self.sending.sent_to());
         let at = self.drained_at.filter(|_| due)?;
@@ -271,12 +269,12 @@ impl Stream {
         Some(at + if soon { DRAINED_SOON_US } else { usual })
     }
 
-    /// Begins to code the last flight of a long transfer, or a message.
+    /// Starts to code the last flight of a long transfer, or a message.
     fn see_to_parity(&mut self, now: Micros) {
         if self.coding_due().is_none_or(|due| now < due) {
             return;
         }
-        // What left before was missed, and is repaired, by the time at which parity arrives.
+        // Losses of data sent before `repaired` are known and retransmitted by the time the parity arrives.
         let rtt = self.path.rtt_us().unwrap_or(0);
         let once = (rtt as f64 * (1.0 - 1.5 * self.path.loss()).max(0.0)) as Micros;
         let first = |age: Micros| self.parity.sent_since(now.saturating_sub(age));
@@ -288,9 +286,9 @@ impl Stream {
         self.parity.begin(self.sending.sent_to(), ranges.unwrap_or_default(), repaired);
     }
 
-    /// Whether what is missed at the end of what was sent, `at`, is one message: of what was sent before it nothing is
-    /// missed, or there was a pause between, for then that may have come, and the word of it be lost. One of a single
-    /// packet is copied.
+    /// Whether what is unacknowledged when data ends, at `at`, is one message of several packets: all data before it is
+    /// acknowledged, or a pause came before it. (After a pause that data may have arrived, and its acknowledgement be
+    /// lost.) A message of one packet gets copies instead.
     fn is_message(&self, at: Micros) -> bool {
         let (missed, rtt) = (self.sending.acked_upto(), self.path.rtt_us().unwrap_or(0));
         let since = at.saturating_sub(rtt + rtt / 8);
@@ -312,9 +310,9 @@ impl Stream {
         fits.then_some(shard)
     }
 
-    /// Whether the path is to be measured while there is nothing to send.
+    /// Whether to measure the path with a packet train while there is nothing to send.
     fn wants_train(&mut self) -> bool {
-        // Who has said nothing may never do so.
+        // An application that has sent nothing may never send.
         if self.sending.sent_to() == 0 {
             return false;
         }
@@ -343,7 +341,7 @@ impl Stream {
     }
 
     fn wants_ack(&self, now: Micros) -> bool {
-        // Beside small messages it costs nothing; in bulk it keeps its pace.
+        // Beside a small message an acknowledgement costs nothing. Beside bulk data it waits until it is due.
         self.receiving.ack_due().is_some_and(|due| now >= due || self.sending.unsent() < 1_000)
     }
 
@@ -351,8 +349,8 @@ impl Stream {
         self.sent.floor() >= self.floor_told + FLOOR_EVERY
     }
 
-    /// Bytes of stream data that fit in a packet of `size` bytes, with what else goes along, the
-    /// floor too if so.
+    /// Bytes of stream data that fit in a packet of `size` bytes beside an acknowledgement that is due; with `floor`,
+    /// beside a Floor that is due too.
     fn data_room(&self, now: Micros, size: usize, floor: bool) -> u32 {
         let ack = if self.wants_ack(now) { ACK_FIXED + 8 * WORDS_BESIDE_DATA } else { 0 };
         let floor = if floor && self.wants_floor() { FLOOR_BYTES } else { 0 };
@@ -365,7 +363,7 @@ impl Stream {
         let start = out.len();
         let header = self.header();
         let ack_now = match load {
-            // What copies tell is no news to who had the original; their news may wait for company.
+            // A copy is no news to a peer that has the original, so its acknowledgement may wait.
             Load::Piece(piece) => piece.copy.is_none() && self.sending.is_tail(&piece) || self.probes > 0,
             Load::Probe(_) | Load::Ping | Load::Close(_) => true,
             Load::Nothing | Load::Parity(_) | Load::Train => false,
@@ -398,7 +396,7 @@ impl Stream {
         let left = size.saturating_sub(needs + self.protection.overhead());
         let room = left.saturating_sub(out.len() - start);
         if self.wants_ack(now) {
-            // One that is wanted only since the piece was cut has the room that this leaves.
+            // If the acknowledgement fell due after the piece was cut, it gets only the room that is left.
             let most = match load {
                 Load::Nothing => room.saturating_sub(FLOOR_BYTES),
                 _ => ACK_FIXED + 8 * WORDS_BESIDE_DATA,
@@ -453,7 +451,7 @@ impl Stream {
         Some(Carried::Ping)
     }
 
-    /// Makes an opening as long as what may be answered to it (RFC 9000, 8.1).
+    /// Pads an Open to a full packet, as the answer may be no more than three times as long (RFC 9000, 8.1).
     fn pad(&self, start: usize, out: &mut Vec<u8>) {
         self.pad_to(start + PAYLOAD_BASE as usize, out);
     }
@@ -497,7 +495,7 @@ impl Stream {
         }
     }
 
-    /// Counts a piece, and sees to copies of it.
+    /// Counts a sent piece, and schedules copies of it.
     fn after_piece(&mut self, now: Micros, number: u64, piece: &Piece) {
         let bytes = u64::from(piece.len);
         if piece.attempt == 0 && piece.copy.is_none() {
@@ -515,9 +513,9 @@ impl Stream {
             0 if tail => Matter::Tail,
             0 => Matter::Bulk,
             times => {
-                // Until it comes, what was sent behind it is held: soon that is all there is room for.
+                // The receiver holds everything behind the piece until it comes, which may soon fill its window.
                 let holds_up = self.sending.sent_behind(piece) >= self.config.send_max / HOLDS_UP;
-                // What is lost of the coded flight is made good already.
+                // Parity already repairs the first loss of a piece of the coded flight.
                 let tail = self.sending.is_drained() && !(times == 1 && self.parity.covers(piece.offset));
                 Matter::Lost { times: if holds_up { times } else { 1 }, tail }
             }
@@ -525,7 +523,7 @@ impl Stream {
         let counter =
             if piece.attempt == 0 { &mut self.counters.bytes_fresh } else { &mut self.counters.bytes_again };
         *counter += bytes;
-        // Of a longer one the end alone is of no use, and once something was lost, it shows.
+        // Assumed loss counts for one-packet messages: a longer one's end is useless alone, and its losses show.
         let supposes = matter == Matter::Tail && self.sending.is_message(piece);
         let loss = if supposes { self.path.loss_supposed() } else { self.path.loss() };
         let copies = self.redundancy.packets(matter, loss) - 1;
