@@ -39,9 +39,9 @@ pub enum FileContender {
         /// Reads, sends and writes overlap; otherwise one follows the other.
         overlap: bool,
     },
-    /// `isthmus cp` from a service (`isthmus serve`), encrypted.
+    /// `isthmus cp` to a service (`isthmus serve`), encrypted.
     Cp,
-    /// `isthmus cp` with nothing installed but OpenSSH.
+    /// `isthmus cp` with nothing set up but OpenSSH.
     CpSsh,
     /// OpenSSH's `scp`.
     Scp,
