@@ -79,7 +79,7 @@ fn iperf(work: Work, result: &Value) -> Result<Outcome, String> {
     Ok(Outcome { seconds, congestion, ..Outcome::default() })
 }
 
-/// What is to be known of a link that was down.
+/// Adds the results about an outage or a cut.
 fn with_what_was_down(step: &Step, ended: &Ended<'_>, outcome: Outcome) -> Result<Outcome, String> {
     let times = || {
         let down = ended.emulator["opened_s"].as_f64()? + step.work.down_at_s(&step.link)?;
@@ -109,12 +109,12 @@ fn with_what_was_down(step: &Step, ended: &Ended<'_>, outcome: Outcome) -> Resul
     }
 }
 
-/// When time began to count: `BEGAN TIME 0`. Seconds since 1970.
+/// Start of the time, from `BEGAN TIME 0`. Seconds since 1970.
 fn began(said: &str) -> Option<f64> {
     points(said, "BEGAN ").next().map(|(at, _)| at)
 }
 
-/// When how many bytes had come: `ARRIVED TIME BYTES`. Seconds since 1970.
+/// Times and bytes received by then, from `ARRIVED TIME BYTES`. Seconds since 1970.
 pub(crate) fn arrivals(said: &str) -> Vec<(f64, f64)> {
     points(said, "ARRIVED ").collect()
 }

@@ -92,7 +92,7 @@ impl PacketSocket {
         }
     }
 
-    /// Sends packets of `segment` bytes each, of which the last may be shorter.
+    /// Sends packets of `segment` bytes each. The last one may be shorter.
     pub fn send(&mut self, to: SocketAddr, segment: usize, packets: &[u8]) -> Sent {
         match self {
             Self::Udp(socket) => socket.send(to, segment, packets),

@@ -120,7 +120,7 @@ impl LabState {
         self.sites.iter().find(|site| site.answers_to(host)).ok_or_else(|| LabError::Missing(missing()))
     }
 
-    /// Moves this process, which must have one thread, into the site.
+    /// Moves this process into the site. The process must have one thread.
     ///
     /// # Errors
     /// If entering is not permitted, or the lab has just ended.

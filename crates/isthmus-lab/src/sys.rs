@@ -103,7 +103,7 @@ pub(crate) fn socket_drops(fd: BorrowedFd<'_>) -> u64 {
     if result == 0 { u64::from(counts[1]) } else { 0 }
 }
 
-/// Moves the calling thread into the namespace behind `fd`, whatever its kind.
+/// Moves the calling thread into the namespace behind `fd`, of any kind.
 ///
 /// # Errors
 /// `EPERM` without CAP_SYS_ADMIN there; `EINVAL` for a mount or user namespace from a
@@ -116,7 +116,7 @@ pub(crate) fn enter(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// Gives the calling thread namespaces of its own: `CLONE_NEW*` and `CLONE_FS` flags.
 ///
 /// # Errors
-/// `EPERM` where not allowed; `EINVAL` for `CLONE_NEWUSER` with several threads.
+/// `EPERM` if not permitted; `EINVAL` for `CLONE_NEWUSER` with several threads.
 pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
     // SAFETY: takes an integer; none of the flags used here unshares memory or descriptors.
     check(unsafe { libc::unshare(flags) })

@@ -41,9 +41,9 @@ pub struct Tools {
     pub open_mpi: PathBuf,
     /// The folder of the mover's libraries, with one folder for each MPI.
     pub movers: PathBuf,
-    /// Where files are that fit into memory.
+    /// Folder for files that fit into memory.
     pub folder: PathBuf,
-    /// Where samples and report go, and longer files.
+    /// Folder for samples, report and longer files.
     pub out: PathBuf,
 }
 

@@ -74,7 +74,7 @@ fn preposted(context: &Context<'_>, over: Over, share: u32, messages: u32) -> St
     let link = link(Rate(GIGABIT), RTT_US, 0.0);
     let uncounted = messages / UNCOUNTED;
     let floor_s = f64::from(messages - uncounted) * MESSAGE as f64 / link.goodput();
-    // Each receive that is not posted ahead may cost a round trip.
+    // Each receive that is not posted ahead costs up to a round trip.
     let slowest_s = f64::from(messages) * (1.0 - f64::from(share) / 100.0) * link.floor_s(MESSAGE);
     let within_s = (20.0 + 4.0 * (floor_s + slowest_s)).ceil();
     Step {
