@@ -1,25 +1,24 @@
-//! Two that use a link at once: MPI over Isthmus, and a stream of iperf3's. What each reaches of the link
-//! is taken where it arrives, by the same clock, while both send.
+//! Two flows that share a link: MPI over Isthmus, and one iperf3 stream. The receivers measure both shares, by
+//! the same clock, while both send.
 
 use crate::lab::{IPERF_PORT, last_line, quoted, until_listens};
 use crate::link::Link;
 use crate::outcome::arrivals;
 use crate::sample::Shares;
 
-/// What others are to keep of a link with a queue of one round trip.
+/// Goal: the fraction of the link that iperf3 keeps if the queue holds one round trip.
 pub(crate) const GOAL: f64 = 0.4;
-/// What does not count after the later one's beginning and before the earlier one's end. Seconds.
+/// Time left out after the later start and before the earlier end. Seconds.
 const ENDS_S: f64 = 1.0;
-/// Less of the time that was asked for is no measurement.
+/// Smallest fraction of the requested time that counts as a measurement.
 const LEAST: f64 = 0.5;
 
-/// What our side is given to send: more than can be sent while iperf3 does, so that it is still sending
-/// when that ends. Bytes.
+/// Bytes for our side to send: more than the link carries meanwhile, so that it still sends when iperf3 ends.
 pub(crate) fn bytes(link: &Link, seconds: u64) -> u64 {
     (link.goodput() * 2.0 * seconds as f64) as u64
 }
 
-/// A script for the lab's login node: `mpi`, a command, beside iperf3's stream of so many seconds.
+/// Script for the lab's login node: runs the command `mpi` beside an iperf3 stream of `seconds`.
 pub(crate) fn script(control: &str, seconds: u64, mpi: &str) -> String {
     let listens = quoted(&until_listens(IPERF_PORT));
     let server = "iperf3 -s -1 -i 0.25 -f k --forceflush";
@@ -30,7 +29,7 @@ pub(crate) fn script(control: &str, seconds: u64, mpi: &str) -> String {
     )
 }
 
-/// The seconds that both were measured, and their shares, from what the script said.
+/// The seconds in which both sent, and their shares of the link, from the script's output.
 pub(crate) fn shares(said: &str, link: &Link, seconds: u64) -> Result<(f64, Shares), String> {
     let (ours, theirs) = (arrivals(said), theirs(said));
     let ([(from, _), .., (to, _)], [(since, _), .., (until, _)]) = (&ours[..], &theirs[..]) else {
@@ -44,8 +43,8 @@ pub(crate) fn shares(said: &str, link: &Link, seconds: u64) -> Result<(f64, Shar
     Ok((to - from, Shares { ours: share(&ours), theirs: share(&theirs) }))
 }
 
-/// The same of iperf3's: `IPERF3 TIME [  5] 0.25-0.50 sec 14.1 MBytes 473456 Kbits/sec`. Its last line, of
-/// all together, says `receiver`.
+/// Arrivals of iperf3, from lines `IPERF3 TIME [  5] 0.25-0.50 sec 14.1 MBytes 473456 Kbits/sec`. Its summary line
+/// ends with `receiver` and is skipped.
 fn theirs(said: &str) -> Vec<(f64, f64)> {
     let mut sum = 0.0;
     let span = |line: &str| -> Option<(f64, f64)> {
@@ -63,7 +62,7 @@ fn theirs(said: &str) -> Vec<(f64, f64)> {
     said.lines().filter_map(span).map(add).collect()
 }
 
-/// What had come by a time between the first point's and the last's. Bytes.
+/// Bytes that had arrived at a time between the first and the last point, interpolated.
 fn come(points: &[(f64, f64)], at: f64) -> f64 {
     let after = points.partition_point(|(time, _)| *time <= at).clamp(1, points.len() - 1);
     let ((t0, b0), (t1, b1)) = (points[after - 1], points[after]);
@@ -81,8 +80,8 @@ mod tests {
     const LINK: Link =
         Link { rate: Rate(1_000_000_000), rtt: Span(24_000_000), loss: Percent(0.0), mtu: 9_000 };
 
-    /// iperf3 from second 0 to 10 at 400 Mb/s, alone and faster in its first two; ours from second 2 on at
-    /// 500 Mb/s, to second `to`.
+    /// Output of a run. iperf3 sends from second 0 to 10: at 990 Mb/s for 2 s, then at 400 Mb/s. Ours sends at
+    /// 500 Mb/s from second 2 to `to`.
     fn said(to: u32) -> String {
         let mut said = "warning: ARRIVED\n".to_owned();
         for quarter in 0..40 {

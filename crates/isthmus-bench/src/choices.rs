@@ -1,17 +1,17 @@
-//! What Isthmus says of its choices, in libfabric's log or its commands', among all that programs complain of.
+//! Separates the choices that Isthmus logs from the other lines of a program's standard error.
 
-/// Lines of it that are kept of a run.
+/// Most lines kept of one run. Count.
 const KEPT: usize = 24;
-/// How libfabric begins its lines; and what is before ours there and in our commands' log.
+/// Prefix of libfabric's log lines, and what precedes our text in libfabric's log and in our commands' log.
 const LOG: &str = "libfabric:";
 const OURS: [&str; 2] = [":isthmus:core:isthmus():0<info> ", "INFO isthmus_io: "];
 
-/// What one run said of its choices.
+/// The log of one run.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Choices {
-    /// One of each kind, in their order, as far as they are kept.
+    /// The first line of each kind, in order; at most [`KEPT`].
     pub(crate) lines: Vec<String>,
-    /// Everything that is no line of the log.
+    /// All lines that belong to no log.
     pub(crate) complaints: String,
 }
 
@@ -35,7 +35,7 @@ impl Choices {
         out
     }
 
-    /// The congestion controls of the lanes, such as "udp rate, tcp cubic, tcp bbr"; none where no lane is told of.
+    /// The lanes' congestion control, such as "udp rate, tcp cubic, tcp bbr"; `None` if no line names a lane.
     pub(crate) fn congestion(&self) -> Option<String> {
         let mut found: Vec<String> = Vec::new();
         for line in &self.lines {
@@ -43,7 +43,7 @@ impl Choices {
                 let name = composition.split_once(" is ").and_then(|(_, made)| made.split(['+', ',']).next());
                 format!("udp {}", name.unwrap_or("?"))
             } else if line.contains(", goes by TCP: ") {
-                "tcp cubic".to_owned() // what lanes begin with
+                "tcp cubic".to_owned() // every TCP lane begins with it
             } else if line.starts_with("a lane by TCP with ") && line.contains(" takes bbr: ") {
                 "tcp bbr".to_owned()
             } else {
@@ -57,7 +57,7 @@ impl Choices {
     }
 }
 
-/// What is decided of a peer, "isthmus://ADDRESS: DECISION", is the same of all.
+/// The choice without the peer's address: "isthmus://ADDRESS: DECISION" is the same for all peers.
 fn without_peer(choice: &str) -> &str {
     match choice.starts_with("isthmus://") {
         true => choice.split_once(": ").map_or(choice, |(_, decision)| decision),
@@ -65,7 +65,7 @@ fn without_peer(choice: &str) -> &str {
     }
 }
 
-/// Lanes of the same sort differ by number, host and round trip.
+/// The choice without digits if it is about a lane: lanes of one kind differ in number, host and round trip.
 fn kind_of(choice: &str) -> String {
     let is_of_lane = choice.starts_with("lane ") || choice.starts_with("a lane ");
     choice.chars().filter(|c| !(is_of_lane && c.is_ascii_digit())).collect()

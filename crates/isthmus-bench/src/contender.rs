@@ -1,26 +1,26 @@
-//! Who is measured.
+//! The contenders of a measurement.
 
 use std::fmt;
 
-/// What carries the data.
+/// Carries the data of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Contender {
-    /// MPI over Isthmus as it comes.
+    /// MPI over Isthmus with its defaults.
     Isthmus,
-    /// MPI over Isthmus, its lanes by this transport alone.
+    /// MPI over Isthmus, with all lanes over this transport.
     IsthmusBy(&'static str),
-    /// MPI over Isthmus, all longer messages transferred in this way, whatever is measured.
+    /// MPI over Isthmus, with this protocol for all longer messages (setting `transfer`).
     Transfer(&'static str),
-    /// The same MPI over libfabric's tcp, under this congestion control.
+    /// The same MPI over libfabric's tcp provider, with this congestion control.
     Stock(&'static str),
-    /// iperf3 with so many streams under this congestion control.
+    /// iperf3 with this congestion control and number of streams.
     Iperf(&'static str, u32),
-    /// iperf3 with one stream under this congestion control, while MPI over Isthmus sends by the same link.
+    /// One iperf3 stream with this congestion control, while MPI over Isthmus uses the same link.
     Beside(&'static str),
 }
 
 impl Contender {
-    /// All that there are.
+    /// All contenders.
     pub const ALL: [Self; 14] = [
         Self::Isthmus,
         Self::IsthmusBy("tcp"),
@@ -38,13 +38,13 @@ impl Contender {
         Self::Beside("bbr"),
     ];
 
-    /// The one of this name, as it is displayed.
+    /// The contender with this displayed name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.to_string() == name)
     }
 
-    /// What the sites' TCP is set to: stock MPI leaves its congestion control to the system. The others have
-    /// their own, and get what most systems have.
+    /// Congestion control of the sites' TCP. Stock MPI uses the system's. The others set their own, so their sites
+    /// keep the usual default.
     pub(crate) fn sites_congestion(self) -> &'static str {
         match self {
             Self::Stock(control) => control,
@@ -52,7 +52,7 @@ impl Contender {
         }
     }
 
-    /// Whether it is iperf3 by itself; in all others MPI runs.
+    /// Whether iperf3 runs alone, without MPI.
     pub(crate) fn is_iperf(self) -> bool {
         matches!(self, Self::Iperf(..))
     }
@@ -62,7 +62,7 @@ impl Contender {
         self.is_iperf() || matches!(self, Self::Beside(_))
     }
 
-    /// Whether it is ours.
+    /// Whether Isthmus carries data.
     pub(crate) fn is_ours(self) -> bool {
         !matches!(self, Self::Stock(_) | Self::Iperf(..))
     }

@@ -1,4 +1,4 @@
-//! Samples as one page: plots, tables, circumstances.
+//! Samples as an HTML page: circumstances, plots and tables.
 
 use std::fmt::Write;
 
@@ -11,14 +11,14 @@ use crate::plot::{Look, Plot, Point, escaped, head, legend, table};
 use crate::sample::{Sample, percentile};
 use crate::table::{Cell, Grid, Group, all_trips, cell, distinct, grids, groups, megabytes};
 
-/// Percentiles of round trips that are drawn.
+/// Percentiles drawn of round trips.
 const SHARES: [f64; 6] = [0.5, 0.75, 0.9, 0.99, 0.999, 1.0];
 
-/// The page.
+/// The whole page.
 pub(crate) fn page(samples: &[Sample]) -> String {
     let mut out = head("WAN measurements");
     circumstances(&mut out, samples);
-    // The same ones look alike on every page.
+    // Each contender looks the same on every page.
     let all = Contender::ALL.map(|one| one.to_string());
     for group in groups(samples) {
         let _ = write!(out, "<h2>{}</h2>", heading(&group));
@@ -57,7 +57,7 @@ fn heading(group: &Group) -> String {
     }
 }
 
-/// What the dashed line in a group's plots is; nothing where there is none.
+/// Meaning of the dashed line in a group's plots; empty if there is none.
 fn dashed(work: &str) -> &'static str {
     match work {
         "outage" | "paths" | "paths-cut" => "",
@@ -90,22 +90,22 @@ fn circumstances(out: &mut String, samples: &[Sample]) {
     );
 }
 
-/// Plots beside each other.
+/// A row of plots.
 fn row(out: &mut String, title: &str, plots: impl Fn(&mut String)) {
     let _ = write!(out, "<h3>{title}</h3><div class=plots>");
     plots(out);
     out.push_str("</div>");
 }
 
-/// What is drawn of a group.
+/// One group, drawn as a section of the page.
 struct Section<'a> {
     group: &'a Group,
-    /// All contenders of the page, and those of the group.
+    /// All contenders, then those of the group.
     all: &'a [String],
     shown: &'a [String],
 }
 
-/// What a plot's height stands for.
+/// Meaning of a plot's y axis.
 #[derive(Clone, Copy)]
 enum Up {
     Mbps,
@@ -141,7 +141,7 @@ impl Up {
         }
     }
 
-    /// What cannot be surpassed, or what is to be reached.
+    /// Value of the dashed line: the limit or the goal.
     fn floor(self, sample: &Sample) -> Option<f64> {
         match self {
             Self::Mbps => Some(sample.floor_mbps()),
@@ -155,7 +155,7 @@ impl Up {
 impl Section<'_> {
     fn plots(&self, out: &mut String) {
         let ups: &[Up] = match self.group.work.as_str() {
-            // A table of few rows says it all.
+            // A short table is enough.
             "pingpong" | "paths" | "paths-cut" => &[],
             "share" => &[Up::Share],
             "outage" => &[Up::Resumed],
@@ -175,7 +175,7 @@ impl Section<'_> {
         }
     }
 
-    /// Against loss for each round trip, and against the round trip for each loss, where there is more than one.
+    /// Plots against loss for each round trip, and against the round trip for each loss, if there are several.
     fn by_loss_and_rtt(&self, out: &mut String, up: Up) {
         let samples = &self.group.samples;
         let mut rtts = distinct(samples, |sample| sample.link.rtt);
@@ -202,7 +202,7 @@ impl Section<'_> {
         }
     }
 
-    /// One value for each of these links, those that there are.
+    /// Plots one value for each of these links that has samples.
     fn by_link(&self, out: &mut String, title: &str, along: &str, up: Up, places: &[(String, Link)]) {
         let there = |link: &Link| self.group.samples.iter().find(|sample| sample.link == *link);
         let places: Vec<_> = places.iter().filter(|(_, link)| there(link).is_some()).collect();
@@ -219,7 +219,7 @@ impl Section<'_> {
         self.draw(out, &plot, up, |i, sample| places.get(i).map(|(_, link)| (at(i), sample.link == *link)));
     }
 
-    /// Goodput against the share of receives that are posted ahead.
+    /// Plots goodput against the share of receives posted ahead.
     fn by_ahead(&self, out: &mut String, ups: &[Up]) {
         let mut shares = distinct(&self.group.samples, |sample| sample.ahead.unwrap_or(0));
         shares.sort_unstable();
@@ -240,7 +240,7 @@ impl Section<'_> {
         }
     }
 
-    /// A line for each contender: `place` tells where the i-th value is, and whether a sample belongs to it.
+    /// Draws a line for each contender. `place` gives the i-th position, and whether a sample belongs there.
     fn draw(
         &self,
         out: &mut String,
@@ -263,7 +263,7 @@ impl Section<'_> {
         plot.draw(out, &self.shown.iter().map(line).collect::<Vec<_>>());
     }
 
-    /// Percentiles of round trips, at one link.
+    /// Plots percentiles of round trips on one link.
     fn latency(&self, out: &mut String, link: Link) {
         let at = |i: usize| i as f64 / (SHARES.len() - 1) as f64;
         let name = |share: &f64| if *share < 1.0 { format!("p{}", share * 100.0) } else { "most".to_owned() };
@@ -293,7 +293,7 @@ impl Section<'_> {
     }
 }
 
-/// What was used, once for each work, link and contender of which it is known.
+/// Lists the congestion control of each work, link and contender for which it is known.
 fn congestion(out: &mut String, samples: &[Sample]) {
     let of = |sample: &Sample| {
         let seen = sample.congestion.clone()?;
@@ -353,7 +353,7 @@ mod tests {
         assert!(
             page.contains("no &lt;way&gt;") && !page.contains("no <way>") && page.contains("1 &lt;2&gt;")
         );
-        // In Mb/s and as a fraction: two contenders, and the floor.
+        // Mb/s and fraction: two contenders and the floor in each.
         assert_eq!(page.matches("<polyline points").count(), 2 * 2);
         assert_eq!(page.matches("<polyline class=\"floor\"").count(), 2);
         assert!(page.contains("In 1 runs the emulator"));

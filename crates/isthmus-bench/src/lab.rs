@@ -1,4 +1,4 @@
-//! The lab that a run has for itself, as a command.
+//! Commands and configurations of the labs, one lab for each run.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -6,21 +6,21 @@ use std::process::Command;
 
 use crate::link::Link;
 
-/// What a run may take: so much, and so many times what is possible. Seconds.
+/// Time limit of a run: a constant part in seconds, and a multiple of its floor.
 const LIMIT_S: f64 = 20.0;
 const LIMIT_FACTOR: f64 = 8.0;
-/// How long a service may take to listen. Tenths of a second.
+/// Longest wait until a service listens. Tenths of a second.
 const PATIENCE: u32 = 300;
-/// Where iperf3's listens.
+/// iperf3's default port.
 pub(crate) const IPERF_PORT: u16 = 5201;
 
-/// How long a run may take whose floor is `floor_s`. Seconds.
+/// Time limit of a run with this floor. Seconds.
 pub(crate) fn limit_s(floor_s: f64) -> f64 {
     (LIMIT_S + LIMIT_FACTOR * floor_s).ceil()
 }
 
-/// The configuration of a lab of two sites, a and b, and these links between them, each down from when
-/// on for how long, in seconds from the lab's beginning, where it is at all.
+/// Configuration of a lab with sites a and b and these links between them. A link may have an outage: its start,
+/// in seconds from the lab's beginning, and its length in seconds.
 pub(crate) fn config(links: &[(Link, Option<(f64, f64)>)], seed: u64, congestion: Option<&str>) -> String {
     let mut out = "mgmt = true\n".to_owned();
     for site in ["a", "b"] {
@@ -42,7 +42,7 @@ pub(crate) fn config(links: &[(Link, Option<(f64, f64)>)], seed: u64, congestion
     out
 }
 
-/// A lab as this file says; what runs in it is still to be added.
+/// Starts a lab with this configuration file. The caller adds the command that runs in it.
 pub(crate) fn command(isthmus: &Path, config: &Path, limit_s: f64, report: &Path) -> Command {
     let mut lab = Command::new(isthmus);
     lab.args(["lab", "run", "--quiet", "--config"]).arg(config);
@@ -50,18 +50,18 @@ pub(crate) fn command(isthmus: &Path, config: &Path, limit_s: f64, report: &Path
     lab
 }
 
-/// The last line that says something.
+/// The last line that is not blank.
 pub(crate) fn last_line(text: &str) -> String {
     text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("").to_owned()
 }
 
-/// Why a run that ended badly did, by what it said and what it complained of.
+/// Why a run failed, from its standard output and standard error.
 pub(crate) fn why(status: std::process::ExitStatus, said: &str, complained: &str, limit_s: f64) -> String {
     let why = if complained.trim().is_empty() { last_line(said) } else { last_line(complained) };
     format!("{status} within {limit_s} s: {why}")
 }
 
-/// A line for a shell that waits until a service listens at this port.
+/// A shell command that waits until a service listens at this port.
 pub(crate) fn until_listens(port: u16) -> String {
     format!(
         "n=0; until grep -qs ':{port:04X} 0*:0000 0A' /proc/net/tcp /proc/net/tcp6; do n=$((n + 1)); \
@@ -69,12 +69,12 @@ pub(crate) fn until_listens(port: u16) -> String {
     )
 }
 
-/// A word for a shell.
+/// A word, quoted for the shell.
 pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// The running kernel.
+/// Release of the running kernel.
 pub(crate) fn kernel() -> String {
     std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }

@@ -1,11 +1,10 @@
-//! Measurements on emulated WANs: Isthmus beside its peers, on the same link, in turn.
+//! Benchmarks on emulated WANs: Isthmus and its competitors take turns on the same link.
 //!
-//! A [`Matrix`] of links and [`Contender`]s is measured run by run (`run`), each in a lab of its
-//! own, so that the emulator's report on itself is about that run alone; what came out and under
-//! which circumstances is a [`Sample`]. `table` and `html` tell medians of samples. `beside` is of two
-//! that share a link. `files` does the same with files: those that MPI programs send each other, and
-//! those that commands copy. `papers` repeats the experiments of the project's source papers, and reports their figures
-//! beside ours. `collectives` measures collectives of MPI across two sites.
+//! `run` measures a [`Matrix`] of links and [`Contender`]s. Each run has its own lab, so that the emulator's
+//! report is about that run alone. Each run gives a [`Sample`]: its result and its circumstances. `table` and
+//! `html` print medians of samples. `beside` measures two contenders that share a link. `files` measures copies
+//! of files, by MPI programs and by commands. `papers` repeats the experiments of the project's source papers,
+//! and prints their figures beside ours. `collectives` measures MPI collectives across two sites.
 
 #![forbid(unsafe_code)]
 
@@ -40,15 +39,15 @@ pub use sample::{Sample, Shares};
 /// Why there is no measurement.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// Something is missing here; the text names it and the remedy.
+    /// Something is missing on this machine. The text names it and the remedy.
     #[error("{0}")]
     Missing(String),
     /// A file or folder cannot be used.
     #[error("{path}: {source}")]
     File {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The program that MPI runs does not compile.

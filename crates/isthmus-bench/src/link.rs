@@ -1,24 +1,24 @@
-//! An emulated link, and the least time in which it carries what is sent.
+//! An emulated link, and the shortest time in which it can carry a given amount of data.
 
 use isthmus_units::{Percent, Rate, Span};
 use serde::{Deserialize, Serialize};
 
-/// Ethernet's header; and its preamble, check sum and gap. Bytes.
+/// Ethernet's header; then its preamble, checksum and interframe gap. Bytes.
 const FRAME: f64 = 14.0;
 const GAP: f64 = 24.0;
-/// IPv4, TCP, and TCP's timestamps. Bytes.
+/// Headers of IPv4 and TCP, and TCP's timestamp option. Bytes.
 const HEADERS: f64 = 20.0 + 20.0 + 12.0;
 
 /// A link between the two sites, the same in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Link {
-    /// Bits per second.
+    /// Line rate, in bits per second.
     #[serde(serialize_with = "as_text")]
     pub rate: Rate,
-    /// Round trip.
+    /// Round-trip time.
     #[serde(serialize_with = "as_text")]
     pub rtt: Span,
-    /// Share of packets lost, each way.
+    /// Share of packets lost in each direction.
     #[serde(serialize_with = "as_text")]
     pub loss: Percent,
     /// Maximum transmission unit. Bytes.
@@ -30,7 +30,7 @@ fn as_text<T: std::fmt::Display, S: serde::Serializer>(value: &T, to: S) -> Resu
 }
 
 impl Link {
-    /// No link at all: both sides are on this host, and nothing is emulated.
+    /// Both sides are on this host, and nothing is emulated.
     pub const LOOPBACK: Self = Self { rate: Rate(0), rtt: Span(0), loss: Percent(0.0), mtu: 65_536 };
 
     /// Whether both sides are on this host.
@@ -43,13 +43,13 @@ impl Link {
         self.rtt.0 as f64 / 1e9
     }
 
-    /// Bytes of payload per second that fit: packets full, losses taken off.
+    /// Most payload that the link delivers, with full packets and after losses. Bytes per second.
     pub fn goodput(&self) -> f64 {
         let mtu = f64::from(self.mtu);
         self.rate.0 as f64 / 8.0 * (mtu - HEADERS) / (mtu + FRAME + GAP) * (1.0 - self.loss.0)
     }
 
-    /// The least time in which so many bytes arrive and are acknowledged; 0 on this host. Seconds.
+    /// Shortest time until this many bytes have arrived and are acknowledged; 0 on loopback. Seconds.
     pub fn floor_s(&self, bytes: u64) -> f64 {
         if self.is_loopback() {
             return 0.0;
@@ -57,7 +57,7 @@ impl Link {
         self.rtt_s() + bytes as f64 / self.goodput()
     }
 
-    /// For people, such as "24ms, 0.1%".
+    /// Text for people, such as "24ms, 0.1%".
     pub fn title(&self) -> String {
         if self.is_loopback() {
             return "loopback".to_owned();
@@ -66,11 +66,11 @@ impl Link {
     }
 }
 
-/// The least time in which so many bytes go by two links, the second of which is cut so long after they
-/// began to go. Seconds.
+/// Shortest time in which two links together carry this many bytes. The second link is cut `cut_s` after the
+/// data began to flow. Seconds.
 pub(crate) fn floor_of_both_s(bytes: u64, first: &Link, second: &Link, cut_s: Option<f64>) -> f64 {
     let by_one = first.floor_s(bytes).min(second.floor_s(bytes));
-    // What would have come in the round trips comes as well.
+    // Each link's floor includes its own round trip.
     let owed = |link: &Link| link.goodput() * link.rtt_s();
     let sum = first.goodput() + second.goodput();
     let by_both = ((bytes as f64 + owed(first) + owed(second)) / sum).min(by_one);
@@ -108,7 +108,7 @@ mod tests {
         let both = |cut_s| floor_of_both_s(500_000_000, &first, &second, cut_s);
         assert!((both(None) - 4.08).abs() < 0.01, "{}", both(None));
         assert!((both(Some(5.0)) - both(None)).abs() < 1e-9, "after the end");
-        // What had come by the second link, 1.97 s at 61.9 MB/s, is spared to the first.
+        // The first link need not carry what the second delivered: 1.97 s at 61.9 MB/s.
         assert!((both(Some(2.0)) - (0.024 + 8.081 - 1.97)).abs() < 0.01, "{}", both(Some(2.0)));
         assert!((both(Some(0.0)) - first.floor_s(500_000_000)).abs() < 1e-9, "from the beginning");
         assert!((floor_of_both_s(1, &first, &second, None) - 0.024).abs() < 1e-6, "by the shorter alone");

@@ -1,65 +1,65 @@
-//! What is measured: links, contenders, work and repetitions.
+//! The plan of a measurement: links, contenders, work and repetitions.
 
 use isthmus_units::{Percent, Rate, Span};
 
 use crate::contender::Contender;
 use crate::link::{self, Link};
 
-/// Of so many of them one is behind which time counts: until then the peers get to know each other.
+/// One of this many messages goes before time counts, while the peers get to know each other.
 const UNCOUNTED: u32 = 6;
-/// How long a link is down, and how long data is sent, [`Work::Outage`]'s break left out. Seconds.
+/// Length of an outage, and time that the data of [`Work::Outage`] takes without it. Seconds.
 pub(crate) const OUTAGE_S: f64 = 2.0;
 const OUTAGE_SENDS_S: f64 = 6.0;
-/// When it goes down, counted from the lab's beginning: data flows by then, however slowly MPI starts. Seconds.
+/// Start of the outage after the lab's beginning: data flows by then, however slowly MPI starts. Seconds.
 const OUTAGE_AT_S: f64 = 4.0;
-/// About what it takes until data flows. Seconds.
+/// About how long it takes until data flows. Seconds.
 const START_S: f64 = 1.0;
 
-/// What the data's way is used for.
+/// What a contender does on a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Work {
-    /// So many bytes one way, in messages of 16 MB, from a cold start.
+    /// Sends this many bytes one way, in messages of 16 MB, from a cold start.
     Stream(u64),
-    /// MPI_Sendrecv of 1 MB so often. One ends when what it sends is known to have arrived: MPICH asks
-    /// its provider for `FI_DELIVERY_COMPLETE`.
+    /// MPI_Sendrecv of 1 MB, this many times. A call ends when its data is known to have arrived: MPICH
+    /// requests `FI_DELIVERY_COMPLETE`.
     Exchange(u32),
-    /// 8 bytes there and back so often.
+    /// Sends 8 bytes there and back, this many times.
     PingPong(u32),
-    /// A message of so many bytes to a receive that is posted only after it began to arrive.
+    /// Sends a message of this many bytes. Its receive is posted only after it began to arrive.
     Late(u64),
-    /// A link is used by two for so many seconds.
+    /// Two flows share a link for this many seconds.
     Share(u32),
-    /// Messages of 256 KiB, of whose receives a share is posted ahead, and each other when the one
-    /// before is done.
+    /// Messages of 256 KiB. A share of their receives is posted ahead; each other receive is posted when the
+    /// message before is done.
     Preposted {
-        /// How many messages.
+        /// Number of messages.
         messages: u32,
-        /// The share. Percent.
+        /// Share of receives posted ahead. Percent.
         ahead: u32,
     },
     /// As [`Work::Stream`], over two links at once.
     Paths {
         /// Bytes.
         bytes: u64,
-        /// The other link.
+        /// The second link.
         second: Link,
-        /// It is cut while they are under way.
+        /// The second link is cut while data flows.
         is_cut: bool,
     },
-    /// So many bytes one way, in messages of 256 KiB, over a link that is down for 2 s meanwhile.
+    /// Sends this many bytes one way, in messages of 256 KiB, over a link that is down for 2 s meanwhile.
     Outage(u64),
 }
 
 impl Work {
-    /// Length of the messages of [`Work::Preposted`]: some twelve of them fill 1 Gb/s at 24 ms. Bytes.
+    /// Length of a message of [`Work::Preposted`]: about twelve of them fill 1 Gb/s at 24 ms. Bytes.
     pub const PREPOSTED: u64 = 256 << 10;
 
-    /// An outage on a link: data enough that some of it is still to be sent when the link is back.
+    /// An outage on this link, with enough data that some is still unsent when the link is back.
     pub fn outage(link: &Link) -> Self {
         Self::Outage((link.goodput() * OUTAGE_SENDS_S) as u64)
     }
 
-    /// Its name in samples and on the command line.
+    /// Name in samples and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stream(_) => "stream",
@@ -74,7 +74,7 @@ impl Work {
         }
     }
 
-    /// Bytes one way, how often, or how many seconds: the program's own measure.
+    /// The program's argument: bytes one way, repetitions, or seconds.
     pub(crate) fn amount(self) -> u64 {
         match self {
             Self::Stream(bytes) | Self::Late(bytes) | Self::Outage(bytes) | Self::Paths { bytes, .. } => {
@@ -86,7 +86,7 @@ impl Work {
         }
     }
 
-    /// Payload that goes one way in all while time counts; 0 where that is not given. Bytes.
+    /// Payload that goes one way while time counts; 0 if the work does not fix it. Bytes.
     pub(crate) fn bytes(self) -> u64 {
         match self {
             Self::Stream(bytes) | Self::Late(bytes) | Self::Outage(bytes) | Self::Paths { bytes, .. } => {
@@ -107,7 +107,7 @@ impl Work {
         }
     }
 
-    /// Share of receives that are posted ahead, where that is what differs. Percent.
+    /// Share of receives posted ahead, for [`Work::Preposted`]. Percent.
     pub(crate) fn ahead(self) -> Option<u32> {
         match self {
             Self::Preposted { ahead, .. } => Some(ahead),
@@ -115,7 +115,7 @@ impl Work {
         }
     }
 
-    /// The other link, where there are two.
+    /// The second link, if the work uses two.
     pub(crate) fn second(self) -> Option<Link> {
         match self {
             Self::Paths { second, .. } => Some(second),
@@ -123,7 +123,7 @@ impl Work {
         }
     }
 
-    /// When the link, or the other one, goes down, where it does: from the lab's beginning. Seconds.
+    /// When the link that fails goes down, if one does. Seconds from the lab's beginning.
     pub(crate) fn down_at_s(self, link: &Link) -> Option<f64> {
         match self {
             Self::Outage(_) => Some(OUTAGE_AT_S),
@@ -132,28 +132,28 @@ impl Work {
         }
     }
 
-    /// The least time that it takes on a link. Seconds.
+    /// Shortest time that the work can take on a link. Seconds.
     pub(crate) fn floor_s(self, link: &Link) -> f64 {
         match self {
             Self::Stream(bytes) | Self::Late(bytes) => link.floor_s(bytes),
             Self::Exchange(times) => f64::from(times) * link.floor_s(1_000_000),
             Self::PingPong(times) => f64::from(times) * link.rtt_s(),
             Self::Share(seconds) => f64::from(seconds),
-            // Others are under way when time begins to count, and no answer is waited for.
+            // Other messages are under way when time begins to count, and no answer is awaited.
             Self::Preposted { .. } => self.bytes() as f64 / link.goodput(),
             Self::Paths { bytes, second, .. } => link::floor_of_both_s(bytes, link, &second, None),
             Self::Outage(bytes) => link.floor_s(bytes) + OUTAGE_S,
         }
     }
 
-    /// What the slowest way of doing it takes beyond that, though nothing is wrong. Seconds.
+    /// Extra time that the slowest correct protocol takes. Seconds.
     pub(crate) fn patience_s(self, link: &Link) -> f64 {
         match self {
-            // Each that is not posted ahead is asked for when the one before is done.
+            // A receive that is not posted ahead is posted when the message before is done.
             Self::Preposted { messages, ahead } => {
                 f64::from(messages) * (1.0 - f64::from(ahead) / 100.0) * link.floor_s(Self::PREPOSTED)
             }
-            // One link carries nearly all of it.
+            // One link may carry nearly all of it.
             Self::Paths { bytes, second, .. } => link.floor_s(bytes).max(second.floor_s(bytes)),
             _ => 0.0,
         }
@@ -173,23 +173,23 @@ impl Work {
     }
 }
 
-/// See the module.
+/// The plan. `steps` lists its runs in order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matrix {
-    /// Links, each with the work that is done on it.
+    /// Links, each with the work done on it.
     pub cells: Vec<(Link, Work)>,
-    /// Who does it.
+    /// The contenders.
     pub contenders: Vec<Contender>,
-    /// How often, in turn.
+    /// Number of repetitions.
     pub runs: u32,
-    /// Of the first run's random decisions; that of each further one is one more.
+    /// Seed of the first repetition's random decisions. Each further one adds 1.
     pub seed: u64,
 }
 
 /// One run of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Step {
-    /// Its number among repetitions, from 1 on.
+    /// Number of the repetition, from 1.
     pub(crate) run: u32,
     pub(crate) seed: u64,
     pub(crate) link: Link,
@@ -198,7 +198,7 @@ pub(crate) struct Step {
 }
 
 impl Matrix {
-    /// Links of every round trip and loss.
+    /// One link for each pair of round trip and loss.
     pub fn links(rate: Rate, mtu: u32, rtts: &[Span], losses: &[Percent]) -> Vec<Link> {
         let of = |rtt: &Span| {
             losses.iter().map(|loss| Link { rate, rtt: *rtt, loss: *loss, mtu }).collect::<Vec<_>>()
@@ -206,18 +206,17 @@ impl Matrix {
         rtts.iter().flat_map(of).collect()
     }
 
-    /// How many runs there are in all.
+    /// Number of runs.
     pub fn count(&self) -> usize {
         self.steps().len()
     }
 
-    /// Least time of all runs together, labs' own times left out. Seconds.
+    /// Shortest time of all runs together, without the labs' starts and ends. Seconds.
     pub fn floor_s(&self) -> f64 {
         self.steps().iter().map(|step| step.work.floor_s(&step.link)).sum()
     }
 
-    /// All runs in their order: contenders of one cell after each other, then the next cell,
-    /// then all of it again.
+    /// All runs in order: the contenders of one cell, then the next cell, then all of it again.
     pub(crate) fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         for run in 1..=self.runs {

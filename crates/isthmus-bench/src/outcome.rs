@@ -1,4 +1,4 @@
-//! What a run came to, by what it said.
+//! The result of a run, from its output.
 
 use std::process::ExitStatus;
 
@@ -9,23 +9,23 @@ use crate::matrix::{OUTAGE_S, Step, Work};
 use crate::sample::Shares;
 use crate::{beside, lab, link};
 
-/// What `timeout` ends with where time was up.
+/// Exit code of `timeout` when the time is up.
 const TIME_IS_UP: i32 = 124;
 
-/// What is known of a run that ended.
+/// A run that has ended.
 pub(crate) struct Ended<'a> {
     pub(crate) status: ExitStatus,
     /// Its standard output.
     pub(crate) said: &'a str,
-    /// Its standard error, without what is a log of choices.
+    /// Its standard error without the log of choices.
     pub(crate) complained: &'a str,
-    /// How long it had from when its time began to count. Seconds.
+    /// Time that it had, from its `BEGAN` line on. Seconds.
     pub(crate) limit_s: f64,
     /// The emulator's report on itself.
     pub(crate) emulator: &'a Value,
 }
 
-/// What it came to; the fields are [`crate::Sample`]'s.
+/// Result of a run. The fields are those of [`crate::Sample`].
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) seconds: Option<f64>,
@@ -34,15 +34,15 @@ pub(crate) struct Outcome {
     pub(crate) shares: Option<Shares>,
     pub(crate) congestion: Option<String>,
     pub(crate) resumed_s: Option<f64>,
-    /// Where it depends on what happened.
+    /// Set if the floor depends on what happened.
     pub(crate) floor_s: Option<f64>,
 }
 
-/// What came of a run, or why nothing did.
+/// The result of a run, or why there is none.
 pub(crate) fn outcome(step: &Step, ended: &Ended<'_>) -> Result<Outcome, String> {
     let said = ended.said;
     let none = || format!("no result: {}", lab::last_line(said));
-    // What MPI's launcher makes of a program that gave up, and of others, is of no interest.
+    // The launcher's exit code after a program gave up says nothing.
     let is_time_up = said.lines().any(|line| line == "NOT ENDED")
         || ended.status.code() == Some(TIME_IS_UP) && step.contender.is_iperf();
     if is_time_up {
@@ -73,13 +73,13 @@ fn iperf(work: Work, result: &Value) -> Result<Outcome, String> {
     let received = &result["end"]["sum_received"];
     let [took, came] = ["seconds", "bytes"].map(|key| received[key].as_f64().filter(|value| *value > 0.0));
     let (Some(took), Some(came)) = (took, came) else { return Err(result["error"].to_string()) };
-    // It ends when all was sent, which is before all has come: at the rate of what had.
+    // iperf3 ends when all is sent, before all has arrived. Its rate until then gives the time for all.
     let seconds = Some(took * work.bytes() as f64 / came);
     let congestion = result["end"]["sender_tcp_congestion"].as_str().map(str::to_owned);
     Ok(Outcome { seconds, congestion, ..Outcome::default() })
 }
 
-/// What is to be known of a link that was down.
+/// Adds the results about an outage or a cut.
 fn with_what_was_down(step: &Step, ended: &Ended<'_>, outcome: Outcome) -> Result<Outcome, String> {
     let times = || {
         let down = ended.emulator["opened_s"].as_f64()? + step.work.down_at_s(&step.link)?;
@@ -109,12 +109,12 @@ fn with_what_was_down(step: &Step, ended: &Ended<'_>, outcome: Outcome) -> Resul
     }
 }
 
-/// When time began to count: `BEGAN TIME 0`. Seconds since 1970.
+/// Start of the time, from `BEGAN TIME 0`. Seconds since 1970.
 fn began(said: &str) -> Option<f64> {
     points(said, "BEGAN ").next().map(|(at, _)| at)
 }
 
-/// When how many bytes had come: `ARRIVED TIME BYTES`. Seconds since 1970.
+/// Times and bytes received by then, from `ARRIVED TIME BYTES`. Seconds since 1970.
 pub(crate) fn arrivals(said: &str) -> Vec<(f64, f64)> {
     points(said, "ARRIVED ").collect()
 }

@@ -1,4 +1,4 @@
-//! What pages of measurements are made of: a head, legends, tables, plots as SVG.
+//! Parts of an HTML report: head, legends, tables, and plots as SVG.
 
 use std::fmt::Write;
 
@@ -6,12 +6,12 @@ use crate::sample::median;
 use crate::table::Grid;
 
 const STYLE: &str = include_str!("report.css");
-/// A plot's size, and its margins: left, right, top, bottom. Pixels.
+/// Size of a plot, then its margins: left, right, top, bottom. Pixels.
 pub(crate) const SIZE: [f64; 2] = [400.0, 270.0];
 const MARGIN: [f64; 4] = [60.0, 22.0, 12.0, 48.0];
-/// About how many lines a plot has across.
+/// About how many horizontal grid lines a plot has.
 const GRID_LINES: f64 = 5.0;
-/// One colour for each contender, told apart also by those who see few; shapes help.
+/// One colour for each contender. They differ also for the colour-blind, and shapes help.
 const COLOURS: [&str; 14] = [
     "#0b5394", "#c0392b", "#e08e00", "#2a9d57", "#7d3c98", "#17a2b8", "#8c564b", "#5f6b76", "#b5418e",
     "#7a8b00", "#4b6fd6", "#d2691e", "#2f7f7f", "#9b2d5e",
@@ -22,7 +22,7 @@ pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// The beginning of a page that needs nothing else.
+/// The beginning of a page that needs no other file.
 pub(crate) fn head(title: &str) -> String {
     format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
@@ -31,7 +31,7 @@ pub(crate) fn head(title: &str) -> String {
     )
 }
 
-/// A table; its first column names the rows.
+/// A table. Its first column names the rows.
 pub(crate) fn table(out: &mut String, Grid { title, head, rows }: &Grid) {
     let cells = |tag: &str, row: &[String]| -> String {
         row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect()
@@ -48,7 +48,7 @@ pub(crate) fn table(out: &mut String, Grid { title, head, rows }: &Grid) {
     out.push_str("</tbody></table></div>");
 }
 
-/// A contender's place among all of a page, by which it is drawn alike wherever it is.
+/// Index of a contender among all of a page. It fixes colour and shape everywhere.
 #[derive(Clone, Copy)]
 pub(crate) struct Look(usize);
 
@@ -61,7 +61,7 @@ impl Look {
         COLOURS[self.0 % COLOURS.len()]
     }
 
-    /// Its sign at a place; hollow where there is no more than a bound.
+    /// Its marker at a point; hollow if the value is only a bound.
     pub(crate) fn sign(self, x: f64, y: f64, is_hollow: bool) -> String {
         let fill = if is_hollow { "#fff" } else { self.colour() };
         let paint = format!("fill=\"{fill}\" stroke=\"{}\" stroke-width=\"1.5\"", self.colour());
@@ -79,7 +79,7 @@ impl Look {
     }
 }
 
-/// The signs of these contenders, and what the dashed line is, where there is one.
+/// Legend of these contenders, and of the dashed line if `dashed` names it.
 pub(crate) fn legend(out: &mut String, all: &[String], shown: &[String], dashed: &str) {
     out.push_str("<p class=\"legend\">");
     for one in shown {
@@ -100,7 +100,7 @@ pub(crate) fn legend(out: &mut String, all: &[String], shown: &[String], dashed:
     out.push_str("</p>");
 }
 
-/// One point of a line: its place along the plot, as a share, its value, and whether that is no more than a bound.
+/// One point of a line: position along the plot (0 to 1), value, and whether the value is only a bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Point {
     pub(crate) x: f64,
@@ -108,18 +108,18 @@ pub(crate) struct Point {
     pub(crate) is_bound: bool,
 }
 
-/// A plot.
+/// A line plot.
 #[derive(Default)]
 pub(crate) struct Plot {
     pub(crate) title: String,
-    /// What is along it, and what is up, each with its unit.
+    /// Names of the x axis and the y axis, with units.
     pub(crate) along: String,
     pub(crate) up: String,
-    /// Places along it, as shares, with their labels.
+    /// Positions along the x axis (0 to 1), with labels.
     pub(crate) ticks: Vec<(f64, String)>,
-    /// It goes up to this at least.
+    /// Smallest upper end of the y axis.
     pub(crate) least_top: f64,
-    /// What cannot be surpassed: a dashed line.
+    /// Points of the dashed line: the limit, or the goal.
     pub(crate) floor: Vec<(f64, f64)>,
 }
 
@@ -136,7 +136,7 @@ impl Plot {
         out.push_str("</svg></figure>");
     }
 
-    /// What is inside the picture, whose size is [`SIZE`].
+    /// Draws the inside of the picture. Its size is [`SIZE`].
     pub(crate) fn draw_inside(&self, out: &mut String, lines: &[(Look, Vec<Point>)]) {
         let [width, height] = SIZE;
         let [left, right, top, bottom] = MARGIN;
@@ -200,7 +200,7 @@ impl Plot {
     }
 }
 
-/// A line of one point goes all along the plot.
+/// Extends a line of one point across the plot.
 fn ends_drawn(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     match points {
         [(_, y)] => vec![(0.0, *y), (1.0, *y)],
@@ -208,7 +208,7 @@ fn ends_drawn(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     }
 }
 
-/// A round distance of lines up to `most`.
+/// A round distance of grid lines for values up to `most`.
 fn step(most: f64) -> f64 {
     let rough = (most / GRID_LINES).max(1e-9);
     let power = 10_f64.powf(rough.log10().floor());
@@ -219,7 +219,7 @@ fn step(most: f64) -> f64 {
         .unwrap_or(rough)
 }
 
-/// Digits behind the point that tell multiples of a round distance apart.
+/// Decimals needed to print multiples of `step`.
 fn digits(step: f64) -> usize {
     let is_whole = |digits: &usize| {
         let scaled = step * 10_f64.powi(*digits as i32);
@@ -228,8 +228,8 @@ fn digits(step: f64) -> usize {
     (0..6).find(is_whole).unwrap_or(6)
 }
 
-/// A plot of bars that lie, each as long as the median of its values, which are dots on it; from 0
-/// to 1, or to the greatest.
+/// A plot of horizontal bars. Each is as long as the median of its values, which are dots on it. The axis goes
+/// from 0 to 1, or to the largest value.
 pub(crate) fn bars(out: &mut String, title: &str, all: &[String], rows: &[(&str, &[f64])]) {
     let (mut inside, title) = (String::new(), escaped(title));
     let [width, height] = bars_inside(&mut inside, |name| Look::of(all, name), rows);
@@ -240,14 +240,14 @@ pub(crate) fn bars(out: &mut String, title: &str, all: &[String], rows: &[(&str,
     );
 }
 
-/// What is inside the picture, each bar as it is to look by its name; returns its size.
+/// Draws the inside of the picture, with the look that each bar's name has. Returns its size.
 pub(crate) fn bars_inside(
     out: &mut String,
     look: impl Fn(&str) -> Look,
     rows: &[(&str, &[f64])],
 ) -> [f64; 2] {
     const WIDTH: f64 = 760.0;
-    /// Room for names: at the least so much, and about what a character takes.
+    /// Room for names: at least `LEFT`, and about `CHARACTER` for each character. Pixels.
     const LEFT: f64 = 230.0;
     const CHARACTER: f64 = 6.2;
     const RIGHT: f64 = 60.0;

@@ -1,14 +1,15 @@
-/* Two ranks at two sites. Says BEGAN with the time when that begins to count, and at the end RESULT with one
- * line of JSON, with how long each took where that is measured; or NOT ENDED, if it takes longer than LIMIT_S seconds.
- *   program LIMIT_S stream BYTES        messages of 16 MB one way, acknowledged at the end
- *   program LIMIT_S share BYTES         the same, and the second rank tells as it goes what has come until when
- *   program LIMIT_S outage BYTES        the same with messages of 256 KiB
+/* MPI program with one rank at each of two sites. Prints BEGAN with the time of the clock when its time begins. At the
+ * end it prints RESULT with a line of JSON, which has each repetition's time if it is measured. Prints NOT ENDED instead
+ * if it takes longer than LIMIT_S seconds.
+ *   program LIMIT_S stream BYTES        sends messages of 16 MB one way, acknowledged at the end
+ *   program LIMIT_S share BYTES         the same; the second rank also prints ARRIVED with time and bytes
+ *   program LIMIT_S outage BYTES        as share, with messages of 256 KiB
  *   program LIMIT_S exchange TIMES      MPI_Sendrecv of 1 MB
  *   program LIMIT_S pingpong TIMES      8 bytes there and back
- *   program LIMIT_S late BYTES WAIT_US  a message whose receive is posted WAIT_US after it was asked for
+ *   program LIMIT_S late BYTES WAIT_US  a message whose receive is posted WAIT_US after it was requested
  *   program LIMIT_S preposted TIMES UNCOUNTED BYTES AHEAD SEED
- *                                       messages of BYTES one way, of whose receives AHEAD % are posted ahead;
- *                                       time counts from when UNCOUNTED of them have come
+ *                                       messages of BYTES one way; AHEAD % of their receives are posted ahead;
+ *                                       time begins when UNCOUNTED messages have arrived
  */
 #include <mpi.h>
 #include <signal.h>
@@ -32,7 +33,7 @@ static unsigned char *room(size_t bytes)
         fprintf(stderr, "no memory for %zu bytes\n", bytes);
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
-    memset(at, rank + 1, bytes ? bytes : 1); /* its pages are there before time counts */
+    memset(at, rank + 1, bytes ? bytes : 1); /* allocates the pages before time counts */
     return at;
 }
 
@@ -69,7 +70,7 @@ static void give_up(int signal)
     _exit(3);
 }
 
-/* Time counts from here on. */
+/* Starts the time and its limit. */
 static double begin(void)
 {
     if (rank == 0) {
@@ -158,7 +159,7 @@ static double once(int64_t bytes, double *each, int64_t times, useconds_t wait)
     return MPI_Wtime() - start;
 }
 
-/* Whether the receive of message n is posted ahead: a hash of its number (splitmix64). */
+/* Whether the receive of message n is posted ahead, by a hash of n (splitmix64). */
 static int is_ahead(int64_t n, uint64_t percent, uint64_t seed)
 {
     uint64_t z = seed * 0x9e3779b97f4a7c15u + (uint64_t)(n + 1) * 0xbf58476d1ce4e5b9u;
@@ -167,8 +168,8 @@ static int is_ahead(int64_t n, uint64_t percent, uint64_t seed)
     return ((z ^ (z >> 31)) >> 32) % 100 < percent;
 }
 
-/* Sends keep PREPOSTED_AHEAD under way; receives are looked at in order, and those among the next so many that
- * are to be ahead are posted. */
+/* The sender keeps PREPOSTED_AHEAD sends under way. The receiver takes messages in order, and posts those of the next
+ * PREPOSTED_AHEAD receives that are to be ahead. */
 static double preposted(int64_t count, int64_t uncounted, int bytes, uint64_t percent, uint64_t seed)
 {
     MPI_Request requests[PREPOSTED_AHEAD];
@@ -200,7 +201,7 @@ static double preposted(int64_t count, int64_t uncounted, int bytes, uint64_t pe
         if (n + 1 == uncounted)
             start = MPI_Wtime();
     }
-    double took = MPI_Wtime() - start; /* the receiver's is what counts */
+    double took = MPI_Wtime() - start; /* only the receiver's time counts */
     MPI_Waitall(PREPOSTED_AHEAD, requests, MPI_STATUSES_IGNORE);
     if (rank == 0)
         MPI_Recv(&took, 1, MPI_DOUBLE, 1, 2000, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
@@ -239,7 +240,7 @@ int main(int argc, char **argv)
         times = late ? 5 : amount;
         each = (double *)room((size_t)times * sizeof *each);
         seconds = once(late ? amount : 8, each, times, late ? (useconds_t)strtoul(argv[4], NULL, 10) : 0);
-        if (late) { /* the median is what counts: the first has the lanes' opening in it */
+        if (late) { /* the median counts, for the first includes the lanes' set-up */
             qsort(each, (size_t)times, sizeof *each, ascending);
             seconds = each[times / 2];
         }

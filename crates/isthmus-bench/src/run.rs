@@ -1,4 +1,4 @@
-//! The runs themselves: each in a lab of its own, all contenders in turn.
+//! Makes the runs: each in its own lab, with the contenders in turn.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -20,53 +20,52 @@ use crate::sample::{Sample, Shares};
 use crate::{beside, html, lab, sample, table};
 
 const PROGRAM: &str = include_str!("program.c");
-/// What a run may take beyond its limit, for its start and its end. Seconds.
+/// Extra time of the lab beyond the run's limit, for its start and end. Seconds.
 const GRACE_S: f64 = 10.0;
-/// What iperf3 may, for its control connection. Seconds.
+/// Extra time of iperf3, for its control connection. Seconds.
 const IPERF_GRACE_S: f64 = 1.0;
-/// For good. Seconds.
+/// Outage length of a link that is cut for good: longer than any run. Seconds.
 const EVER_S: f64 = 10_000.0;
-/// How long after it was asked for a late message's receive is posted, beyond a round trip.
-/// Microseconds.
+/// Delay of a late receive after the message was requested, beyond a round trip. Microseconds.
 const LATE_US: u64 = 20_000;
 
-/// Where the parts are that take part.
+/// Paths of everything that takes part.
 #[derive(Clone, Debug)]
 pub struct Paths {
     /// The isthmus command.
     pub isthmus: PathBuf,
-    /// The folder of the provider.
+    /// The folder of the libfabric provider.
     pub provider: PathBuf,
     /// The folder of an MPICH: `bin/mpiexec`, `bin/mpicc`.
     pub mpi: PathBuf,
-    /// Where samples, table and report go.
+    /// The folder for samples, table and report.
     pub out: PathBuf,
 }
 
-/// See the module.
+/// A benchmark. `run` makes its runs and writes the report.
 #[derive(Clone, Debug)]
 pub struct Bench {
-    /// Where everything is.
+    /// Paths of everything that takes part.
     pub paths: Paths,
-    /// What is measured.
+    /// The plan.
     pub matrix: Matrix,
     /// Isthmus' version, for samples.
     pub version: String,
-    /// Samples that are in the folder already count, and are not measured again.
+    /// Keep the samples that are in the folder, and do not measure them again.
     pub resume: bool,
-    /// No run begins after so long.
+    /// No run begins after this time.
     pub no_longer: Option<Duration>,
-    /// What a run may take, from when its time begins to count; else it depends on what is possible.
+    /// Time limit of each run, from its `BEGAN` line on. Default: depends on the run's floor.
     pub limit: Option<Duration>,
 }
 
 impl Bench {
-    /// Measures all, with a progress bar, and writes `samples.jsonl` as it goes, `table.txt` and
-    /// `report.html` at the end. Returns the samples, and how many runs are still to be made.
+    /// Makes all runs, with a progress bar. Appends to `samples.jsonl` after each run, and writes `table.txt` and
+    /// `report.html` at the end. Returns the samples, and the number of runs still to make.
     ///
     /// # Errors
-    /// Where something is missing, or the folder cannot be written. Runs that fail, or do not end in time,
-    /// are samples.
+    /// If something is missing, or the folder cannot be written. Runs that fail or do not end in time are
+    /// samples, not errors.
     pub fn run(&self) -> Result<(Vec<Sample>, usize), BenchError> {
         self.check()?;
         let out = &self.paths.out;
@@ -144,7 +143,7 @@ impl Bench {
     fn measure(&self, step: &Step, program: &Path, folder: &Path) -> Result<Sample, BenchError> {
         let Step { run, seed, link, work, contender } = *step;
         let [report, config] = ["report.json", "lab.toml"].map(|name| folder.join(name));
-        let _ = fs::remove_file(&report); // of the run before; none of the first
+        let _ = fs::remove_file(&report); // left by the run before
         let floor_s = work.floor_s(&link);
         let limit_s = self.limit.map(|limit| limit.as_secs_f64());
         let limit_s = limit_s.unwrap_or_else(|| lab::limit_s(floor_s + work.patience_s(&link)));
@@ -208,7 +207,7 @@ impl Bench {
         })
     }
 
-    /// The command for an MPI job of one rank at each site.
+    /// The command line of an MPI job with one rank at each site.
     fn mpi(&self, step: &Step, limit_s: f64, program: &Path) -> String {
         let Step { seed, link, work, contender, .. } = step;
         let quoted = |path: &Path| lab::quoted(&path.display().to_string());
@@ -223,7 +222,7 @@ impl Bench {
             set("FI_PROVIDER", "isthmus");
             set("FI_PROVIDER_PATH", &quoted(&self.paths.provider));
             set("FI_ISTHMUS_INTERFACE", "wan0");
-            // What it chooses is told there.
+            // At this level the provider logs its choices.
             set("FI_LOG_LEVEL", "info");
             set("FI_LOG_PROV", "isthmus");
         } else {
@@ -253,7 +252,7 @@ impl Bench {
     }
 }
 
-/// The lab's links, each with when it is down from and for how long.
+/// The lab's links, each with the start and length of its outage, if any.
 fn links(step: &Step) -> Vec<(Link, Option<(f64, f64)>)> {
     let Step { link, work, .. } = step;
     let down = |length_s| work.down_at_s(link).map(|at_s| (at_s, length_s));
@@ -263,7 +262,7 @@ fn links(step: &Step) -> Vec<(Link, Option<(f64, f64)>)> {
     }
 }
 
-/// A script for the lab's login node: iperf3 between the sites.
+/// Script for the lab's login node: runs iperf3 between the sites.
 fn iperf(work: Work, control: &str, streams: u32, limit_s: f64) -> String {
     let client = format!("iperf3 -c b -n {} -C {control} -P {streams} -J", work.amount());
     let limit_s = limit_s + IPERF_GRACE_S;
@@ -278,7 +277,7 @@ fn line_of(sample: &Sample) -> String {
     serde_json::to_string(sample).unwrap_or_default()
 }
 
-/// Whether a sample is of this step of the plan.
+/// Whether a sample is the result of this step.
 fn is_of(sample: &Sample, step: &Step) -> bool {
     let Step { run, seed, link, work, contender } = step;
     (sample.run, sample.seed, sample.link) == (*run, *seed, *link)

@@ -1,4 +1,4 @@
-//! One run: what came out, and under which circumstances.
+//! One run: its result and its circumstances.
 
 use std::path::Path;
 use std::{fs, io};
@@ -9,57 +9,57 @@ use serde_json::Value;
 use crate::BenchError;
 use crate::link::Link;
 
-/// See the module. One line of `samples.jsonl`.
+/// One run; one line of `samples.jsonl`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sample {
-    /// When it began. Seconds since 1970.
+    /// Start of the run. Seconds since 1970.
     pub at: i64,
-    /// Isthmus' version, and its commit where that is known.
+    /// Isthmus' version, with its commit if known.
     pub version: String,
-    /// The kernel.
+    /// Release of the kernel.
     pub kernel: String,
-    /// Which run.
+    /// Number of the repetition, from 1.
     pub run: u32,
-    /// Of the link's random decisions, and of what is posted ahead.
+    /// Seed of the link's random decisions, and of which receives are posted ahead.
     #[serde(default)]
     pub seed: u64,
     /// The link.
     pub link: Link,
-    /// The other one, where there are two.
+    /// The second link, if there are two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub second: Option<Link>,
-    /// The lab's configuration; what it says nothing of, such as queues, is in the emulator's report.
+    /// The lab's configuration. The emulator's report has what it omits, such as queue lengths.
     #[serde(default)]
     pub lab: String,
-    /// What was done.
+    /// Name of the work.
     pub work: String,
-    /// Share of receives that were posted ahead, where that is what differs. Percent.
+    /// Share of receives posted ahead, if the work sets it. Percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ahead: Option<u32>,
-    /// Bytes one way, in all.
+    /// Bytes sent one way, in total.
     pub bytes: u64,
-    /// Who did it.
+    /// Name of the contender.
     pub contender: String,
-    /// Congestion control that was used, as far as it is known: Isthmus' for each kind of lane.
+    /// Congestion control used, if known; with Isthmus that of each kind of lane.
     pub congestion: Option<String>,
-    /// What Isthmus said of its choices.
+    /// Isthmus' log lines about its choices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub choices: Vec<String>,
-    /// The command, in the lab.
+    /// The command that ran in the lab.
     pub command: String,
-    /// Least time possible. Seconds.
+    /// Shortest possible time. Seconds.
     pub floor_s: f64,
-    /// Time taken, or, of a link's shares, measured; none where it did not end or failed. Seconds.
+    /// Time taken, or time in which two flows were measured. `None` if the run did not end or failed. Seconds.
     pub seconds: Option<f64>,
-    /// How long it had, where it had not ended by then. Seconds.
+    /// Time limit that passed before the run ended. Seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_ended_s: Option<f64>,
-    /// From when a link was back until data came again. Seconds.
+    /// Time from the end of an outage until data arrived again. Seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed_s: Option<f64>,
-    /// What each round trip or exchange took, where that was measured; of late receives ascending. Microseconds.
+    /// Time of each round trip or exchange, if measured; sorted for late receives. Microseconds.
     pub round_trips_us: Vec<f64>,
-    /// What two that used the link at once reached of it.
+    /// Shares of two flows that used the link at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shares: Option<Shares>,
     /// Why it failed.
@@ -68,18 +68,18 @@ pub struct Sample {
     pub emulator: Value,
 }
 
-/// Fractions of the link's goodput.
+/// Shares of two flows, as fractions of the link's goodput.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Shares {
-    /// MPI's over Isthmus.
+    /// MPI over Isthmus.
     pub ours: f64,
-    /// iperf3's.
+    /// iperf3.
     pub theirs: f64,
 }
 
 impl Sample {
-    /// Floor over time taken, or what is left of a link to others; of one that did not end what it is at
-    /// most, and 0 where it failed.
+    /// Floor divided by time taken, or the share that iperf3 keeps. An upper bound if the run did not end; 0 if it
+    /// failed.
     pub fn fraction(&self) -> f64 {
         match (self.shares, self.seconds.or(self.not_ended_s)) {
             (Some(shares), _) => shares.theirs,
@@ -88,39 +88,39 @@ impl Sample {
         }
     }
 
-    /// What the floor is, as a rate. Mb/s.
+    /// The floor as a rate. Mb/s.
     pub fn floor_mbps(&self) -> f64 {
         if self.floor_s > 0.0 { self.bytes as f64 * 8e-6 / self.floor_s } else { 0.0 }
     }
 
-    /// What it reached, or is at most; 0 where it failed. Mb/s.
+    /// Rate reached; an upper bound if the run did not end, 0 if it failed. Mb/s.
     pub fn mbps(&self) -> f64 {
         self.fraction() * self.floor_mbps()
     }
 
-    /// The run in a few words, as the progress display and a report name it.
+    /// Short name of the run, for progress and reports.
     pub fn title(&self) -> String {
         let ahead = self.ahead.map_or(String::new(), |ahead| format!(" {ahead} % ahead"));
         format!("{}, {}{ahead}, {}", self.contender, self.work, self.links())
     }
 
-    /// Its link or links in a few words.
+    /// Short name of its link or links.
     pub fn links(&self) -> String {
         let second = self.second.map_or(String::new(), |second| format!(" and {}", second.title()));
         self.link.title() + &second
     }
 
-    /// Whether the emulator says that it was late itself.
+    /// Whether the emulator reports that it was late itself.
     pub fn spoiled(&self) -> bool {
         self.emulator["spoiled"].as_bool().unwrap_or(false)
     }
 }
 
-/// The samples of a file of earlier runs. A last line that is not whole is one whose run was ended; none is
-/// there where the file is not.
+/// The samples of earlier runs; none if the file does not exist. Skips a last line without a line end: its
+/// writer was interrupted.
 ///
 /// # Errors
-/// Where the file cannot be read, or another line is no sample.
+/// If the file cannot be read, or another line is no sample.
 pub(crate) fn earlier(path: &Path) -> Result<Vec<Sample>, BenchError> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -136,7 +136,7 @@ pub(crate) fn earlier(path: &Path) -> Result<Vec<Sample>, BenchError> {
     whole.lines().enumerate().map(parse).collect()
 }
 
-/// The middle one; of two the mean.
+/// The median; of an even number of values the mean of the middle two.
 pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<_> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -148,13 +148,13 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     }
 }
 
-/// The value that a share of the ascending `values` does not exceed.
+/// The percentile `share` (0 to 1) of `values`, which are sorted in ascending order.
 pub(crate) fn percentile(values: &[f64], share: f64) -> Option<f64> {
     let at = (values.len() as f64 * share).ceil() as usize;
     values.get(at.saturating_sub(1)).copied()
 }
 
-/// One that others are made of in tests: it did not run at all.
+/// Base of the tests' samples: a run without any result.
 #[cfg(test)]
 pub(crate) fn fixture() -> Sample {
     use isthmus_units::{Percent, Rate, Span};

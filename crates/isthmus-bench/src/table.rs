@@ -1,18 +1,18 @@
-//! Samples as tables: medians, for each kind of work.
+//! Samples as text tables: medians for each kind of work.
 
 use std::fmt::Write;
 
 use crate::beside::GOAL;
 use crate::sample::{Sample, median, percentile};
 
-/// What marks in a table say.
+/// Explains the marks in a table.
 const MARKS: &str =
     "* the emulator was late in some runs, ! some failed, < did not end in time: at most so much";
-/// The ways to transfer messages that are chosen beforehand, and the choice by measurement.
+/// Contenders with a fixed transfer protocol; then the one that chooses by measurement.
 const STATIC: [&str; 3] = ["isthmus-eager", "isthmus-rendezvous", "isthmus-mixed"];
 pub(crate) const ADAPTIVE: &str = "isthmus";
 
-/// The different values of `of`, in the order in which they first come.
+/// The distinct values of `of`, in order of first occurrence.
 pub(crate) fn distinct<S, T: PartialEq>(samples: &[S], of: impl Fn(&S) -> T) -> Vec<T> {
     let mut found = Vec::new();
     for value in samples.iter().map(of) {
@@ -23,22 +23,22 @@ pub(crate) fn distinct<S, T: PartialEq>(samples: &[S], of: impl Fn(&S) -> T) -> 
     found
 }
 
-/// For people, such as "0.064": to the kilobyte.
+/// Megabytes for people, such as "0.064", to the kilobyte.
 pub(crate) fn megabytes(bytes: u64) -> String {
     ((bytes as f64 / 1e3).round() / 1e3).to_string()
 }
 
-/// Samples of the same work, which one table and one row of plots are about.
+/// Samples of the same work. Each group has its own table and row of plots.
 pub(crate) struct Group {
     pub(crate) work: String,
     pub(crate) bytes: u64,
     pub(crate) samples: Vec<Sample>,
 }
 
-/// Samples in groups.
+/// Sorts samples into groups.
 pub(crate) fn groups(samples: &[Sample]) -> Vec<Group> {
     let link = |sample: &Sample| (sample.work == "preposted").then_some(sample.link);
-    // How much is sent through an outage depends on the link.
+    // The amount sent through an outage depends on the link.
     let bytes = |sample: &Sample| if sample.work == "outage" { 0 } else { sample.bytes };
     let key = |sample: &Sample| (sample.work.clone(), bytes(sample), link(sample));
     let of = |one: (String, u64, _)| {
@@ -48,18 +48,18 @@ pub(crate) fn groups(samples: &[Sample]) -> Vec<Group> {
     distinct(samples, key).into_iter().map(of).collect()
 }
 
-/// What a cell's samples come to. Medians; one that failed counts, as slower than all others.
+/// Medians of a cell's samples. A failed run counts as slower than all others.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Cell {
-    /// Of the fractions of the floor, or of a link's shares iperf3's; none where there is no sample.
+    /// Fraction of the floor, or iperf3's share of the link; `None` without samples.
     pub(crate) fraction: Option<f64>,
-    /// Of what was reached. Mb/s.
+    /// Rate reached. Mb/s.
     pub(crate) mbps: Option<f64>,
-    /// Of a link's shares ours.
+    /// Our share of a shared link.
     ours: Option<f64>,
-    /// From when a link was back until data came again. Round trips.
+    /// Time from the end of an outage until data arrived again. Round trips.
     pub(crate) resumed: Option<f64>,
-    /// The medians are of runs that did not end: no more than so much.
+    /// The median run did not end, so the medians are upper bounds.
     pub(crate) is_bound: bool,
     is_spoiled: bool,
     has_failed: bool,
@@ -72,7 +72,7 @@ pub(crate) fn cell<'a>(samples: impl Iterator<Item = &'a Sample>) -> Cell {
         |value: fn(&Sample) -> Option<f64>| median(samples.iter().filter_map(|sample| value(sample)));
     let failed = samples.iter().filter(|sample| sample.error.is_some()).count();
     let not_ended = samples.iter().filter(|sample| sample.not_ended_s.is_some()).count();
-    // Those are slower than all that ended, so they come first.
+    // These rank as the slowest, so with enough of them the median is one.
     let is_bound = not_ended > 0 && failed + not_ended > samples.len().saturating_sub(1) / 2;
     Cell {
         fraction: of(Sample::fraction),
@@ -86,7 +86,7 @@ pub(crate) fn cell<'a>(samples: impl Iterator<Item = &'a Sample>) -> Cell {
 }
 
 impl Cell {
-    /// One of its values with so many digits behind the point, and its marks.
+    /// A value with this many decimals, and its marks.
     fn text(&self, value: Option<f64>, digits: usize) -> String {
         let Some(value) = value else {
             let why = [(self.has_failed, "!"), (self.is_bound, "not ended"), (true, "-")];
@@ -100,7 +100,7 @@ impl Cell {
     }
 }
 
-/// A table of texts; the first column names the rows.
+/// A table of texts. The first column names the rows.
 #[derive(Clone, Debug)]
 pub(crate) struct Grid {
     pub(crate) title: String,
@@ -109,7 +109,7 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// For a terminal.
+    /// Text for a terminal.
     pub(crate) fn text(&self) -> String {
         let widths: Vec<_> = (0..self.head.len())
             .map(|at| {
@@ -130,7 +130,7 @@ impl Grid {
     }
 }
 
-/// All as text for a terminal.
+/// All tables as text for a terminal.
 pub(crate) fn text(samples: &[Sample]) -> String {
     let grids = groups(samples).into_iter().flat_map(|group| grids(&group));
     let mut out: Vec<_> = grids.map(|grid| grid.text()).collect();
@@ -170,12 +170,12 @@ pub(crate) fn grids(group: &Group) -> Vec<Grid> {
     out
 }
 
-/// What a row is about.
+/// Name of the sample's row.
 fn row_of(sample: &Sample) -> String {
     sample.ahead.map_or_else(|| sample.links(), |ahead| format!("{ahead} %"))
 }
 
-/// A row for each link, or each share of receives posted ahead; a column for each contender.
+/// One row for each link, or each share of receives posted ahead; one column for each contender.
 fn grid(group: &Group, title: &str, cell_text: impl Fn(&Cell) -> String) -> Grid {
     let contenders = distinct(&group.samples, |sample| sample.contender.clone());
     let corner = if group.work == "preposted" { "posted ahead" } else { "round trip, loss" };
@@ -192,8 +192,8 @@ fn cell_of(group: &Group, row: &str, contender: &str) -> Cell {
     cell(group.samples.iter().filter(|s| row_of(s) == row && s.contender == contender))
 }
 
-/// Adds a last column: how what is chosen by measurement stands to the best of what is chosen beforehand, or
-/// ours to the best of iperf3, where both were measured.
+/// Adds a column with a ratio: the choice by measurement to the best fixed protocol, or ours to the best
+/// iperf3. Nothing is added unless both were measured.
 fn add_ratios(grid: &mut Grid, group: &Group) {
     let names = distinct(&group.samples, |sample| sample.contender.clone());
     let (what, others): (_, Vec<_>) = if group.work == "preposted" {
@@ -201,7 +201,7 @@ fn add_ratios(grid: &mut Grid, group: &Group) {
     } else {
         ("ours / best iperf3", names.iter().filter(|one| one.starts_with("iperf3-")).collect())
     };
-    // As it comes, or else by the better transport.
+    // The default Isthmus, or else the better single transport.
     let as_it_comes: Vec<_> = names.iter().filter(|one| *one == ADAPTIVE).collect();
     let by_transport = || names.iter().filter(|one| one.starts_with("isthmus-")).collect();
     let ours = if as_it_comes.is_empty() { by_transport() } else { as_it_comes };
@@ -216,7 +216,7 @@ fn add_ratios(grid: &mut Grid, group: &Group) {
             values.filter(|(value, _)| *value > 0.0).max_by(|a, b| a.0.total_cmp(&b.0))
         };
         let ratio = best(&ours).zip(best(&others)).map(|((ours, is_most), (others, is_least))| {
-            // Of what did not end it is known only what it is at most.
+            // A run that did not end gives an upper bound only.
             match (is_most, is_least) {
                 (true, true) => "?".to_owned(),
                 (true, false) => format!("<{:.3}", ours / others),
@@ -228,7 +228,7 @@ fn add_ratios(grid: &mut Grid, group: &Group) {
     }
 }
 
-/// Percentiles of round trips, where they were measured, as multiples of the link's own.
+/// Percentiles of measured round trips, as multiples of the link's round trip.
 fn trips(group: &Group) -> Option<Grid> {
     let shares = [0.5, 0.9, 0.99, 0.999, 1.0];
     let head = ["round trip, loss", "", "p50", "p90", "p99", "p99.9", "most", "of"].map(str::to_owned);
@@ -244,7 +244,7 @@ fn trips(group: &Group) -> Option<Grid> {
     (!rows.is_empty()).then(|| Grid { title, head: head.to_vec(), rows })
 }
 
-/// All round trips of samples, ascending, as multiples of the link's own.
+/// All round trips of the samples in ascending order, as multiples of the link's round trip.
 pub(crate) fn all_trips<'a>(samples: impl Iterator<Item = &'a Sample>) -> Vec<f64> {
     let of = |sample: &'a Sample| {
         let rtt_us = sample.link.rtt_s() * 1e6;

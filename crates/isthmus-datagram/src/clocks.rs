@@ -1,11 +1,11 @@
-//! Two clocks, compared.
+//! Converts packets' wall-clock times to the steady clock.
 
 use std::time::{Duration, Instant, SystemTime};
 
-/// A packet that claims to have waited longer has a clock that was set.
+/// Longest plausible wait of a packet. Beyond it the wall clock was set.
 const WAITED_MAX: Duration = Duration::from_secs(1);
 
-/// The system stamps packets by the wall clock; all else goes by one that never steps.
+/// A reading of both clocks. The system stamps packets by the wall clock. All else uses the steady one.
 #[derive(Debug)]
 pub(crate) struct Clocks {
     steady: Instant,
@@ -13,9 +13,9 @@ pub(crate) struct Clocks {
 }
 
 impl Clocks {
-    /// Both clocks read within so short a time are read at once.
+    /// Longest time between readings of both clocks that counts as simultaneous.
     const AT_ONCE: Duration = Duration::from_micros(20);
-    /// Attempts at that; beyond, the last comparison holds.
+    /// Most attempts at that. If all fail, the last comparison holds.
     const TRIES: usize = 3;
 
     pub(crate) fn new() -> Self {
@@ -24,8 +24,8 @@ impl Clocks {
         clocks
     }
 
-    /// Reads both. One who is interrupted between them would take packets for older than they
-    /// are, and every later one for delayed.
+    /// Reads both clocks. If the thread were interrupted between them, packets would seem older than
+    /// they are, and every later packet would seem delayed.
     pub(crate) fn compare(&mut self) {
         for _ in 0..Self::TRIES {
             let (steady, wall) = (Instant::now(), SystemTime::now());
@@ -36,7 +36,7 @@ impl Clocks {
         }
     }
 
-    /// When a packet came that is stamped `at`, time since 1970; `now` where that is absurd.
+    /// Arrival of a packet stamped `at`, the time since 1970; `now` if the stamp is implausible.
     pub(crate) fn arrived(&self, now: Instant, at: Duration) -> Instant {
         let at = SystemTime::UNIX_EPOCH + at;
         let arrived = match at.duration_since(self.wall) {

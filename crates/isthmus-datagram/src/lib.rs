@@ -1,7 +1,7 @@
-//! Sockets for packets in batches, both ways, never split up on the way, and when they came:
-//! by UDP, or as Ethernet frames of a kind of our own.
+//! Sockets that send and receive packets in batches, never fragmented, with their time of arrival:
+//! over UDP, or as Ethernet frames of our own ethertype.
 //!
-//! `unsafe` lives in `ethernet/sys.rs` and `memory.rs` only.
+//! `unsafe` is in `ethernet/sys.rs` and `memory.rs` only.
 
 #![deny(unsafe_code)]
 
@@ -23,22 +23,22 @@ pub use ethernet::{
 };
 pub use udp::{SEND_BYTES, UdpSocket, mark};
 
-/// Room that is asked of the system for packets that came and were not yet read: what comes
-/// at 10 Gb/s while nobody looks for some milliseconds. Bytes.
+/// Requested receive buffer: what arrives at 10 Gb/s while the program does not read for about
+/// 13 ms. Bytes.
 const RECEIVE_BUFFER: usize = 16 << 20;
-/// The same for packets that the interface has not yet taken. Bytes.
+/// Requested buffer for packets that the interface has not taken yet. Bytes.
 const SEND_BUFFER: usize = 4 << 20;
-/// With less than this, packets get lost here as soon as the program computes. Bytes.
+/// With a smaller receive buffer, packets get lost as soon as the program computes. Bytes.
 const RECEIVE_BUFFER_LEAST: usize = 2 << 20;
 
-/// What sending came to.
+/// Result of sending a batch of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// All of them.
+    /// All were sent.
     Yes,
-    /// So many bytes of them; no room now for the rest.
+    /// This many bytes were sent. There is no room now for the rest.
     Partly(usize),
-    /// Not these packets: too long for the interface, no way there, or an error of earlier ones.
+    /// These packets were dropped: too long for the interface, no route, or an error of earlier ones.
     Dropped,
 }
 
@@ -50,14 +50,14 @@ impl Sent {
 /// A socket of either kind.
 #[derive(Debug)]
 pub enum PacketSocket {
-    /// By UDP.
+    /// UDP datagrams.
     Udp(UdpSocket),
-    /// As Ethernet frames.
+    /// Ethernet frames.
     Ethernet(EthernetSocket),
 }
 
 impl PacketSocket {
-    /// What packets go by, for people.
+    /// Name of the transport, for people.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Udp(_) => "UDP",
@@ -65,7 +65,7 @@ impl PacketSocket {
         }
     }
 
-    /// The descriptor, to wait on.
+    /// The descriptor to poll.
     pub fn fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Udp(socket) => socket.fd(),
@@ -73,7 +73,7 @@ impl PacketSocket {
         }
     }
 
-    /// Most packets that go in one message.
+    /// Most packets in one message.
     pub fn packets_max(&self) -> usize {
         match self {
             Self::Udp(socket) => socket.packets_max(),
@@ -92,7 +92,7 @@ impl PacketSocket {
         }
     }
 
-    /// Sends packets of `segment` bytes each, of which the last may be shorter.
+    /// Sends packets of `segment` bytes each. The last one may be shorter.
     pub fn send(&mut self, to: SocketAddr, segment: usize, packets: &[u8]) -> Sent {
         match self {
             Self::Udp(socket) => socket.send(to, segment, packets),
@@ -100,8 +100,8 @@ impl PacketSocket {
         }
     }
 
-    /// Packets that the system has dropped since the last call, as there was no room for them until they were read, about;
-    /// 0 where it does not say.
+    /// About how many packets the system has dropped since the last call because the receive buffer was full. 0 if
+    /// unknown.
     pub fn take_dropped(&mut self) -> u64 {
         match self {
             Self::Udp(socket) => socket.take_dropped(),
@@ -109,7 +109,7 @@ impl PacketSocket {
         }
     }
 
-    /// Why this host itself refused packets since the last call, if it did and there is a remedy
+    /// The error with which this host itself refused packets since the last call, if it has a remedy
     /// ([`scarcity::remedy`]).
     pub fn take_own_refusal(&mut self) -> Option<io::Error> {
         match self {
@@ -118,7 +118,7 @@ impl PacketSocket {
         }
     }
 
-    /// As [`UdpSocket::refusals`]; an Ethernet has none.
+    /// As [`UdpSocket::refusals`]. Ethernet has none.
     pub fn refusals(&self, tell: impl FnMut(IpAddr)) {
         if let Self::Udp(socket) = self {
             socket.refusals(tell);
@@ -126,7 +126,7 @@ impl PacketSocket {
     }
 }
 
-/// The last error by which this host itself refused packets, as its number; 0: none.
+/// Number of the last error with which this host itself refused packets; 0 if there is none.
 #[derive(Debug, Default)]
 struct OwnRefusal(AtomicI32);
 
@@ -138,7 +138,7 @@ impl OwnRefusal {
     }
 
     fn take(&self) -> Option<io::Error> {
-        // Most often there is none; then nothing is written.
+        // Usually there is none. Then nothing is written.
         let errno = self.0.load(Ordering::Relaxed);
         (errno != 0).then(|| {
             self.0.store(0, Ordering::Relaxed);
@@ -147,14 +147,14 @@ impl OwnRefusal {
     }
 }
 
-/// Whether the system had no room for what was to be sent.
+/// Whether the system had no room for the packets.
 fn is_full(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
         || matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
 }
 
-/// Asks for large buffers, beyond the system's limits where we may; `say` hears where that
-/// came to little.
+/// Requests large buffers, beyond the system's limits if permitted. Tells `say` if the receive
+/// buffer stays small.
 fn enlarge(socket: &socket2::Socket, kind: &str, say: impl Fn(std::fmt::Arguments<'_>)) {
     use rustix::net::sockopt;
     if sockopt::set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER).is_err() {
@@ -163,7 +163,7 @@ fn enlarge(socket: &socket2::Socket, kind: &str, say: impl Fn(std::fmt::Argument
     if sockopt::set_socket_send_buffer_size_force(socket, SEND_BUFFER).is_err() {
         let _ = socket.set_send_buffer_size(SEND_BUFFER);
     }
-    // The system counts twice what was asked for.
+    // The system reports twice the size that was requested.
     let room = socket.recv_buffer_size().unwrap_or(0);
     if room < 2 * RECEIVE_BUFFER_LEAST {
         say(format_args!(

@@ -1,4 +1,4 @@
-//! What the system had no room for.
+//! Counts packets that the system dropped because a socket's buffer was full.
 #![allow(unsafe_code)]
 
 use std::mem::size_of_val;
@@ -8,8 +8,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 const VARS: usize = 9;
 const DROPS: usize = 8;
 
-/// How many messages the system has dropped so far because the socket's buffer was full, modulo 2^32; `None` where it does
-/// not say.
+/// Messages that the system has dropped so far because the socket's buffer was full, modulo 2^32. `None` if it does
+/// not tell.
 pub(crate) fn drops(socket: BorrowedFd<'_>) -> Option<u32> {
     let mut values = [0_u32; VARS];
     let mut len = size_of_val(&values) as libc::socklen_t;
@@ -26,24 +26,24 @@ pub(crate) fn drops(socket: BorrowedFd<'_>) -> Option<u32> {
     (result == 0 && len as usize == size_of_val(&values)).then_some(values[DROPS])
 }
 
-/// Packets that were dropped, told from messages that were: with GRO each may be many packets.
+/// Estimates dropped packets from dropped messages: with GRO a message may be many packets.
 #[derive(Debug, Default)]
 pub(crate) struct Drops {
-    /// Messages dropped that were counted already.
+    /// Dropped messages that were already counted.
     counted: u32,
-    /// Messages and packets that were read since.
+    /// Messages and packets read since then.
     messages: u64,
     packets: u64,
 }
 
 impl Drops {
-    /// A message of so many packets was read.
+    /// A message of this many packets was read.
     pub(crate) fn note(&mut self, packets: usize) {
         self.messages += 1;
         self.packets += packets as u64;
     }
 
-    /// Packets that were dropped since the last call, where those that were not are like them.
+    /// About how many packets were dropped since the last call, if dropped messages are like those read.
     pub(crate) fn take(&mut self, socket: BorrowedFd<'_>) -> u64 {
         let Some(drops) = drops(socket) else { return 0 };
         let messages = u64::from(drops.wrapping_sub(self.counted));

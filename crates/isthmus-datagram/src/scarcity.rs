@@ -1,7 +1,7 @@
-//! Errors whose cause is this host: what to do about them, and how often to say so.
+//! Errors that this host itself causes: their remedies, and how often to log them.
 //!
-//! A host that has no descriptors, ports or memory left refuses the next attempt as fast as the last one. So whoever tries
-//! again pauses first, and says so in one line per [`LINE_PAUSE`] with a count ([`Sparing`]) and a remedy ([`remedy`]).
+//! A host without descriptors, ports or memory refuses the next attempt as fast as the last one. So the caller pauses
+//! before it tries again, and logs one line per [`LINE_PAUSE`] with a count ([`Sparing`]) and a remedy ([`remedy`]).
 
 use std::fmt::{self, Arguments};
 use std::io;
@@ -9,14 +9,14 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Shortest time between two lines about the same recurring trouble.
+/// Shortest time between two lines about the same recurring error.
 pub const LINE_PAUSE: Duration = Duration::from_secs(10);
-/// Pause after a connection could not be accepted. A listener that cannot accept stays readable, so without a pause it
-/// would be asked again at once.
+/// Pause after a connection could not be accepted. Such a listener stays readable, so without a pause it would be
+/// asked again at once.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What to do about an error that this host causes by its limits or its rules. `None` for other errors, such as those of
-/// the network or the peer.
+/// Remedy of an error that this host causes by its limits or rules. `None` for other errors, such as those of the
+/// network or the peer.
 pub fn remedy(error: &io::Error) -> Option<&'static str> {
     Some(match error.raw_os_error()? {
         libc::EMFILE => {
@@ -41,15 +41,15 @@ pub fn remedy(error: &io::Error) -> Option<&'static str> {
     })
 }
 
-/// Lets one line about the same trouble through per [`LINE_PAUSE`], or a few of them, and counts those that it left out.
+/// Limits lines about the same error to one, or a few, per [`LINE_PAUSE`], and counts those that it leaves out.
 #[derive(Debug)]
 pub struct Sparing(Mutex<Told>);
 
 #[derive(Debug)]
 struct Told {
-    /// When the first line of the present [`LINE_PAUSE`] was let through.
+    /// Start of the current [`LINE_PAUSE`]: its first line.
     last: Option<Instant>,
-    /// Lines that may be let through in it, and how many more may.
+    /// Lines allowed per [`LINE_PAUSE`], and how many of them are left.
     most: u32,
     more: u32,
     left_out: u64,
@@ -62,17 +62,17 @@ impl Default for Sparing {
 }
 
 impl Sparing {
-    /// One that has let no line through yet.
+    /// A limiter of one line per [`LINE_PAUSE`].
     pub const fn new() -> Self {
         Self::letting(1)
     }
 
-    /// One that lets `most` lines through per [`LINE_PAUSE`].
+    /// A limiter of `most` lines per [`LINE_PAUSE`].
     pub const fn letting(most: u32) -> Self {
         Self(Mutex::new(Told { last: None, most, more: 0, left_out: 0 }))
     }
 
-    /// If a line is due, returns what to add to it.
+    /// Returns text to append if a line is due.
     pub fn due(&self, now: Instant) -> Option<LeftOut> {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if told.last.is_none_or(|last| now.saturating_duration_since(last) >= LINE_PAUSE) {
@@ -86,7 +86,7 @@ impl Sparing {
         Some(LeftOut(std::mem::take(&mut told.left_out)))
     }
 
-    /// Calls `say` with what went wrong, the error and its [`remedy`], if the error has one and a line is due.
+    /// Calls `say` with `what`, the error and its [`remedy`], if it has one and a line is due.
     pub fn tell(&self, what: Arguments<'_>, error: &io::Error, say: impl FnOnce(Arguments<'_>)) {
         if let Some(remedy) = remedy(error)
             && let Some(left_out) = self.due(Instant::now())
@@ -96,7 +96,7 @@ impl Sparing {
     }
 }
 
-/// How many lines about the same trouble were left out.
+/// Number of lines left out about the same error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeftOut(u64);
 
@@ -106,8 +106,8 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// The connections among what a listener brings. Pauses for [`ACCEPT_PAUSE`] after each error, and tells `say` of those
-/// that have a [`remedy`].
+/// The connections of a listener. Pauses for [`ACCEPT_PAUSE`] after each error, and tells `say` of errors that have a
+/// [`remedy`].
 pub fn accepted<T>(
     incoming: impl Iterator<Item = io::Result<T>>,
     mut say: impl FnMut(Arguments<'_>),

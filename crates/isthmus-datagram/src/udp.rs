@@ -1,4 +1,4 @@
-//! A UDP socket: packets in batches, both ways, never split up on the way, and when they came.
+//! A UDP socket. It sends and receives packets in batches, never fragmented, with their time of arrival.
 
 use std::fmt::Arguments;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -14,40 +14,40 @@ use crate::clocks::Clocks;
 use crate::memory::Drops;
 use crate::{OwnRefusal, Sent, enlarge, is_full};
 
-/// Messages that are read at once; with GRO each may be many packets.
+/// Most messages read at once. With GRO each may be many packets. Count.
 const MESSAGES: usize = 8;
 /// Longest message. Bytes.
 const MESSAGE_BYTES: usize = 1 << 16;
-/// Most bytes that go in one message.
+/// Longest message to send, which may be many packets. Bytes.
 pub const SEND_BYTES: usize = 64_000;
 
-/// Attempts in a row to send a message after which it counts as dropped if the system has no buffer for it. Count; with
-/// half a millisecond between attempts, 10 ms: longer than an interface at 10 Gb/s takes for the longest of usual queues.
+/// Failed attempts in a row, for want of a system buffer, after which a message counts as dropped. Count. With half a
+/// millisecond between attempts this is 10 ms, more than a 10 Gb/s interface takes for the longest usual queue.
 const REFUSALS_MAX: u32 = 20;
 
-/// See the module.
+/// A UDP socket that never blocks.
 #[derive(Debug)]
 pub struct UdpSocket {
     socket: Socket,
     state: UdpSocketState,
-    /// Room for the messages of one read.
+    /// Buffers for the messages of one read.
     room: Vec<u8>,
     metas: Box<[RecvMeta; MESSAGES]>,
     clocks: Clocks,
     drops: Drops,
     refused: Refused,
     own_refusal: OwnRefusal,
-    /// Packets have a DSCP other than 0.
+    /// Whether packets have a DSCP other than 0.
     marked: bool,
 }
 
-/// Attempts in a row for which the system had no buffer (`ENOBUFS`, `ENOMEM`).
+/// Counts attempts in a row for which the system had no buffer (`ENOBUFS`, `ENOMEM`).
 #[derive(Debug, Default)]
 struct Refused(AtomicU32);
 
 impl Refused {
-    /// The result of an attempt: `none` says that the system had no buffer. An interface's queue is full for moments
-    /// only, and then the packets wait for it. An interface that refuses them time and again has dropped them.
+    /// Result of an attempt. `none`: the system had no buffer. An interface's queue is full only for moments, so the
+    /// packets wait. If an interface refuses them [`REFUSALS_MAX`] times in a row, they count as dropped.
     fn note(&self, none: bool, sent: Sent) -> Sent {
         let before = if none { self.0.load(Ordering::Relaxed) } else { 0 };
         let gives_up = before + 1 == REFUSALS_MAX;
@@ -57,7 +57,7 @@ impl Refused {
 }
 
 impl UdpSocket {
-    /// A socket bound to `at`, that never blocks. `say` is told what it has to do without.
+    /// Binds a socket to `at`. It never blocks. `say` is told which features are missing.
     ///
     /// # Errors
     /// The system's, such as `AddrInUse`.
@@ -65,7 +65,7 @@ impl UdpSocket {
         let socket = Socket::new(Domain::for_address(at), Type::DGRAM, Some(Protocol::UDP))?;
         socket.bind(&at.into())?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        // Where nobody listens any more, the system of that host says so.
+        // With this, the socket learns from ICMP errors that no process listens at a port any more.
         if let Err(error) = state.enable_transport_errors(UdpSockRef::from(&socket)) {
             say(format_args!("ended processes will be noticed late: {error}"));
         }
@@ -93,21 +93,21 @@ impl UdpSocket {
         mark(&self.socket, dscp)
     }
 
-    /// The descriptor, to wait on.
+    /// The descriptor to poll.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Most packets that go in one message.
+    /// Most packets in one message.
     pub fn packets_max(&self) -> usize {
         self.state.max_gso_segments()
     }
 
-    /// Reads what has come, up to a bound, and gives each packet to `take` with whom it is
-    /// from and when the system got it. `Ok(false)`: nothing came.
+    /// Reads a bounded number of packets. Gives each to `take`, with its sender and the time at which
+    /// the system received it. `Ok(false)`: there were none.
     ///
     /// # Errors
-    /// The system's, which concerns packets sent earlier; see [`UdpSocket::refusals`].
+    /// The system's error, which concerns packets sent earlier; see [`UdpSocket::refusals`].
     pub fn receive(&mut self, mut take: impl FnMut(SocketAddr, Instant, &mut [u8])) -> io::Result<bool> {
         let mut chunks = self.room.chunks_mut(MESSAGE_BYTES);
         let mut slices: [IoSliceMut<'_>; MESSAGES] =
@@ -129,12 +129,12 @@ impl UdpSocket {
         Ok(count > 0)
     }
 
-    /// Packets that the system has dropped since the last call, as there was no room for them until they were read, about.
+    /// About how many packets the system has dropped since the last call because the receive buffer was full.
     pub fn take_dropped(&mut self) -> u64 {
         self.drops.take(self.socket.as_fd())
     }
 
-    /// Sends packets of `segment` bytes each, of which the last may be shorter.
+    /// Sends packets of `segment` bytes each. The last one may be shorter.
     pub fn send(&self, to: SocketAddr, segment: usize, packets: &[u8]) -> Sent {
         let sent = if self.marked {
             self.send_marked(to, segment, packets)
@@ -155,13 +155,13 @@ impl UdpSocket {
         sent
     }
 
-    /// Why this host itself refused packets since the last call, if it did and there is a remedy
-    /// ([`crate::scarcity::remedy`]), such as a firewall.
+    /// The error with which this host itself refused packets since the last call, such as a firewall's, if it has a
+    /// remedy ([`crate::scarcity::remedy`]).
     pub fn take_own_refusal(&self) -> Option<io::Error> {
         self.own_refusal.take()
     }
 
-    /// With the socket's DSCP, which quinn-udp would overwrite with 0 in each message.
+    /// Sends with the socket's DSCP. quinn-udp would set 0 in each message.
     fn send_marked(&self, to: SocketAddr, segment: usize, packets: &[u8]) -> io::Result<()> {
         let (address, pieces) = (to.into(), [IoSlice::new(packets)]);
         let mut message = MsgHdr::new().with_addr(&address).with_buffers(&pieces);
@@ -170,7 +170,7 @@ impl UdpSocket {
             message = message.with_control(&control);
         }
         match self.socket.sendmsg(&message, 0) {
-            // An interface that cannot cut messages: quinn-udp notes that.
+            // The interface cannot segment messages. quinn-udp takes note of that.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL)) => {
                 self.send_unmarked(to, segment, packets)
             }
@@ -189,8 +189,8 @@ impl UdpSocket {
         self.state.try_send(UdpSockRef::from(&self.socket), &transmit)
     }
 
-    /// Empties the system's queue of errors, and gives `tell` the hosts that said that
-    /// nobody listens at a port of theirs.
+    /// Empties the system's queue of errors. Gives `tell` the hosts that answered that no process
+    /// listens at a port.
     pub fn refusals(&self, mut tell: impl FnMut(IpAddr)) {
         while let Ok(Some(error)) = self.state.recv_transport_error(UdpSockRef::from(&self.socket)) {
             if error.raw_errno == libc::ECONNREFUSED
@@ -202,7 +202,7 @@ impl UdpSocket {
     }
 }
 
-/// Sends with this DSCP (RFC 2474), 0..=63, from now on, also to IPv4 hosts from a socket of both families.
+/// Sets the DSCP (RFC 2474) of later packets, 0..=63. It also holds for IPv4 on a socket of both families.
 ///
 /// # Errors
 /// The system's.
@@ -217,7 +217,7 @@ pub fn mark(socket: &Socket, dscp: u8) -> io::Result<()> {
     socket.set_tos_v4(field)
 }
 
-/// The control message UDP_SEGMENT of `udp(7)`: the system cuts a message into packets of so many bytes.
+/// Control message UDP_SEGMENT (`udp(7)`): the system cuts a message into packets of this many bytes.
 fn segment_control(segment: u16) -> [u8; SEGMENT_CONTROL_BYTES] {
     let len = size_of::<libc::cmsghdr>() + size_of::<u16>();
     let mut control = [0; SEGMENT_CONTROL_BYTES];
@@ -227,7 +227,7 @@ fn segment_control(segment: u16) -> [u8; SEGMENT_CONTROL_BYTES] {
     control
 }
 
-/// Its length: a header and a number of 2 bytes, in whole words.
+/// Length of that message: a header and a number of 2 bytes, padded to whole words.
 const SEGMENT_CONTROL_BYTES: usize = size_of::<libc::cmsghdr>() + size_of::<usize>();
 
 #[cfg(test)]
@@ -296,12 +296,12 @@ mod tests {
     fn packets_that_this_host_refuses_are_dropped_and_the_reason_is_told_once() {
         let a = UdpSocket::bind("127.0.0.1:0".parse().expect("valid"), |_| {}).expect("loopback");
         assert!(a.take_own_refusal().is_none());
-        // The system forbids broadcasts to sockets that do not ask for them, as a firewall forbids other packets.
+        // The system forbids broadcasts on a socket that did not enable them, as a firewall forbids other packets.
         assert_eq!(a.send("255.255.255.255:9".parse().expect("valid"), 10, &[0; 10]), Sent::Dropped);
         let refusal = a.take_own_refusal().expect("it was refused here");
         assert_eq!(refusal.raw_os_error(), Some(libc::EACCES));
         assert!(a.take_own_refusal().is_none());
-        // What is too long for an interface is no trouble of this host.
+        // A packet that is too long for an interface is not this host's fault.
         assert_eq!(a.send("127.0.0.1:9".parse().expect("valid"), 70_000, &[0; 70_000]), Sent::Dropped);
         assert!(a.take_own_refusal().is_none());
     }

@@ -1,23 +1,23 @@
-//! Digests: BLAKE3 of a file, as `b3sum` prints it, from digests of its blocks.
+//! BLAKE3 of a file, as `b3sum` prints it, computed from digests of the file's blocks.
 //!
-//! BLAKE3 is a tree. A block whose length is a power of two, at a multiple of that length, is
-//! one of its subtrees, whose *chaining value* is the block's digest here. Those of all blocks
-//! give the file's digest, in whatever order they came and without reading it again. A file of
-//! one block is a tree by itself: its piece's digest is the file's.
+//! BLAKE3 is a tree. A block whose length is a power of two, at a multiple of that length, is a
+//! subtree. Its *chaining value* is the block's digest here. The digests of all blocks give the
+//! file's digest, in whatever order they were computed, without a second read. A file of one
+//! block is a tree by itself: the block's digest is the file's.
 #![forbid(unsafe_code)]
 
 use blake3::Hasher;
 use blake3::hazmat::{HasherExt, Mode, left_subtree_len, merge_subtrees_non_root, merge_subtrees_root};
 
-/// A digest, of a piece or of a file.
+/// A digest of a block or of a file.
 pub type Digest = [u8; 32];
 
-/// The digest of bytes by themselves.
+/// The digest of bytes that are a whole file.
 pub fn of(bytes: &[u8]) -> Digest {
     *blake3::hash(bytes).as_bytes()
 }
 
-/// The digest of the piece at `offset` of a file of `size` bytes, sent in blocks of `block`.
+/// The digest of the block at `offset` of a file of `size` bytes. `block` is the blocks' length.
 pub fn piece(bytes: &[u8], offset: u64, size: u64, block: u64) -> Digest {
     if size <= block {
         return of(bytes);
@@ -27,7 +27,7 @@ pub fn piece(bytes: &[u8], offset: u64, size: u64, block: u64) -> Digest {
     hasher.update(bytes).finalize_non_root()
 }
 
-/// The same of `len` zeros.
+/// The same for a block of `len` zeros.
 pub fn hole(len: u64, offset: u64, size: u64, block: u64) -> Digest {
     const ZEROS: &[u8] = &[0; 64 << 10];
     let mut hasher = Hasher::new();
@@ -43,7 +43,7 @@ pub fn hole(len: u64, offset: u64, size: u64, block: u64) -> Digest {
     if size > block { hasher.finalize_non_root() } else { *hasher.finalize().as_bytes() }
 }
 
-/// The digest of a file of `size` bytes from those of its blocks, in order.
+/// The digest of a file of `size` bytes from its blocks' digests, in order.
 pub fn file(blocks: &[Digest], size: u64, block: u64) -> Digest {
     if let [whole] = blocks {
         return *whole;
@@ -64,7 +64,7 @@ fn subtree(blocks: &[Digest], size: u64, block: u64) -> Digest {
     merge_subtrees_non_root(&first, &second, Mode::Hash)
 }
 
-/// As hexadecimal digits.
+/// The digest in hexadecimal.
 pub fn hex(digest: &Digest) -> String {
     blake3::Hash::from_bytes(*digest).to_hex().to_string()
 }

@@ -1,4 +1,4 @@
-//! What neighbours may agree upon, as a meeting sees it.
+//! The fabrics that two neighbours may agree on, as an interface for a meeting.
 
 use std::fmt::{Arguments, Debug};
 use std::os::fd::OwnedFd;
@@ -6,51 +6,51 @@ use std::os::fd::OwnedFd;
 use crate::hubs::{Hubs, Pipe};
 use crate::{FabricError, Way};
 
-/// A way that was taken of those offered.
+/// The offered endpoint that was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taken<P> {
-    /// Its place in the list.
+    /// Its index in the list.
     pub choice: usize,
     /// The new lane.
     pub pipe: P,
-    /// What the neighbour is to call it.
+    /// The neighbour's name for the lane.
     pub lane: u64,
     /// The name of our endpoint.
     pub name: Vec<u8>,
 }
 
-/// See the module.
+/// The fabrics of one side.
 pub trait Ground {
-    /// Names a lane.
+    /// Identifies a lane.
     type Pipe: Copy + Debug + PartialEq;
 
-    /// What processes that share memory with this one have in common.
+    /// A number that processes have in common if they may share memory.
     fn host(&mut self) -> u64;
-    /// What is offered; `near` where the neighbour has an address of this host.
+    /// The endpoints to offer. `near`: the neighbour has an address of this host.
     fn ways(&mut self, near: bool) -> Vec<Way>;
-    /// The offer is over.
+    /// Ends an offer.
     fn withdraw(&mut self, ways: &[Way]);
-    /// Takes the first of the ways that leads somewhere from here; `near` where the neighbour shares memory
-    /// with us.
+    /// Chooses the first endpoint that can be reached from here. `near`: the neighbour shares memory with
+    /// us.
     fn take(&mut self, ways: &[Way], near: bool) -> Option<Taken<Self::Pipe>>;
-    /// A new lane by a way that was offered, to the endpoint that has this name there.
+    /// Makes a lane from an offered endpoint to the neighbour's endpoint `name`.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// If it cannot be made.
     fn join(&mut self, way: &Way, name: &[u8]) -> Result<Self::Pipe, FabricError>;
-    /// Tries a lane, which the neighbour calls `theirs`.
+    /// Tests a lane, which the neighbour calls `theirs`.
     fn probe(&mut self, pipe: Self::Pipe, theirs: u64);
-    /// Whether it leads there and back.
+    /// Whether packets have crossed in both directions.
     fn is_proved(&mut self, pipe: Self::Pipe) -> bool;
-    /// The number that news of this lane carry.
+    /// Sets the number that the lane's news carry.
     fn set_key(&mut self, pipe: Self::Pipe, key: u64);
-    /// From now on the lane's bytes go here; the connection is what is left of the other way.
+    /// From now on the lane's bytes go over the fabric. `connection` is its TCP connection.
     fn begin(&mut self, pipe: Self::Pipe, connection: OwnedFd);
-    /// Forgets a lane.
+    /// Removes a lane.
     fn remove(&mut self, pipe: Self::Pipe);
-    /// What carries it, for people.
+    /// Name of the lane's provider, for people.
     fn provider(&self, pipe: Self::Pipe) -> &str;
-    /// Tells people something, once.
+    /// Logs a remark, once.
     fn remark(&mut self, what: Arguments<'_>);
 }
 

@@ -1,16 +1,16 @@
-//! Who shares memory: processes of one boot and of the same namespaces.
+//! Finds out which processes may share memory: those of one boot and of the same namespaces.
 
 use std::fs;
 use std::os::linux::fs::MetadataExt;
 
 use isthmus_wire::fnv1a;
 
-/// Namespaces that must be the same: numbers of processes, permissions, and the network, since
-/// hosts that a laboratory emulates differ in that.
+/// Namespaces that must be the same: process numbers, permissions, and the network, which
+/// differs between emulated hosts.
 const NAMESPACES: [&str; 3] = ["pid", "user", "net"];
 
-/// A number that processes have in common if they may find each other's shared memory.
-/// Whether they can use it shows by trying.
+/// A hash that processes have in common if they may find each other's shared memory. Only a
+/// trial shows whether they can use it.
 pub(crate) fn identity() -> u64 {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let space = |name: &str| {

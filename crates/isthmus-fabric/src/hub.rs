@@ -1,12 +1,12 @@
-//! The lanes of one process over one fabric: their packets, credit, and bells.
+//! The lanes of one process over one fabric: their packets, credit, and wake-ups.
 //!
-//! All lanes share one endpoint and its posted buffers. Each lane brings a fixed number of
-//! them along, and its neighbour may have no more packets under way than that (`limit`), so
-//! that no lane takes another's. What came waits in its buffer until the lane reads it.
+//! All lanes share one endpoint and its posted buffers. Each lane adds a fixed number of them,
+//! and its neighbour may not have more packets under way (`limit`), so no lane takes another's
+//! buffers. A received packet stays in its buffer until the lane reads it.
 //!
-//! Who is about to sleep says Doze on the lane's connection, with the number of packets that
-//! came. The neighbour answers Ring when it has sent more, at once or with its next packet.
-//! Whoever was rung for packets that are still on their way looks after them often.
+//! A process that is about to sleep sends Doze on the lane's connection, with the number of
+//! packets received. The neighbour answers Ring once it has sent more. A process that was rung
+//! polls often until the announced packets arrive.
 
 mod data;
 mod turn;
@@ -23,74 +23,74 @@ use crate::FabricError;
 use crate::net::{BufferId, Done, Net, Posted};
 use crate::pipe::{CREDITS, Pipe};
 
-/// Longest packet. Bytes.
+/// Longest packet, with its header. Bytes.
 pub(crate) const PACKET_MAX: usize = 64 << 10;
 /// Most payload of a packet. Bytes.
 const PAYLOAD_MAX: usize = PACKET_MAX - Packet::LEN;
-/// Receive buffers per lane beyond those, for packets that do not count: a probe or its
-/// answer, and limits, which are told again only after half the credits were used.
+/// Extra receive buffers per lane for packets that need no credit: a probe or its answer, and
+/// Limit, which is sent only when half the credits are used. Count.
 const SPARE: usize = 4;
 const RECEIVES: usize = CREDITS as usize + SPARE;
-/// Packets of one lane that the provider has not taken yet.
+/// Most packets of a lane that the provider has not completed. Count.
 const SENDS: usize = 16;
-/// Most lanes of a fabric, whatever its provider has room for.
+/// Most lanes of a fabric, even if its provider has room for more. Count.
 const LANES_MAX: usize = 256;
-/// Shortest pause between looks after what is under way.
+/// Shortest pause between polls while packets are under way.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// A lane that something has become of.
+/// A change of a lane's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct News {
-    /// What the lane was named by [`Hub::set_key`].
+    /// The lane's number from [`Hub::set_key`].
     pub key: u64,
     /// It can be read, or has ended.
     pub readable: bool,
-    /// It can be written to after it could not.
+    /// It can be written to again.
     pub writable: bool,
 }
 
-/// What reading or writing came to.
+/// Result of a read or write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piped {
-    /// So many bytes; of reading, 0 is the end.
+    /// Number of bytes. A read of 0 is the end.
     Bytes(usize),
-    /// Nothing now.
+    /// Nothing can be read or written now.
     Blocked,
     /// The lane is broken.
     Failed(String),
 }
 
-/// See the module.
+/// The hub of one provider.
 #[derive(Debug)]
 pub(crate) struct Hub {
     net: Net,
     provider: String,
     pipes: Slab<Pipe>,
-    /// Addresses by name, and the lanes that use them.
+    /// Addresses by endpoint name, each with the number of lanes that use it.
     addresses: HashMap<Vec<u8>, (u64, usize)>,
-    /// Receive buffers: those posted, and those that are not.
+    /// Receive buffers: number posted, and those not posted.
     posted: usize,
     spare: Vec<BufferId>,
-    /// Send buffers: those that are free, and how many there are; whose the others are.
+    /// Send buffers: free ones, their total number, and the lanes of those in use.
     free: Vec<BufferId>,
     sends: usize,
     senders: HashMap<BufferId, u64>,
     done: Vec<(BufferId, Done)>,
     scratch: Vec<u8>,
-    /// Lanes of which something waits to be read, to which something is owed, and that want to
+    /// Lanes with unread packets, lanes with control packets to send, and lanes that want to
     /// write.
     readers: Vec<usize>,
     todo: Vec<usize>,
     writers: Vec<usize>,
-    /// News of lanes outside of a turn.
+    /// News of lanes that arose outside [`Hub::poll`].
     late: Vec<News>,
     pause: Duration,
-    /// Why no lane can use it any more.
+    /// Why the endpoint is unusable.
     broken: Option<String>,
 }
 
 impl Hub {
-    /// Opens an endpoint of `provider`, at the address `node` where that means something to it.
+    /// Opens an endpoint of `provider`, at the address `node` if the provider uses addresses.
     ///
     /// # Errors
     /// [`FabricError`], whose text says what to do.
@@ -122,18 +122,18 @@ impl Hub {
         &self.provider
     }
 
-    /// Why it failed as a whole, if it did: lanes that it carried are broken, and there are no
-    /// new ones.
+    /// Why the endpoint failed, if it did. Then all its lanes are broken, and it takes no new
+    /// ones.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.broken.as_deref()
     }
 
-    /// The name of the endpoint.
+    /// The endpoint's name.
     pub(crate) fn name(&self) -> &[u8] {
         self.net.name()
     }
 
-    /// Lanes that there are.
+    /// Number of lanes.
     pub(crate) fn lanes(&self) -> usize {
         self.pipes.len()
     }
@@ -142,10 +142,10 @@ impl Hub {
         LANES_MAX.min(self.net.receives_max() / RECEIVES)
     }
 
-    /// A new lane, and what the neighbour is to name it by.
+    /// Adds a lane. Returns the token by which the neighbour names it.
     ///
     /// # Errors
-    /// [`FabricError::Full`], or that the provider takes no buffers.
+    /// [`FabricError::Full`], or the provider's error if it takes no buffers.
     pub(crate) fn add(&mut self) -> Result<u64, FabricError> {
         if self.broken.is_some() || self.pipes.len() >= self.lanes_max() {
             return Err(FabricError::Full);
@@ -186,10 +186,10 @@ impl Hub {
         Ok(())
     }
 
-    /// Says whose endpoint a lane leads to.
+    /// Sets the neighbour's endpoint of a lane.
     ///
     /// # Errors
-    /// The provider does not take the name.
+    /// If the provider does not accept the name.
     pub(crate) fn connect(&mut self, token: u64, name: &[u8]) -> Result<(), FabricError> {
         let to = match self.addresses.get_mut(name) {
             Some((to, users)) => {
@@ -209,7 +209,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Tries a lane to a neighbour that names it `theirs`: [`Hub::is_proved`] tells the outcome.
+    /// Tests a lane to a neighbour that calls it `theirs`. [`Hub::is_proved`] has the result.
     pub(crate) fn probe(&mut self, token: u64, theirs: u64) {
         if let Some(pipe) = self.pipe(token) {
             pipe.theirs = theirs;
@@ -218,26 +218,26 @@ impl Hub {
         }
     }
 
-    /// Whether packets have crossed both ways.
+    /// Whether packets have crossed in both directions.
     pub(crate) fn is_proved(&self, token: u64) -> bool {
         self.pipes.get(token as u32 as usize).is_some_and(|pipe| pipe.token == token && pipe.proved)
     }
 
-    /// The number that news of this lane carry.
+    /// Sets the number that the lane's news carry.
     pub(crate) fn set_key(&mut self, token: u64, key: u64) {
         if let Some(pipe) = self.pipe(token) {
             pipe.key = key;
         }
     }
 
-    /// From now on the lane's bytes go here; `connection` is what is left of the other way.
+    /// From now on the lane's bytes go over the fabric. `connection` is its TCP connection.
     pub(crate) fn begin(&mut self, token: u64, connection: OwnedFd) {
         if let Some(pipe) = self.pipe(token) {
             pipe.bell = Some(connection);
         }
     }
 
-    /// Forgets a lane; what is still under way for it is dropped.
+    /// Removes a lane and drops its packets.
     pub(crate) fn remove(&mut self, token: u64) {
         let index = token as u32 as usize;
         if self.pipe(token).is_none() {
@@ -254,7 +254,7 @@ impl Hub {
             *users -= 1;
             *users == 0
         });
-        // While something is under way to it, the provider needs the address.
+        // The provider needs the address while packets to it are under way.
         if last
             && pipe.sending == 0
             && let Some((to, _)) = self.addresses.remove(&pipe.name)

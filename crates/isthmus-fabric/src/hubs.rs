@@ -1,4 +1,4 @@
-//! The fabrics of one process, in the order in which the user prefers them.
+//! The fabrics of one process, in the user's order of preference.
 
 use std::collections::HashSet;
 use std::fmt::Arguments;
@@ -11,17 +11,17 @@ use crate::ground::Taken;
 use crate::hub::{Hub, News, Piped};
 use crate::{FabricError, host};
 
-/// Most different remarks that are made.
+/// Most different remarks that are logged. Count.
 const REMARKS_MAX: usize = 64;
 
-/// Names a lane over a fabric.
+/// Identifies a lane over a fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pipe {
     hub: usize,
     token: u64,
 }
 
-/// See the module. Endpoints are opened when the first lane could use them.
+/// All fabrics of the process. Endpoints are opened when the first lane could use them.
 #[derive(Debug)]
 pub struct Hubs {
     wanted: Vec<String>,
@@ -33,26 +33,26 @@ pub struct Hubs {
 }
 
 impl Hubs {
-    /// `wanted` lists providers, best first, separated by commas; "" and "off" are none.
-    /// `node` is our address, for providers that it means something to. `log` takes remarks
-    /// on why a lane does without a fabric, each once.
+    /// `wanted` lists providers, best first, separated by commas. "" and "off" mean none. `node` is
+    /// our address, for providers that use addresses. `log` gets remarks on why a lane does not use
+    /// a fabric, each once.
     pub fn new(wanted: &str, node: IpAddr, log: fn(Arguments<'_>)) -> Self {
         let wanted = wanted.split(',').map(str::trim).filter(|name| !name.is_empty() && *name != "off");
         let wanted = wanted.map(str::to_owned).collect();
         Self { wanted, node, hubs: None, host: None, log, said: HashSet::new() }
     }
 
-    /// Whether the user wants no fabric.
+    /// Whether the user wants no fabrics.
     pub fn is_off(&self) -> bool {
         self.wanted.is_empty()
     }
 
-    /// Whether there is anything to turn.
+    /// Whether no fabric has a lane.
     pub fn is_idle(&self) -> bool {
         self.hubs.as_ref().is_none_or(|hubs| hubs.iter().all(|hub| hub.lanes() == 0))
     }
 
-    /// What processes that share memory with this one have in common.
+    /// A number that processes have in common if they may share memory.
     pub(crate) fn host(&mut self) -> u64 {
         *self.host.get_or_insert_with(host::identity)
     }
@@ -90,14 +90,14 @@ impl Hubs {
         self.hubs.as_mut()?.get_mut(pipe.hub)
     }
 
-    /// What can be offered.
+    /// The endpoints to offer.
     pub(crate) fn ways(&mut self) -> Vec<Way> {
         self.open();
         let hubs = self.hubs.iter().flatten();
         hubs.map(|hub| Way { provider: hub.provider().to_owned(), name: hub.name().to_vec() }).collect()
     }
 
-    /// Takes the first of the ways that leads somewhere from here.
+    /// Chooses the first endpoint that can be reached from here.
     pub(crate) fn take(&mut self, ways: &[Way], near: bool) -> Option<Taken<Pipe>> {
         if self.is_off() || ways.is_empty() {
             return None;
@@ -114,7 +114,7 @@ impl Hubs {
         None
     }
 
-    /// A new lane over the fabric of one of [`Hubs::ways`].
+    /// Makes a lane from one of [`Hubs::ways`].
     pub(crate) fn join(&mut self, way: &Way, name: &[u8]) -> Result<Pipe, FabricError> {
         let same = |hub: &Hub| hub.provider() == way.provider && hub.name() == way.name;
         let choice = self.hubs.iter().flatten().position(same).ok_or(FabricError::Full)?;
@@ -132,7 +132,7 @@ impl Hubs {
         Ok((Pipe { hub, token }, found.name().to_vec()))
     }
 
-    /// The provider that carries a lane.
+    /// Name of the lane's provider.
     pub fn provider(&self, pipe: Pipe) -> &str {
         self.hubs.as_ref().and_then(|hubs| hubs.get(pipe.hub)).map_or("", Hub::provider)
     }
@@ -147,12 +147,12 @@ impl Hubs {
         self.hub(pipe).is_some_and(|hub| hub.is_proved(pipe.token))
     }
 
-    /// Why a fabric failed as a whole, if one did: new lanes do without it.
+    /// Why a fabric failed, if one did. New lanes do not use it.
     pub fn failure(&self) -> Option<&str> {
         self.hubs.iter().flatten().find_map(Hub::failure)
     }
 
-    /// The number that news of this lane carry.
+    /// Sets the number that the lane's news carry.
     pub fn set_key(&mut self, pipe: Pipe, key: u64) {
         if let Some(hub) = self.hub(pipe) {
             hub.set_key(pipe.token, key);
@@ -165,7 +165,7 @@ impl Hubs {
         }
     }
 
-    /// Reads what has come on a lane.
+    /// Reads a lane's received bytes.
     ///
     /// # Safety
     /// Every piece is valid for writing and nobody else touches it during the call.
@@ -177,7 +177,7 @@ impl Hubs {
         }
     }
 
-    /// Writes to a lane as much as there is credit for; what was written may be changed.
+    /// Writes to a lane as far as there is credit. The bytes written are copied.
     ///
     /// # Safety
     /// Every piece is valid for reading during the call.
@@ -210,33 +210,33 @@ impl Hubs {
         }
     }
 
-    /// The lane's connection is readable; false where nothing can come there any more.
+    /// Handles a lane's readable connection. False if nothing can arrive there any more.
     pub fn stir(&mut self, pipe: Pipe) -> bool {
         self.hub(pipe).is_some_and(|hub| hub.stir(pipe.token))
     }
 
-    /// Forgets a lane.
+    /// Removes a lane.
     pub fn remove(&mut self, pipe: Pipe) {
         if let Some(hub) = self.hub(pipe) {
             hub.remove(pipe.token);
         }
     }
 
-    /// Lets the fabrics work, and adds to `news` the lanes that this concerns.
+    /// Lets the fabrics progress, and adds the lanes that changed to `news`.
     pub fn poll(&mut self, news: &mut Vec<News>) {
         for hub in self.hubs.iter_mut().flatten() {
             hub.poll(news);
         }
     }
 
-    /// Somebody is about to sleep until a lane's connection is readable.
+    /// Tells the neighbours that a thread is about to sleep until a lane's connection is readable.
     pub fn doze(&mut self) {
         for hub in self.hubs.iter_mut().flatten() {
             hub.doze();
         }
     }
 
-    /// How long that sleep may last; `None`: as long as it will.
+    /// Longest time for that sleep; `None` if unlimited.
     pub fn deadline(&mut self) -> Option<Duration> {
         self.hubs.iter_mut().flatten().filter_map(Hub::deadline).min()
     }

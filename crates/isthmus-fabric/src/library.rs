@@ -1,9 +1,8 @@
-//! libfabric, found at run time.
+//! Finds libfabric at run time.
 //!
-//! Nothing is linked: a program that has no libfabric runs without, and inside a libfabric
-//! program it is the very library that the program uses that counts, whatever its name and
-//! place. libfabrics differ in the length of their structures; only what version 1.14 has is
-//! touched.
+//! Nothing is linked, so a program without libfabric still runs. Inside a libfabric program the
+//! same library must be used that the program uses, whatever its name and path. Structures differ
+//! in length between versions of libfabric, so only fields of version 1.14 are touched.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -13,7 +12,7 @@ use isthmus_abi::flags;
 
 use crate::FabricError;
 
-/// The API version that is asked for.
+/// The requested API version.
 pub(crate) const API: u32 = flags::version(1, 14);
 
 type GetInfo =
@@ -24,7 +23,7 @@ type Fabric =
     unsafe extern "C" fn(*mut isthmus_abi::abi::fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int;
 type StrError = unsafe extern "C" fn(c_int) -> *const c_char;
 
-/// The functions that libfabric exports by name; all others are in tables.
+/// Functions that libfabric exports by name. All others are in tables.
 #[derive(Debug)]
 pub(crate) struct Library {
     pub(crate) get_info: GetInfo,
@@ -35,7 +34,7 @@ pub(crate) struct Library {
 }
 
 impl Library {
-    /// The process's libfabric; loaded if there is none yet, and never unloaded.
+    /// The process's libfabric. It is loaded if necessary, and never unloaded.
     pub(crate) fn get() -> Result<&'static Self, FabricError> {
         static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
         LIBRARY.get_or_init(Self::find).as_ref().ok_or(FabricError::NoLibrary)
@@ -46,7 +45,7 @@ impl Library {
             // SAFETY: a constant name; the initialisers of libfabric have no preconditions.
             unsafe { libc::dlopen(c"libfabric.so.1".as_ptr(), flags) }
         };
-        // One that is in the process by that name; one that is a part of the program; any.
+        // In order: loaded under that name; part of the program; newly loaded.
         let found = Self::of(open(libc::RTLD_NOW | libc::RTLD_NOLOAD));
         found.or_else(|| Self::of(libc::RTLD_DEFAULT)).or_else(|| Self::of(open(libc::RTLD_NOW)))
     }
@@ -77,7 +76,7 @@ impl Library {
         })
     }
 
-    /// What libfabric calls an error; `code` may have either sign.
+    /// libfabric's text for an error. `code` may have either sign.
     pub(crate) fn text(&self, code: i64) -> String {
         // SAFETY: any number is valid, and the text is libfabric's own, for good.
         let text = unsafe { (self.str_error)(code.unsigned_abs() as c_int) };

@@ -1,9 +1,9 @@
-//! How two neighbours agree that a lane moves to a fabric, before its first byte.
+//! Handshake by which two neighbours move a lane to a fabric, before the lane's first byte.
 //!
-//! Who connected sends Offer; the other chooses a way, or none, and says so in Answer. Then
-//! the former sends a probe by that way, the latter answers it there, and the former ends it
-//! by Settle: it alone knows that both directions work. A lane whose first frame is not
-//! Offer is left as it is.
+//! The side that connected sends Offer. The other side chooses an endpoint, or none, and sends
+//! Answer. Then the first side sends a probe over the fabric, which the other answers there. The
+//! first side now knows that both directions work, and sends Settle. If a lane's first frame is
+//! not Offer, it stays as it is.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -16,42 +16,42 @@ use rustix::net::{RecvFlags, SendFlags};
 use crate::ground::{Ground, Taken};
 use crate::offer::{self, LIST_MAX, Way};
 
-/// The version of Offer's list. It changes with the list alone: the lanes' versions are agreed on later, by Hello.
+/// Version of Offer's list. It changes with the list only: lanes agree on their version later, by Hello.
 const OFFER_VERSION: u16 = 3;
-/// How long the way is tried.
+/// Time that a probe may take.
 const TRIAL: Duration = Duration::from_secs(2);
-/// Means that no way is taken.
+/// Answer's choice if no endpoint is chosen.
 const NONE: u8 = u8::MAX;
-/// The first byte of Offer.
+/// First byte of Offer.
 const OFFER_TAG: u8 = 4;
 
-/// What a meeting has come to.
+/// Result of a meeting so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Met<P> {
-    /// Nothing yet: to be asked again when the connection is readable, when there are news of
-    /// the lane, and now and then.
+    /// Undecided. Ask again when the connection is readable, when the lane has news, and from
+    /// time to time.
     NotYet,
-    /// The lane stays as it is.
+    /// The lane stays on TCP.
     Stays,
-    /// The lane's bytes go here from now on.
+    /// The lane's bytes go over the fabric from now on.
     Moves(P),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// We connected: Offer is to be sent; Answer is to come; the probe is.
+    /// Our side connected. It sends Offer, awaits Answer, then the probe's answer.
     Offering,
     Offered,
     Trying {
         until: Instant,
     },
-    /// The other connected: its first frame is to come; its Settle is.
+    /// The other side connected. We await its first frame, then its Settle.
     Waiting,
     Answered,
     Over,
 }
 
-/// See the module.
+/// The handshake of one lane.
 #[derive(Debug)]
 pub struct Meeting<P> {
     stage: Stage,
@@ -64,21 +64,21 @@ pub struct Meeting<P> {
 }
 
 impl<P: Copy + std::fmt::Debug + PartialEq> Meeting<P> {
-    /// Of a lane that we have connected; `near` where that is to an address of this host.
+    /// For a lane that we dialled. `near`: to an address of this host.
     pub fn of_dialled(near: bool) -> Self {
         let (heard, offered) = (Vec::new(), Vec::new());
         Self { stage: Stage::Offering, near, key: u64::MAX, heard, offered, pipe: None }
     }
 
-    /// Of a lane that was accepted.
+    /// For a lane that we accepted.
     pub fn of_accepted() -> Self {
         Self { stage: Stage::Waiting, ..Self::of_dialled(false) }
     }
 
-    /// Goes on as far as it can without waiting. News of the lane will carry `key`.
+    /// Continues as far as possible without waiting. The lane's news will carry `key`.
     ///
     /// # Errors
-    /// The connection's, or that the neighbour breaks the protocol; the lane is over then.
+    /// The connection's error, or the neighbour broke the protocol. Then the lane is over.
     pub fn go_on(
         &mut self,
         on: BorrowedFd<'_>,
@@ -107,7 +107,7 @@ impl<P: Copy + std::fmt::Debug + PartialEq> Meeting<P> {
         }
     }
 
-    /// Forgets what was prepared: the lane has ended before it was settled.
+    /// Removes what was prepared, because the lane ended before it was settled.
     pub fn call_off(&mut self, ground: &mut impl Ground<Pipe = P>) {
         if let Some(pipe) = self.pipe.take() {
             ground.remove(pipe);
@@ -179,7 +179,7 @@ impl<P: Copy + std::fmt::Debug + PartialEq> Meeting<P> {
         self.end(on, false)
     }
 
-    /// Says how it ends.
+    /// Sends Settle with the outcome.
     fn end(&mut self, on: BorrowedFd<'_>, moved: bool) -> io::Result<Met<P>> {
         say(on, Settle { moved: u8::from(moved) }, &[])?;
         Ok(self.pipe.take().map_or(Met::Stays, Met::Moves))
@@ -190,7 +190,7 @@ impl<P: Copy + std::fmt::Debug + PartialEq> Meeting<P> {
             match peek(on)? {
                 None => return Ok(Met::NotYet),
                 Some(OFFER_TAG) => {}
-                // A lane that begins at once, or that has ended: whoever reads it finds out.
+                // The lane starts without Offer, or has ended: its reader will find out.
                 Some(_) => return Ok(Met::Stays),
             }
         }
@@ -198,7 +198,7 @@ impl<P: Copy + std::fmt::Debug + PartialEq> Meeting<P> {
         let Frame::Offer(offer) = frame else { return Err(out_of_place()) };
         let ways = offer::decode(&self.heard.split_off(frame.header_len()));
         let ways = ways.filter(|_| offer.magic == MAGIC).ok_or_else(out_of_place)?;
-        // A list of another version says nothing to this build: the lane stays TCP, and Hello agrees on what is spoken.
+        // This build cannot read other versions of the list. The lane stays TCP, and Hello agrees on a version.
         let ways = if offer.version == OFFER_VERSION { ways } else { Vec::new() };
         let near = offer.host == ground.host();
         let answer = |choice, lane, payload| Answer { magic: MAGIC, choice, lane, payload };
@@ -235,8 +235,8 @@ impl<P: Copy + std::fmt::Debug + PartialEq> Meeting<P> {
         }
     }
 
-    /// Hears one frame of `header` bytes with all of its payload, and not a byte more; `None`
-    /// where it is not whole yet.
+    /// Reads exactly one frame with its payload. The frame has `header` bytes. `None` if it is
+    /// incomplete so far.
     fn hear(&mut self, on: BorrowedFd<'_>, header: usize) -> io::Result<Option<Frame>> {
         loop {
             let frame = Frame::decode(&self.heard).map_err(|_| out_of_place())?;
@@ -248,7 +248,7 @@ impl<P: Copy + std::fmt::Debug + PartialEq> Meeting<P> {
             if self.heard.len() >= whole {
                 return match frame {
                     Some(frame) => Ok(Some(frame)),
-                    None => Err(out_of_place()), // a frame of another kind
+                    None => Err(out_of_place()), // another kind of frame
                 };
             }
             let have = self.heard.len();
@@ -266,7 +266,7 @@ impl<P: Copy + std::fmt::Debug + PartialEq> Meeting<P> {
     }
 }
 
-/// The first byte that came, without taking it; 0 where the connection has ended.
+/// The first received byte, without consuming it; 0 if the connection has ended.
 fn peek(on: BorrowedFd<'_>) -> io::Result<Option<u8>> {
     let mut first = [0];
     match rustix::net::recv(on, &mut first[..], RecvFlags::DONTWAIT | RecvFlags::PEEK) {
@@ -277,7 +277,7 @@ fn peek(on: BorrowedFd<'_>) -> io::Result<Option<u8>> {
     }
 }
 
-/// Sends a frame and its payload on a connection that has room for far more.
+/// Sends a frame and its payload. The connection is new, so its buffer has room.
 fn say(on: BorrowedFd<'_>, frame: impl Into<Frame>, payload: &[u8]) -> io::Result<()> {
     let mut bytes = Vec::new();
     frame.into().encode(&mut bytes);

@@ -1,8 +1,8 @@
-//! One reliable-datagram endpoint of a libfabric provider: messages between buffers that it
-//! owns itself. All that is unsafe about that is in this file.
+//! One reliable-datagram endpoint of a libfabric provider. It sends and receives messages in
+//! buffers of its own. All its `unsafe` is in this file.
 //!
-//! A buffer belongs either to us or, from posting to completion, to the provider; its bytes
-//! can be had only in the former case. Buffers are freed after the endpoint is closed.
+//! From posting to completion a buffer belongs to the provider, otherwise to us. Its bytes are
+//! accessible only while it is ours. Buffers are freed after the endpoint is closed.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::net::IpAddr;
@@ -22,34 +22,34 @@ use isthmus_abi::flags::{
 use crate::FabricError;
 use crate::library::{API, Library};
 
-/// Longest name of an endpoint that is passed on. Bytes.
+/// Longest name of an endpoint that is sent to neighbours. Bytes.
 pub(crate) const NAME_MAX: usize = 256;
-/// Completions that are taken at once.
+/// Most completions read at once. Count.
 const DONE_MAX: usize = 32;
-/// libfabric's `fi_source` flag of `fi_getinfo`: the node is our own.
+/// Flags of `fi_getinfo`: the node is our own address, as a number.
 const OWN_NODE: u64 = FI_SOURCE | FI_NUMERICHOST;
 
-/// Names a buffer.
+/// Identifies a buffer.
 pub(crate) type BufferId = usize;
 
-/// What became of a posted buffer, which is ours again.
+/// Completion of a posted buffer, which is ours again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
-    /// A message of so many bytes is in it.
+    /// It has a message of this many bytes.
     Received(usize),
-    /// It was sent.
+    /// Its message was sent.
     Sent,
-    /// Its operation failed: libfabric's number.
+    /// The operation failed with this error number of libfabric.
     Failed(i32),
 }
 
-/// What posting came to.
+/// Result of posting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Posted {
     Yes,
-    /// No room now: poll, and try again.
+    /// No room now: poll, then try again.
     Again,
-    /// libfabric's number.
+    /// An error number of libfabric.
     Failed(i32),
 }
 
@@ -65,7 +65,7 @@ struct Buffer {
     bytes: Box<[u8]>,
 }
 
-/// Objects of libfabric, closed in this order.
+/// Objects of libfabric, in the order in which they are closed.
 struct Objects {
     ep: *mut fid_ep,
     cq: *mut fid_cq,
@@ -76,7 +76,7 @@ struct Objects {
     library: &'static Library,
 }
 
-/// See the module.
+/// The endpoint and its buffers.
 pub(crate) struct Net {
     objects: Objects,
     name: Vec<u8>,
@@ -102,14 +102,14 @@ fn check(library: &Library, what: &'static str, status: c_int) -> Result<(), Fab
     if status == 0 { Ok(()) } else { Err(FabricError::Call { what, why: library.text(status.into()) }) }
 }
 
-/// The table's function; a provider that lacks it is of no use here.
+/// A function of a table. A provider that lacks it cannot be used.
 fn slot<F: Copy>(function: Option<F>, what: &'static str) -> Result<F, FabricError> {
     function.ok_or(FabricError::Call { what, why: "the provider lacks it".to_owned() })
 }
 
 impl Net {
-    /// Opens an endpoint of `provider` (such as "shm", or "verbs;ofi_rxm"), at our address
-    /// `node` where the provider knows it.
+    /// Opens an endpoint of `provider` (such as "shm", or "verbs;ofi_rxm"). If the provider accepts our
+    /// address `node`, it listens there.
     pub(crate) fn open(provider: &str, node: IpAddr) -> Result<Self, FabricError> {
         let library = Library::get()?;
         let at_node = (provider != "shm").then(|| CString::new(node.to_string()).unwrap_or_default());
@@ -132,7 +132,7 @@ impl Net {
         name.to_string_lossy().into_owned()
     }
 
-    /// The endpoint's name, for others to insert.
+    /// The endpoint's name, for neighbours to insert.
     pub(crate) fn name(&self) -> &[u8] {
         &self.name
     }
@@ -142,15 +142,15 @@ impl Net {
         self.inject_max
     }
 
-    /// Most receives that may be posted at once.
+    /// Most receives that may be posted at once. Count.
     pub(crate) fn receives_max(&self) -> usize {
         self.receives_max
     }
 
-    /// The address of the endpoint with this name.
+    /// Inserts an endpoint's name into the address table. Returns its address.
     pub(crate) fn insert(&mut self, name: &[u8]) -> Result<u64, FabricError> {
         let mut address = FI_ADDR_UNSPEC;
-        // Providers read as many bytes as their names have.
+        // Providers read as many bytes as their own names have.
         let mut padded = [0; NAME_MAX];
         let len = name.len().min(NAME_MAX);
         padded[..len].copy_from_slice(&name[..len]);
@@ -166,18 +166,18 @@ impl Net {
         Err(FabricError::Call { what: "fi_av_insert", why })
     }
 
-    /// Forgets an address.
+    /// Removes an address.
     pub(crate) fn remove(&mut self, mut address: u64) {
         let av = self.objects.av;
         // SAFETY: an open table.
         if let Some(remove) = unsafe { (*(*av).ops).remove } {
-            // That an address cannot be removed costs an entry of the table.
+            // If it cannot be removed, the table keeps one entry.
             // SAFETY: one address that came from the same table.
             unsafe { remove(av, &mut address, 1, 0) };
         }
     }
 
-    /// Another buffer of `len` bytes, ours.
+    /// Adds a buffer of `len` bytes, which is ours.
     pub(crate) fn add_buffer(&mut self, len: usize, sends: bool) -> Result<BufferId, FabricError> {
         let id = self.buffers.len();
         let bytes = vec![0; len].into_boxed_slice();
@@ -223,7 +223,7 @@ impl Net {
         &mut buffer.bytes
     }
 
-    /// Posts a buffer for any message that comes.
+    /// Posts a buffer for any incoming message.
     pub(crate) fn receive(&mut self, id: BufferId) -> Posted {
         let ep = self.objects.ep;
         let (context, at, len, desc) = self.lend(id);
@@ -246,7 +246,7 @@ impl Net {
         self.posted(id, status)
     }
 
-    /// Sends bytes that are taken before this returns; at most [`Net::inject_max`].
+    /// Sends bytes, which are copied before this returns; at most [`Net::inject_max`].
     pub(crate) fn inject(&mut self, bytes: &[u8], to: u64) -> Posted {
         let ep = self.objects.ep;
         // SAFETY: an enabled endpoint.
@@ -274,10 +274,10 @@ impl Net {
         outcome
     }
 
-    /// Lets the provider work, and adds what is done to `out`: at most 32 at once.
+    /// Lets the provider progress, and adds completions to `out`: at most 32.
     ///
     /// # Errors
-    /// The endpoint is of no more use.
+    /// If the endpoint is no longer usable.
     pub(crate) fn poll(&mut self, out: &mut Vec<(BufferId, Done)>) -> Result<(), FabricError> {
         let cq = self.objects.cq;
         let mut entries = [fi_cq_msg_entry { op_context: null_mut(), flags: 0, len: 0 }; DONE_MAX];
@@ -313,8 +313,8 @@ impl Net {
         Ok(())
     }
 
-    /// The buffer that a completion is about. Of what was injected there may be errors, which
-    /// have none.
+    /// The buffer of a completion. `None` for errors of injected messages, which have no
+    /// buffer.
     fn take_back(&mut self, context: *mut c_void, done: Done) -> Option<(BufferId, Done)> {
         if context.is_null() {
             return None;
@@ -343,7 +343,7 @@ fn outcome(status: isize) -> Posted {
     }
 }
 
-/// Opens an endpoint of the provider, by itself or with libfabric's own protocols above it.
+/// Opens an endpoint of the provider, by itself or with libfabric's own protocols on top.
 fn open_any(
     library: &'static Library,
     provider: &str,
@@ -357,7 +357,7 @@ fn open_any(
             match find(library, name, node) {
                 Ok(found) => match found.open_first() {
                     Ok(objects) => return Ok(objects),
-                    // What there is says more than what there is not.
+                    // An error of a provider that exists says more than that one does not.
                     Err(error) => why = Some(error),
                 },
                 Err(error) => drop(why.get_or_insert(error)),
@@ -367,15 +367,15 @@ fn open_any(
     Err(why.unwrap_or(FabricError::NoLibrary))
 }
 
-/// A list of what fi_getinfo found; ours to free.
+/// A list from fi_getinfo; we free it.
 struct Found {
     library: &'static Library,
     list: *mut fi_info,
 }
 
 impl Found {
-    /// Opens the first that can be, those without a protocol above them before others: that
-    /// cannot always be opened, where the environment's `FI_PROVIDER` hides what is below.
+    /// Opens the first entry that can be opened, those without a layered protocol first. Layered
+    /// ones may fail if the environment's `FI_PROVIDER` hides the provider below.
     fn open_first(&self) -> Result<Objects, FabricError> {
         let mut why = FabricError::NoProvider("an empty list".to_owned());
         for layered in [false, true] {
@@ -404,7 +404,7 @@ impl Drop for Found {
     }
 }
 
-/// What libfabric has of a provider of this name.
+/// Finds a provider by its name.
 fn find(library: &'static Library, provider: &str, node: Option<&CString>) -> Result<Found, FabricError> {
     // SAFETY: null is how one is made.
     let hints = unsafe { (library.dup_info)(std::ptr::null()) };
@@ -443,7 +443,7 @@ fn find(library: &'static Library, provider: &str, node: Option<&CString>) -> Re
     Ok(Found { library, list: info })
 }
 
-/// `fi_close` of any object; null is nothing.
+/// Closes any object by `fi_close`. Null is ignored.
 fn close<T>(object: &mut *mut T) {
     let object = std::mem::replace(object, null_mut()).cast::<fid>();
     if object.is_null() {
@@ -495,7 +495,7 @@ impl Objects {
         Ok(objects)
     }
 
-    /// Opens all that `info` describes.
+    /// Opens all objects that `info` describes.
     fn open(&mut self) -> Result<(), FabricError> {
         let (library, info) = (self.library, self.info);
         // SAFETY: fi_getinfo fills it.

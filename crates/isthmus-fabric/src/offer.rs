@@ -1,25 +1,25 @@
-//! The payload of Offer: ways, best first.
+//! Payload of Offer: endpoints of fabrics, best first.
 //!
-//! Each is the provider's name and that of the endpoint, each after its length in one byte
-//! and in two (little-endian).
+//! An entry has the provider's name after its length in one byte, and the endpoint's name after
+//! its length in two (little-endian).
 
 use crate::net::NAME_MAX;
 
-/// Longest list. Bytes.
+/// Longest list. Bytes. Senders leave out the rest; receivers refuse more.
 pub(crate) const LIST_MAX: usize = 4096;
 /// Longest name of a provider. Bytes.
 pub(crate) const PROVIDER_MAX: usize = 64;
 
-/// One way that is offered.
+/// One endpoint that is offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Way {
     /// The provider's name.
     pub provider: String,
-    /// The endpoint's name; only the provider understands it.
+    /// The endpoint's name. Only the provider understands it.
     pub name: Vec<u8>,
 }
 
-/// The bytes of a list; ways that do not fit are left out.
+/// Encodes a list. Entries that do not fit are left out.
 pub(crate) fn encode(ways: &[Way]) -> Vec<u8> {
     let mut out = Vec::new();
     for Way { provider, name } in ways {
@@ -35,7 +35,7 @@ pub(crate) fn encode(ways: &[Way]) -> Vec<u8> {
     out
 }
 
-/// The ways of a list; `None` where the bytes are none.
+/// Decodes a list. `None` if the bytes are malformed.
 pub(crate) fn decode(mut bytes: &[u8]) -> Option<Vec<Way>> {
     let mut ways = Vec::new();
     while let Some((&len, rest)) = bytes.split_first() {

@@ -1,4 +1,4 @@
-//! One lane of a hub: its numbers, what came, and its connection.
+//! One lane of a hub: its packet numbers, unread packets and TCP connection.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,12 +8,12 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::net::BufferId;
 
-/// Packets of one lane that may be under way and unread.
+/// Most packets of a lane that are under way or unread. Count.
 pub(crate) const CREDITS: u64 = 16;
-/// Reads from a lane's connection in one turn.
+/// Most reads from a lane's connection in one turn. Count.
 const LISTENS: usize = 16;
 
-/// A packet that came and is not read whole.
+/// A received packet with unread bytes.
 #[derive(Debug)]
 pub(crate) struct Parcel {
     pub(crate) buffer: BufferId,
@@ -26,36 +26,36 @@ pub(crate) struct Parcel {
 pub(crate) struct Pipe {
     pub(crate) token: u64,
     pub(crate) key: u64,
-    /// The neighbour's endpoint, and its name for the lane, once they are known.
+    /// The neighbour's address, its endpoint's name, and its token for the lane, once known.
     pub(crate) to: Option<u64>,
     pub(crate) name: Vec<u8>,
     pub(crate) theirs: u64,
-    /// The lane's connection, once it has moved.
+    /// The lane's TCP connection, once the lane has moved to the fabric.
     pub(crate) bell: Option<OwnedFd>,
     pub(crate) heard: Vec<u8>,
-    /// What came and is not read, from packet number `read` on: where a provider takes long
-    /// messages another way than short ones, they do not come in order.
+    /// Unread packets, from number `read` on. They may arrive out of order, because some providers
+    /// send long and short messages by different protocols.
     pub(crate) inbox: VecDeque<Option<Parcel>>,
-    /// Numbered packets that were read, and the limit that the neighbour was told.
+    /// Numbered packets that were read, and the limit last sent to the neighbour.
     pub(crate) read: u64,
     pub(crate) told: u64,
-    /// Numbered packets sent, and the limit.
+    /// Numbered packets that were sent, and the neighbour's limit.
     pub(crate) next: u64,
     pub(crate) limit: u64,
-    /// All packets that were sent and that came; how many must have come after a Ring.
+    /// All packets sent, all received, and the number that the last Ring announced.
     pub(crate) sent: u64,
     pub(crate) received: u64,
     pub(crate) rung: u64,
-    /// Packets that the provider has not taken yet.
+    /// Packets that the provider has not completed yet. Count.
     pub(crate) sending: usize,
-    /// Packets to be sent without bytes of the lane.
+    /// Control packets to be sent.
     pub(crate) owed: Vec<PacketKind>,
     pub(crate) proved: bool,
-    /// The neighbour dozes; we do, and have said so.
+    /// The neighbour sleeps; then: we have announced our sleep.
     pub(crate) asleep: bool,
     pub(crate) dozing: bool,
     pub(crate) wants_to_write: bool,
-    /// The number of the packet that ends their bytes; our bytes and the connection have ended.
+    /// Number of the neighbour's End packet; we have ended our bytes; the connection has ended.
     pub(crate) end: Option<u64>,
     pub(crate) finished: bool,
     pub(crate) parted: bool,
@@ -93,7 +93,7 @@ impl Pipe {
         }
     }
 
-    /// Whether the next bytes, or their end, are there.
+    /// Whether the next bytes, or the end, can be read.
     pub(crate) fn is_readable(&self) -> bool {
         matches!(self.inbox.front(), Some(Some(_))) || self.end == Some(self.read)
     }
@@ -102,7 +102,7 @@ impl Pipe {
         self.inbox.front_mut().and_then(Option::as_mut)
     }
 
-    /// Takes a packet in; false where it is one that may not come.
+    /// Stores a received packet. False if it breaks the limit or repeats a number.
     pub(crate) fn put(&mut self, seq: u64, parcel: Parcel) -> bool {
         if seq < self.read || seq >= self.told || self.end.is_some_and(|end| seq >= end) {
             return false;
@@ -118,7 +118,7 @@ impl Pipe {
         self.read + CREDITS
     }
 
-    /// Says something on the connection; false where that fails, which shows by its end.
+    /// Sends a frame on the connection. False if that fails; then the connection's end will show it.
     pub(crate) fn say(&self, frame: impl Into<Frame>) -> bool {
         let Some(bell) = &self.bell else { return false };
         let mut bytes = Vec::new();
@@ -127,7 +127,7 @@ impl Pipe {
         rustix::net::send(bell.as_fd(), &bytes, flags).is_ok_and(|sent| sent == bytes.len())
     }
 
-    /// Takes what was said; an error where nothing can come any more.
+    /// Reads the connection. An error if nothing can arrive any more.
     pub(crate) fn listen(&mut self) -> Result<(), ()> {
         let Some(bell) = &self.bell else { return Ok(()) };
         let mut room = [0; 256];

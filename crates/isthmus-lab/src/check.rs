@@ -1,4 +1,4 @@
-//! What this machine allows a lab to do.
+//! Checks what this machine allows a lab to do.
 
 use std::fs;
 use std::path::Path;
@@ -9,26 +9,26 @@ use crate::privilege::{become_able, is_privileged};
 use crate::site::Namespaces;
 use crate::{netlink, sys};
 
-/// Whether something is as a lab wants it.
+/// Result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// As it should be.
     Good,
-    /// A lab works without it, less well.
+    /// A lab works, but less well.
     Lesser,
-    /// No lab without it.
+    /// No lab works without it.
     Missing,
 }
 
-/// One thing looked at.
+/// One checked item.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// What was looked at.
+    /// Name of the item.
     pub name: &'static str,
-    /// Whether it is there.
+    /// Whether it is as a lab needs it.
     pub verdict: Verdict,
-    /// What was found and, where something is missing, what to change.
+    /// Its state, and the remedy if something is missing.
     pub text: String,
 }
 
@@ -36,7 +36,7 @@ fn finding(name: &'static str, verdict: Verdict, text: impl Into<String>) -> Fin
     Finding { name, verdict, text: text.into() }
 }
 
-/// Looks at everything a lab needs. The process must have one thread; without root it ends
+/// Checks everything that a lab needs. The process must have one thread. Without root it ends
 /// up in a user namespace.
 pub fn check() -> Vec<Finding> {
     let (privileges, allowed) = privileges();

@@ -32,7 +32,7 @@ use serde::{Deserialize, Deserializer};
 use crate::model::{DELAY_NS_MAX, DirectionSpec, Loss};
 use isthmus_units::{Percent, Rate, Size, Span};
 
-/// What is wrong with a configuration, with the place and the remedy.
+/// A fault of a configuration, with its place and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -40,7 +40,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The text is not a lab configuration.
@@ -60,16 +60,16 @@ pub enum ConfigError {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LabConfig {
-    /// A lossless network among all sites that is not emulated, for launchers. Default: none.
+    /// A lossless network among all sites, for launchers. It is not emulated. Default: none.
     #[serde(default)]
     pub mgmt: bool,
     /// The sites, at least one.
     #[serde(default, rename = "site")]
     pub sites: Vec<SiteConfig>,
-    /// The links between them.
+    /// The wide-area links.
     #[serde(default, rename = "link")]
     pub links: Vec<LinkConfig>,
-    /// Cables between them.
+    /// The cables.
     #[serde(default, rename = "lan")]
     pub lans: Vec<LanConfig>,
 }
@@ -87,7 +87,7 @@ pub struct SiteConfig {
     pub forward: bool,
 }
 
-/// A cable between two sites, as fast and as good as the machine: not emulated.
+/// A cable between two sites, as fast as the machine: not emulated.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LanConfig {
@@ -101,7 +101,7 @@ pub struct LanConfig {
     pub mtu: Option<Size>,
 }
 
-/// One wide-area link. Keys of a direction given here hold for both directions.
+/// One wide-area link. Direction keys given here hold for both directions.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkConfig {
@@ -113,7 +113,7 @@ pub struct LinkConfig {
     pub addresses: Option<[Ipv4Addr; 2]>,
     /// Maximum transmission unit. Bytes, 576..=65521. Default 9000.
     pub mtu: Option<Size>,
-    /// Round-trip time: the one-way delay of each direction is half of it. Default 0.
+    /// Round-trip time. Each direction's one-way delay is half of it. Default 0.
     pub rtt: Option<Span>,
     /// Seed of all random decisions on this link. Default 1.
     pub seed: Option<u64>,
@@ -146,7 +146,7 @@ pub struct LinkConfig {
     pub down: Option<Vec<Cut>>,
 }
 
-/// A list of exactly two: serde by itself passes over what an array has no room for.
+/// A list of exactly two. By itself, serde ignores excess elements of an array.
 fn two<'de, D: Deserializer<'de>, T: Deserialize<'de>>(list: D) -> Result<[T; 2], D::Error> {
     let all = Vec::deserialize(list)?;
     let len = all.len();
@@ -157,7 +157,7 @@ fn two_given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(list: D) -> Result<
     two(list).map(Some)
 }
 
-/// What can differ between the two directions of a link.
+/// Parameters that may differ between a link's directions.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DirectionConfig {
@@ -166,13 +166,13 @@ pub struct DirectionConfig {
     /// One-way delay, at most "250ms". Default: half of `rtt`.
     pub delay: Option<Span>,
     /// Drop-tail queue, in bytes. Default: rate times round-trip time, at least 16 packets
-    /// and 128 KiB (a sender's super-packet of 64 KiB arrives all at once).
+    /// and 128 KiB, because a sender's super-packet of 64 KiB arrives all at once.
     pub queue: Option<Size>,
     /// Independent loss per wire packet. Default "0%".
     pub loss: Option<Percent>,
     /// Loss in bursts, instead of `loss`.
     pub gilbert_elliott: Option<GilbertElliott>,
-    /// Most that is added to the delay, uniformly, without reordering. Default "0".
+    /// Most jitter: uniform extra delay, without reordering. Default "0".
     pub jitter: Option<Span>,
     /// Share of packets held back so that later ones overtake them. Default "0%".
     pub reorder: Option<Percent>,
@@ -180,11 +180,11 @@ pub struct DirectionConfig {
     pub reorder_by: Option<Span>,
     /// Share of packets that arrive twice. Default "0%".
     pub duplicate: Option<Percent>,
-    /// When the link is down, counted from the lab's start. Default: never.
+    /// Outages, counted from the lab's start. Default: never.
     pub down: Option<Vec<Cut>>,
 }
 
-/// Loss in bursts. Defaults of the state losses: none in the good state, all in the bad.
+/// Loss in bursts. By default nothing is lost in the good state, everything in the bad one.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GilbertElliott {
@@ -204,7 +204,7 @@ fn all() -> Percent {
     Percent(1.0)
 }
 
-/// A time during which the link is down.
+/// An outage of the link.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cut {
@@ -245,7 +245,7 @@ impl LinkSpec {
         self.directions[0].delay_ns + self.directions[1].delay_ns
     }
 
-    /// Most bytes that can be under way in the link's faster direction: delay and queue.
+    /// Most bytes under way in the link's faster direction: bandwidth-delay product and queue.
     pub fn window_bytes(&self) -> u64 {
         let window = |d: &DirectionSpec| bdp_bytes(d.rate_bps, self.rtt_ns()) + d.queue_bytes;
         self.directions.iter().map(window).max().unwrap_or(0)
@@ -260,14 +260,14 @@ impl LabConfig {
         Self::parse(&path.display().to_string(), &text)
     }
 
-    /// Parses and checks `text`; `name` stands for the file in error messages.
+    /// Parses and checks `text`. Error messages call it `name`.
     pub fn parse(name: &str, text: &str) -> Result<Self, ConfigError> {
         let config: Self = toml::from_str(text).map_err(|e| text_error(name, text, &e))?;
         config.specs().map_err(|e| ConfigError::Meaning(format!("{name}: {e}")))?;
         Ok(config)
     }
 
-    /// Checks the whole and fills in every default.
+    /// Checks the configuration and fills in every default.
     pub fn specs(&self) -> Result<Vec<LinkSpec>, ConfigError> {
         self.check_sites()?;
         let specs: Result<Vec<_>, _> = (0..self.links.len()).map(|i| self.spec(i)).collect();
@@ -279,7 +279,7 @@ impl LabConfig {
         Ok(specs)
     }
 
-    /// The cables, checked: also that no address of theirs or of the links' is there twice.
+    /// Checks the cables and fills in their defaults. No /24 may be in use twice, by cables or links.
     ///
     /// # Errors
     /// As [`LabConfig::specs`].
@@ -370,9 +370,9 @@ impl LinkConfig {
 }
 
 impl DirectionConfig {
-    /// This direction's own values, the link's where it has none.
+    /// This direction's own values, or else the link's.
     fn over(self, link: &Self) -> Self {
-        // An override of either kind of loss replaces both of the link's.
+        // If the direction sets either kind of loss, that replaces both of the link's.
         let own_loss = self.loss.is_some() || self.gilbert_elliott.is_some();
         Self {
             rate: self.rate.or(link.rate),
@@ -485,7 +485,7 @@ fn named(
     pairs.enumerate().map(move |(i, pair)| (format!("{what} {}", i + 1), pair))
 }
 
-/// Each named pair of addresses is the ends of one network.
+/// Checks that each pair is the two ends of a /24 of its own.
 fn check_addresses(nets: &[(String, [Ipv4Addr; 2])]) -> Result<(), String> {
     let network = |a: Ipv4Addr| u32::from(a) >> 8;
     for (i, (name, [first, second])) in nets.iter().enumerate() {
@@ -509,7 +509,7 @@ fn check_count(what: &str, count: usize) -> Result<(), String> {
     if count > 256 { Err(format!("{count} {what}s are too many; the most is 256")) } else { Ok(()) }
 }
 
-/// `lab.toml:14: rate = "64MiB" is a size; expected a rate, such as "1Gbit"`.
+/// An error such as `lab.toml:14: rate = "64MiB" is a size; expected a rate, such as "1Gbit"`.
 fn text_error(name: &str, text: &str, error: &toml::de::Error) -> ConfigError {
     let message = error.message().trim().replace('\n', "; ");
     let Some(span) = error.span() else {
@@ -522,7 +522,7 @@ fn text_error(name: &str, text: &str, error: &toml::de::Error) -> ConfigError {
     ConfigError::Text { place: format!("{name}:{line}"), message }
 }
 
-/// The key of `... key = ` at the end of a line's text.
+/// The key in a text that ends with `KEY =`.
 fn key_before_value(line: &str) -> Option<&str> {
     let before_equals = line.trim_end().strip_suffix('=')?.trim_end();
     before_equals.rsplit([' ', '{', ',', '\t']).next().filter(|key| !key.is_empty())

@@ -1,10 +1,10 @@
-//! The link model applied to real packets between two TAP devices, or packet sockets where
-//! there is no access to TAP devices.
+//! The link model applied to real packets between two TAP devices, or packet sockets if there
+//! is no access to TAP devices.
 //!
-//! One thread serves each direction: it reads super-packets whole, asks the model about each
-//! wire packet, and writes what survives when it is due. Memory is taken and touched before
-//! the link opens. A thread with nothing to do sleeps in `poll`; a busy one wakes once per
-//! period of 1 % of the delay, within 50..=200 us.
+//! One thread serves each direction. It reads super-packets whole, asks the model about each wire
+//! packet, and writes the survivors when they are due. Memory is allocated and touched before the
+//! link opens. An idle thread sleeps in `poll`. A busy one wakes once per period: 1 % of the
+//! delay, within 50..=200 us.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,14 +21,14 @@ use crate::report::{DirectionReport, Histogram};
 use crate::store::{Full, Run, Store};
 use crate::sys;
 
-/// A run of wire packets goes on as one super-packet while it spans no more than this.
+/// Longest span of a run of wire packets that is sent as one super-packet. Nanoseconds.
 const RUN_NS_MAX: u64 = 100_000;
-/// Reads and writes per turn: bounds how long one side of the work can keep off the other.
-/// A sender may burst tens of megabytes at once; what is due must not wait for all of it.
+/// Most reads, then writes, per turn. A sender may burst tens of megabytes at once, and packets
+/// that are due must not wait for all of it. Counts.
 const READS_PER_TURN: usize = 8;
 const WRITES_PER_TURN: usize = 32;
 
-/// An emulated link at work.
+/// A running link emulator.
 #[derive(Debug)]
 pub struct LinkEmulator {
     stop: Arc<OwnedFd>,
@@ -36,7 +36,7 @@ pub struct LinkEmulator {
     threads: [JoinHandle<DirectionReport>; 2],
 }
 
-/// Nanoseconds of the monotonic clock.
+/// Time of the monotonic clock. Nanoseconds.
 pub fn monotonic_ns() -> u64 {
     to_ns(clock_gettime(ClockId::Monotonic))
 }
@@ -49,17 +49,17 @@ fn to_timespec(ns: u64) -> Timespec {
     Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }
 
-/// Memory that one direction takes, all of it before the link opens. Bytes.
+/// Memory of one direction, all of it allocated before the link opens. Bytes.
 pub fn memory_bytes(spec: &DirectionSpec) -> u64 {
     Store::memory_bytes(spec)
 }
 
 impl LinkEmulator {
-    /// Takes memory for both directions and waits, packets held, for [`LinkEmulator::open`].
-    /// `ends` are the two devices; `specs` are from the first to the second, and back.
+    /// Allocates memory for both directions, and holds packets until [`LinkEmulator::open`].
+    /// `ends` are the two devices. `specs` are for first to second, and back.
     ///
     /// # Errors
-    /// When descriptors or threads run out.
+    /// If no descriptors or threads are left.
     pub fn prepare(ends: [OwnedFd; 2], specs: [DirectionSpec; 2]) -> io::Result<Self> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let [first, second] = ends.map(Arc::new);
@@ -73,7 +73,7 @@ impl LinkEmulator {
         Ok(Self { stop, start: [there.0, back.0], threads: [there.1, back.1] })
     }
 
-    /// Opens the link; schedules of cuts count from `epoch_ns` on the monotonic clock.
+    /// Opens the link. Outages count from `epoch_ns` on the monotonic clock.
     pub fn open(&self, epoch_ns: u64) {
         for start in &self.start {
             // A thread that has ended reports when it is joined.
@@ -81,9 +81,9 @@ impl LinkEmulator {
         }
     }
 
-    /// Closes the link and says what each direction did.
+    /// Closes the link and reports what each direction did.
     pub fn stop(self) -> [DirectionReport; 2] {
-        // Fails only when the counter is full, which wakes the threads as well.
+        // This fails only if the counter is full, which wakes the threads as well.
         let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
         drop(self.start);
         self.threads.map(|thread| thread.join().unwrap_or_default())
@@ -102,7 +102,7 @@ fn spawn(
     let (input, output, stop) = (input.clone(), output.clone(), stop.clone());
     let body = move || {
         let mut worker = Worker::new(input, output, stop, spec);
-        // The starter is gone only when the lab is being given up.
+        // The receiver is gone only if the lab is being given up.
         let _ = ready.send(());
         worker.serve(started);
         worker.into_report()
@@ -126,12 +126,12 @@ struct Worker {
     report: DirectionReport,
 }
 
-/// What a turn of the loop achieved.
+/// Result of a turn of the loop.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
     Idle,
     Busy,
-    /// A bound was reached and there is more.
+    /// A bound was reached, and there is more to do.
     Unfinished,
 }
 
@@ -141,7 +141,7 @@ impl Worker {
         if !realtime {
             sys::prefer_short_slices();
         }
-        // Without effect under real-time scheduling, where timers have no slack.
+        // No effect under real-time scheduling, where timers have no slack.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let seed = spec.seed;
         Self {
@@ -183,22 +183,22 @@ impl Worker {
         }
     }
 
-    /// After work: sleeps to the end of the period, whatever arrives. True when stopped.
+    /// After work: sleeps to the end of the period, whatever arrives. True if stopped.
     fn rest(&mut self, woke: u64) -> bool {
         let until = woke + self.period_ns;
         let left = to_timespec(until.saturating_sub(self.now()));
         let mut stop = [PollFd::new(&*self.stop, PollFlags::IN)];
-        // An interrupted sleep only makes the next turn early.
+        // An interrupted sleep only makes the next turn earlier.
         let _ = poll(&mut stop, Some(&left));
         self.wake_lateness.add(self.now().saturating_sub(until));
         !stop[0].revents().is_empty()
     }
 
-    /// With nothing to do: sleeps until a packet arrives or is due. True when stopped.
+    /// Without work: sleeps until a packet arrives or is due. True if stopped.
     fn wait(&mut self) -> bool {
         let left = self.store.next_due().map(|at| to_timespec(at.saturating_sub(self.now())));
         let mut fds = [PollFd::new(&*self.stop, PollFlags::IN), PollFd::new(&*self.input, PollFlags::IN)];
-        // An interrupted wait only makes this turn early.
+        // An interrupted wait only makes this turn earlier.
         let _ = poll(&mut fds, left.as_ref());
         !fds[0].revents().is_empty()
     }
@@ -213,7 +213,7 @@ impl Worker {
         Turn::Unfinished
     }
 
-    /// Decides what becomes of the frame of `len` bytes in the store's room.
+    /// Decides the fate of the frame of `len` bytes in the store's room.
     fn admit(&mut self, len: usize) {
         let now = self.now();
         let Ok(frame) = Frame::parse(&self.store.room()[..len]) else {

@@ -1,9 +1,9 @@
 //! Emulated sites and wide-area links on one machine.
 //!
-//! One link model ([`model`]), two clocks: tests turn it in virtual time, the emulator
-//! ([`emulator`]) turns it with real packets between network namespaces ([`topology`]).
+//! There is one link model ([`model`]) and two clocks: tests run it in virtual time, the emulator
+//! ([`emulator`]) runs it with real packets between network namespaces ([`topology`]).
 //!
-//! The model is pure and serves simulations on its own:
+//! The model has no I/O and serves simulations without the emulator:
 //!
 //! ```
 //! use isthmus_lab::model::{Direction, DirectionSpec, Fate, wire_bytes};
@@ -36,23 +36,23 @@ mod tuning;
 /// Why a lab cannot be made or used.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// The user's configuration or arguments are at fault.
+    /// The configuration or the arguments are wrong.
     #[error(transparent)]
     Config(#[from] config::ConfigError),
     /// The system refused something.
     #[error("cannot {action}: {source}{}", remedy(.source))]
     System {
-        /// What was tried.
+        /// The attempted action.
         action: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Something else is missing; the text says what to do.
+    /// Something else is missing. The text says what to do.
     #[error("{0}")]
     Missing(String),
 }
 
-/// A next step for the errors that have a usual one.
+/// The remedy of errors that have a usual one.
 fn remedy(error: &std::io::Error) -> &'static str {
     match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
@@ -62,7 +62,7 @@ fn remedy(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// Adds what was being done to an I/O error.
+/// Adds the attempted action to an I/O error.
 pub(crate) trait Doing<T> {
     fn doing(self, action: impl FnOnce() -> String) -> Result<T, LabError>;
 }

@@ -1,8 +1,8 @@
-//! The one link model: what happens to each wire packet of one direction of a link.
+//! Link model: what happens to each wire packet of one direction of a link.
 //!
-//! No I/O and no clock: time comes in as nanoseconds since any fixed start and must not
-//! go backwards. The emulator turns it with real packets; simulations turn it in virtual
-//! time. The same seed, offers and times give the same fates.
+//! It has no I/O and no clock. The caller passes the time in nanoseconds since any fixed start;
+//! time must not go backwards. The emulator runs it with real packets, simulations in virtual
+//! time. The same seed, packets and times give the same fates.
 //!
 //! A packet meets, in this order: the token-bucket policer, the drop-tail queue, serialisation at
 //! the link's rate, a cut of the link, loss, the one-way delay with jitter, reordering, duplication.
@@ -16,7 +16,7 @@ pub use shapes::{Change, Jitter, Policer};
 
 use crate::rng::Rng;
 
-/// What a packet costs on the wire beyond its Ethernet frame without checksum: preamble 8,
+/// Cost of a packet on the wire beyond its Ethernet frame without checksum: preamble 8,
 /// checksum 4, inter-packet gap 12. Bytes.
 pub const WIRE_OVERHEAD_BYTES: u32 = 24;
 
@@ -38,12 +38,12 @@ pub fn wire_bytes(frame_bytes: u32) -> u32 {
 pub enum Loss {
     /// Each packet is lost with this probability, independently.
     Independent(f64),
-    /// Bursts: two states, good and bad, with a loss probability in each
-    /// (Gilbert 1960, Elliott 1963). The state may change before each packet.
+    /// Bursts (Gilbert 1960, Elliott 1963): two states, good and bad, each with its loss
+    /// probability. The state may change before each packet.
     GilbertElliott {
-        /// Probability that a packet finds the good state turning bad.
+        /// Probability per packet that the good state turns bad.
         to_bad: f64,
-        /// Probability that a packet finds the bad state turning good.
+        /// Probability per packet that the bad state turns good.
         to_good: f64,
         /// Loss probability in the good state.
         loss_good: f64,
@@ -53,7 +53,7 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// Share of packets lost in the long run. 0.0..=1.0.
+    /// Long-run share of packets lost. 0.0..=1.0.
     pub fn mean(&self) -> f64 {
         match *self {
             Self::Independent(p) => p,
@@ -65,27 +65,27 @@ impl Loss {
     }
 }
 
-/// One direction of a link.
+/// Parameters of one direction of a link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DirectionSpec {
     /// Serialisation rate. Bits per second, at least 1.
     pub rate_bps: u64,
     /// Propagation delay, from the end of serialisation to delivery. Nanoseconds.
     pub delay_ns: u64,
-    /// Most bytes (wire cost) that wait or are being serialised; what does not fit is dropped.
+    /// Queue limit: bytes (wire cost) that wait or are being serialised. Packets beyond it are dropped.
     pub queue_bytes: u64,
     /// Loss on the wire, after serialisation: a lost packet has used its share of the rate.
     pub loss: Loss,
-    /// Most that is added to the delay. It does not reorder. Nanoseconds.
+    /// Most jitter, added to the delay. Jitter does not reorder. Nanoseconds.
     pub jitter_ns: u64,
-    /// How what is added is drawn. Default: uniformly, per packet.
+    /// Distribution of the jitter. Default: uniform, per packet.
     pub jitter: Jitter,
-    /// Drops what comes faster than this; default: nothing.
+    /// Drops packets that exceed this rate. Default: none.
     pub policer: Option<Policer>,
-    /// Changes of the rate and the route, in order of time.
+    /// Changes of rate and route, in order of time.
     pub changes: Vec<Change>,
-    /// Packets are delivered together at multiples of this, as a radio link or a modem delivers what it has
-    /// gathered. Nanoseconds; 0, the default: each by itself.
+    /// Packets are delivered together at multiples of this time, as by radio links and modems that gather
+    /// them. Nanoseconds. Default 0: each by itself.
     pub gather_ns: u64,
     /// Probability that a packet is held back by `reorder_by_ns` and so arrives out of order.
     pub reorder: f64,
@@ -93,8 +93,8 @@ pub struct DirectionSpec {
     pub reorder_by_ns: u64,
     /// Probability that a packet arrives twice. The copy uses no rate.
     pub duplicate: f64,
-    /// When the link is down, as start and end in nanoseconds, in order and disjoint. A packet
-    /// whose serialisation ends in such a window is lost; what was on its way already arrives.
+    /// Outages, as start and end in nanoseconds, in order and disjoint. A packet is lost if its
+    /// serialisation ends within an outage. Packets already beyond that arrive.
     pub down: Vec<(u64, u64)>,
     /// Seed of every random decision of this direction.
     pub seed: u64,
@@ -128,7 +128,7 @@ impl DirectionSpec {
         (u128::from(bytes) * 8 * u128::from(NS_PER_S)).div_ceil(u128::from(self.rate_bps)) as u64
     }
 
-    /// Longest that an accepted packet can stay inside the model. Nanoseconds.
+    /// Longest time that an accepted packet stays in the model. Nanoseconds.
     pub fn sojourn_ns_max(&self) -> u64 {
         let reorder = if self.reorder > 0.0 { self.reorder_by_ns } else { 0 };
         let slowest = self.changes.iter().map(|change| change.rate_bps).fold(self.rate_bps, u64::min);
@@ -137,7 +137,7 @@ impl DirectionSpec {
         queue + longest + self.jitter_ns + self.gather_ns + reorder
     }
 
-    /// Most bytes (wire cost) inside the model at once.
+    /// Most bytes (wire cost) in the model at once.
     pub fn in_flight_bytes_max(&self) -> u64 {
         let fastest = self.changes.iter().map(|change| change.rate_bps).fold(self.rate_bps, u64::max);
         (u128::from(self.sojourn_ns_max()) * u128::from(fastest) / 8 / u128::from(NS_PER_S)) as u64
@@ -147,7 +147,7 @@ impl DirectionSpec {
 /// Why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drop {
-    /// It came faster than the policer lets pass.
+    /// It exceeded the policer's rate.
     Policer,
     /// The queue was full.
     Queue,
@@ -157,29 +157,29 @@ pub enum Drop {
     Loss,
 }
 
-/// What becomes of one wire packet.
+/// Fate of one wire packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It arrives.
     Deliver {
-        /// When. Nanoseconds.
+        /// Time of arrival. Nanoseconds.
         at_ns: u64,
         /// A second copy arrives at the same time.
         twice: bool,
     },
-    /// It does not.
+    /// It does not arrive.
     Dropped(Drop),
 }
 
-/// One direction of a link at work.
+/// State of one direction of a link.
 #[derive(Clone, Debug)]
 pub struct Direction {
     spec: DirectionSpec,
-    /// When the serialiser is free again, and the part of a nanosecond beyond that, in
-    /// units of 1/rate ns: rounding would otherwise change the rate.
+    /// When the serialiser is free again, and the fraction of a nanosecond beyond that in units
+    /// of 1/rate ns. Rounding would change the rate.
     free_at_ns: u64,
     remainder: u64,
-    /// In-order deliveries never overtake each other under jitter.
+    /// Arrival of the last in-order packet: jitter must not reorder.
     last_delivery_ns: u64,
     cuts: VecDeque<(u64, u64)>,
     changes: VecDeque<Change>,
@@ -215,13 +215,13 @@ impl Direction {
         }
     }
 
-    /// What this direction was made from.
+    /// The parameters. [`Direction::offer`] applies due changes to them.
     pub fn spec(&self) -> &DirectionSpec {
         &self.spec
     }
 
-    /// Offers the wire packets of one super-packet (or a single packet), all present at
-    /// `now_ns`; `sizes` are wire costs in bytes. Appends one fate per packet to `fates`.
+    /// Offers the wire packets of a super-packet (or a single packet), all present at `now_ns`.
+    /// `sizes` are wire costs in bytes. Appends one fate per packet to `fates`.
     pub fn offer(&mut self, now_ns: u64, sizes: impl IntoIterator<Item = u32>, fates: &mut Vec<Fate>) {
         fates.extend(sizes.into_iter().map(|bytes| self.offer_one(now_ns, bytes)));
     }
@@ -246,14 +246,14 @@ impl Direction {
         Fate::Deliver { at_ns: self.arrival(sent_ns), twice }
     }
 
-    /// Bytes that wait or are being serialised at `now_ns`.
+    /// Bytes (wire cost) that wait or are being serialised at `now_ns`.
     pub fn backlog_bytes(&self, now_ns: u64) -> u64 {
         let wait_ns = u128::from(self.free_at_ns.saturating_sub(now_ns));
         (wait_ns * u128::from(self.spec.rate_bps) / (8 * u128::from(NS_PER_S))) as u64
     }
 
-    /// Makes the changes that are due. What waits keeps its bytes; what left by the route before may be
-    /// overtaken by what takes a shorter one.
+    /// Applies the changes that are due. The queue keeps its bytes. Packets on the earlier route may be
+    /// overtaken if the new one is shorter.
     fn change(&mut self, now_ns: u64) {
         while let Some(change) = self.changes.pop_front_if(|change| change.at_ns <= now_ns) {
             let wait_ns = u128::from(self.free_at_ns.saturating_sub(now_ns));
@@ -264,7 +264,7 @@ impl Direction {
         }
     }
 
-    /// Books the serialiser and returns when the packet's last bit has left.
+    /// Occupies the serialiser. Returns when the packet's last bit has left.
     fn serialise(&mut self, now_ns: u64, bytes: u32) -> u64 {
         if now_ns > self.free_at_ns {
             self.free_at_ns = now_ns;
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn the_rate_is_exact_over_many_odd_sized_packets() {
-        // 3 bit/ns-hostile rate: without the remainder each packet would lose up to 1 ns.
+        // At this rate, without the remainder, each packet would lose up to 1 ns.
         let spec = DirectionSpec { rate_bps: 999_999_937, queue_bytes: u64::MAX / 2, ..Default::default() };
         let mut link = Direction::new(spec);
         let mut last = 0;

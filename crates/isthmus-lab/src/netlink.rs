@@ -1,4 +1,4 @@
-//! The few rtnetlink requests the lab needs (rtnetlink(7)), so that it needs no `ip` command.
+//! The rtnetlink requests that the lab needs (rtnetlink(7)), so that it needs no `ip` command.
 //!
 //! Each request acts on the calling thread's network namespace.
 
@@ -134,10 +134,10 @@ pub(crate) fn bring_up(name: &str, mac: Option<Mac>, mtu: u32, queue_packets: u3
     request.send()
 }
 
-/// Gives `name` the address `address`/`prefix`.
+/// Gives the interface `name` the address `address`/`prefix`.
 ///
 /// # Errors
-/// `EEXIST` if it has it already.
+/// `EEXIST` if the interface has it already.
 pub(crate) fn add_address(name: &str, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
     let index = interface_index(name)?;
     Request::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL)
@@ -148,7 +148,7 @@ pub(crate) fn add_address(name: &str, address: Ipv4Addr, prefix: u8) -> io::Resu
         .send()
 }
 
-/// Sends everything that has no better route to `gateway`.
+/// Makes `gateway` the default gateway.
 ///
 /// # Errors
 /// `ENETUNREACH` if the gateway is on no interface's network.
@@ -160,7 +160,7 @@ pub(crate) fn add_default_route(gateway: Ipv4Addr) -> io::Result<()> {
         .send()
 }
 
-/// Makes `address` known at `mac` on `name` for good, so that no ARP crosses the link.
+/// Enters `address` as a permanent neighbour at `mac` on `name`, so that no ARP crosses the link.
 ///
 /// # Errors
 /// `ENODEV` if there is no such interface.
@@ -179,7 +179,7 @@ pub(crate) fn add_neighbour(name: &str, address: Ipv4Addr, mac: Mac) -> io::Resu
 /// Makes a bridge.
 ///
 /// # Errors
-/// `EOPNOTSUPP` where the kernel has no bridges.
+/// `EOPNOTSUPP` if the kernel has no bridges.
 pub(crate) fn add_bridge(name: &str) -> io::Result<()> {
     Request::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL)
         .link(0, false)
@@ -191,7 +191,7 @@ pub(crate) fn add_bridge(name: &str) -> io::Result<()> {
 /// Makes a veth pair: `name` here, `peer` in the network namespace `peer_namespace`.
 ///
 /// # Errors
-/// `EOPNOTSUPP` where the kernel has no veth.
+/// `EOPNOTSUPP` if the kernel has no veth.
 pub(crate) fn add_veth(name: &str, peer: &str, peer_namespace: BorrowedFd<'_>) -> io::Result<()> {
     let peer_fd = (peer_namespace.as_raw_fd() as u32).to_ne_bytes();
     let attributes = nested(&[(IFLA_IFNAME, &name_bytes(peer)), (IFLA_NET_NS_FD, &peer_fd)]);
@@ -207,7 +207,7 @@ pub(crate) fn add_veth(name: &str, peer: &str, peer_namespace: BorrowedFd<'_>) -
 /// Makes `name` a port of the bridge `bridge`.
 ///
 /// # Errors
-/// `ENODEV` if either is missing.
+/// `ENODEV` if either interface is missing.
 pub(crate) fn set_bridge(name: &str, bridge: &str) -> io::Result<()> {
     let (index, bridge) = (interface_index(name)?, interface_index(bridge)?);
     Request::new(RTM_NEWLINK, 0).link(index, true).attribute(IFLA_MASTER, &bridge.to_ne_bytes()).send()

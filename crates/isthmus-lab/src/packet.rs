@@ -1,19 +1,19 @@
-//! Frames as a TAP device with vnet headers hands them over: plain packets, and TCP or UDP
-//! super-packets that stand for several wire packets.
+//! Frames that a TAP device with vnet headers delivers: single packets, and TCP or UDP super-packets
+//! that stand for several wire packets.
 //!
-//! A super-packet is parsed once ([`Frame::parse`]); any run of its wire packets can then be
-//! given its own headers ([`Frame::run_header`]), so that what survives a loss goes on as
-//! fewer, smaller super-packets, exactly as if the hardware had cut them.
+//! A super-packet is parsed once ([`Frame::parse`]). Then any run of its wire packets can get its own
+//! headers ([`Frame::run_header`]). So the packets that survive a loss continue as fewer, smaller
+//! super-packets, as if hardware had cut them.
 
 use crate::model::wire_bytes;
 
 /// Length of the `virtio_net_hdr` before each frame. Bytes.
 pub const VNET_BYTES: usize = 10;
 
-/// Longest header of a super-packet: vnet, Ethernet, IPv6 with extensions, TCP with options.
+/// Longest header of a super-packet: vnet, Ethernet, IPv6 with extensions, TCP with options. Bytes.
 pub const HEADER_BYTES_MAX: usize = 256;
 
-/// Longest frame with its vnet header that a TAP hands over. Bytes.
+/// Longest frame that a TAP device delivers, with its vnet header. Bytes.
 pub const FRAME_BYTES_MAX: usize = VNET_BYTES + 18 + 65535 + 40;
 
 const ETHERNET_BYTES: usize = 14;
@@ -36,7 +36,7 @@ enum Protocol {
     Udp,
 }
 
-/// Where the parts of a super-packet are. Offsets count from the Ethernet header.
+/// Layout of a super-packet. Offsets count from the Ethernet header.
 #[derive(Clone, Copy, Debug)]
 struct Super {
     protocol: Protocol,
@@ -47,7 +47,7 @@ struct Super {
     payload: usize,
 }
 
-/// A frame read from a TAP device: its vnet header and what it stands for.
+/// A frame that was read from a TAP device: its length and its layout.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Frame {
     /// Vnet header and frame together. Bytes.
@@ -55,7 +55,7 @@ pub struct Frame {
     shape: Option<Super>,
 }
 
-/// A frame that claims to be a super-packet but cannot be one.
+/// A frame is marked as a super-packet, but cannot be one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a super-packet whose headers do not hold together")]
 pub struct Malformed;
@@ -68,7 +68,7 @@ fn put_be16(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Vnet fields are in the machine's own byte order.
+/// A vnet field. They have the machine's byte order.
 fn ne16(bytes: &[u8], at: usize) -> usize {
     usize::from(u16::from_ne_bytes([bytes[at], bytes[at + 1]]))
 }
@@ -78,7 +78,7 @@ fn put_ne16(bytes: &mut [u8], at: usize, value: usize) {
 }
 
 impl Frame {
-    /// Parses what was read from a TAP device: vnet header, then the Ethernet frame.
+    /// Parses a vnet header and the Ethernet frame behind it.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         if bytes.len() < VNET_BYTES + ETHERNET_BYTES {
             return Err(Malformed);
@@ -93,18 +93,18 @@ impl Frame {
         Ok(Self { len: bytes.len(), shape })
     }
 
-    /// How many wire packets it stands for, at least 1.
+    /// Number of wire packets, at least 1.
     pub fn segments(&self) -> usize {
         self.shape.map_or(1, |s| s.payload.div_ceil(s.segment).max(1))
     }
 
-    /// Bytes at the start (vnet header included) that every wire packet needs its own copy
-    /// of; a plain packet has none beyond the vnet header.
+    /// Length of the headers that each wire packet gets a copy of, vnet header included. A single packet
+    /// has the vnet header only. Bytes.
     pub fn header_len(&self) -> usize {
         VNET_BYTES + self.shape.map_or(0, |s| s.header)
     }
 
-    /// Where the payload of wire packet `segment` starts and ends, from the vnet header on.
+    /// Start and end of the payload of wire packet `segment`, counted from the vnet header.
     pub fn payload_range(&self, segment: usize) -> (usize, usize) {
         match self.shape {
             None => (VNET_BYTES, self.len),
@@ -115,7 +115,7 @@ impl Frame {
         }
     }
 
-    /// The wire cost of each of its packets, in order. Bytes.
+    /// Wire costs of its packets, in order. Bytes.
     pub fn wire_sizes(&self) -> impl Iterator<Item = u32> + use<> {
         let frame = *self;
         (0..frame.segments()).map(move |i| {
@@ -127,8 +127,8 @@ impl Frame {
     /// The header for the run of wire packets `first..end`: `original` holds the first
     /// [`Frame::header_len`] bytes as read, `out` receives as many.
     ///
-    /// Sequence number, IP id, lengths, header checksum, partial transport checksum and
-    /// flags become those that the run's packets would have had on the wire.
+    /// It adjusts sequence number, IP id, lengths, header checksum, partial transport checksum and
+    /// flags to those that the run's packets would have on the wire.
     pub fn run_header(&self, original: &[u8], first: usize, end: usize, out: &mut [u8; HEADER_BYTES_MAX]) {
         let len = self.header_len();
         out[..len].copy_from_slice(&original[..len]);
@@ -215,8 +215,8 @@ impl Super {
         }
     }
 
-    /// The sum of the pseudo-header, not complemented: whoever finishes the checksum adds
-    /// the rest (Linux, `CHECKSUM_PARTIAL`).
+    /// The pseudo-header's sum, not complemented. The kernel or device that finishes the checksum
+    /// adds the rest (Linux, `CHECKSUM_PARTIAL`).
     fn pseudo_checksum(&self, frame: &[u8], payload: usize) -> u16 {
         let addresses = if self.ipv6 { 22..54 } else { 26..34 };
         let protocol = if self.protocol == Protocol::Tcp { PROTOCOL_TCP } else { PROTOCOL_UDP };

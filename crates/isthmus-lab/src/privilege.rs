@@ -1,4 +1,4 @@
-//! Whether this process may make a lab, and how it becomes able to.
+//! Privileges: whether this process may make a lab, and how it gets them.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 use crate::sys;
 use crate::{Doing, LabError};
 
-/// Whether this process may make namespaces as it is; otherwise it needs a user namespace.
+/// Whether this process may make namespaces. If not, it needs a user namespace.
 pub fn is_privileged() -> bool {
     const NEEDED: u64 = 1 << 12 | 1 << 21; // CAP_NET_ADMIN, CAP_SYS_ADMIN
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -15,11 +15,11 @@ pub fn is_privileged() -> bool {
     capabilities.is_some_and(|have| have & NEEDED == NEEDED)
 }
 
-/// Moves this process, which must have one thread, into a user namespace of its own where
-/// it needs one to make a lab. Call it first in `main`.
+/// Moves this process into its own user namespace if it needs one to make a lab. The process must
+/// have one thread. Call it first in `main`.
 ///
 /// # Errors
-/// Where the system does not allow unprivileged user namespaces.
+/// If the system does not allow unprivileged user namespaces.
 pub fn become_able() -> Result<(), LabError> {
     if is_privileged() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What an emulated link did and how truthful it was.
+//! Report of an emulated link: what it did, and how truthful it was.
 
 use std::fmt;
 
@@ -8,16 +8,16 @@ use crate::config::LinkSpec;
 use crate::model::DirectionSpec;
 use isthmus_units::{Percent, Rate, Size, Span};
 
-/// Lateness above which a delivery counts as late. Nanoseconds (1 ms).
+/// Deliveries later than this count as late. Nanoseconds (1 ms).
 pub const LATE_NS: u64 = 1_000_000;
 
-/// Share of late deliveries above which a run is spoiled.
+/// A run with a larger share of late deliveries is spoiled.
 pub const SPOILED_SHARE: f64 = 0.01;
 
 const SUB_BITS: u32 = 4;
 const BUCKETS: usize = (64 - SUB_BITS as usize + 1) << SUB_BITS;
 
-/// Counts of values by size, each bucket within 1/16 of its values.
+/// Histogram; each bucket is within 1/16 of its values.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -33,7 +33,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts one value, in nanoseconds.
+    /// Counts one value. Nanoseconds.
     pub fn add(&mut self, value_ns: u64) {
         self.counts[bucket(value_ns)] += 1;
         self.total += 1;
@@ -41,7 +41,7 @@ impl Histogram {
         self.max = self.max.max(value_ns);
     }
 
-    /// The value that the given share (0.0..=1.0) of all values does not exceed.
+    /// The quantile at `share` (0.0..=1.0) of all values. Nanoseconds.
     pub fn quantile(&self, share: f64) -> u64 {
         let rank = (self.total as f64 * share).ceil() as u64;
         let mut seen = 0;
@@ -54,7 +54,7 @@ impl Histogram {
         self.max
     }
 
-    /// Median, 99th percentile, greatest value and share above 1 ms.
+    /// Median, 99th percentile, maximum, and share above 1 ms.
     pub fn summary(&self) -> Lateness {
         let us = |ns: u64| ns as f64 / 1e3;
         let late_share = if self.total == 0 { 0.0 } else { self.late as f64 / self.total as f64 };
@@ -81,35 +81,35 @@ fn upper_bound(bucket: usize) -> u64 {
     u64::try_from(((mantissa + 1) << exponent) - 1).unwrap_or(u64::MAX)
 }
 
-/// How late something was.
+/// Summary of how late events were.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Lateness {
     /// Median. Microseconds.
     pub p50_us: f64,
     /// 99th percentile. Microseconds.
     pub p99_us: f64,
-    /// Greatest. Microseconds.
+    /// Maximum. Microseconds.
     pub max_us: f64,
     /// Share above 1 ms. 0.0..=1.0.
     pub late_share: f64,
 }
 
-/// Packets dropped, by cause. Wire packets, except where noted.
+/// Dropped packets by cause. Wire packets, except where noted.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Drops {
     /// Lost on the wire, as configured.
     pub loss: u64,
-    /// The link's queue was full.
+    /// The queue was full, or the policer dropped them.
     pub queue: u64,
     /// The link was down.
     pub down: u64,
-    /// The emulator had no room or the receiving device refused: not the link's doing.
+    /// The emulator had no room, or the receiving device refused: not the link's doing.
     pub emulator: u64,
     /// Super-packets that the device dropped before the emulator saw them.
     pub unseen: u64,
 }
 
-/// One direction of a link, over a whole run. Bytes are wire cost.
+/// Report of one direction of a link, over a whole run. Bytes are wire cost.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DirectionReport {
     /// Sending site.
@@ -122,17 +122,17 @@ pub struct DirectionReport {
     pub offered_bytes: u64,
     /// Wire packets delivered, copies included.
     pub delivered_packets: u64,
-    /// Their wire cost. Bytes.
+    /// Wire cost of the delivered packets. Bytes.
     pub delivered_bytes: u64,
-    /// Of these, second copies.
+    /// Second copies among them.
     pub duplicated_packets: u64,
     /// Writes to the receiving device: super-packets or single packets.
     pub deliveries: u64,
-    /// What was dropped.
+    /// Dropped packets.
     pub drops: Drops,
-    /// How late deliveries were against the model.
+    /// Lateness of deliveries against the model.
     pub lateness: Lateness,
-    /// How late the emulator woke to look for new packets, beyond its own period.
+    /// Lateness of the emulator's wake-ups, beyond its own period.
     pub wake_lateness: Lateness,
     /// The emulator's processor time. Seconds.
     pub cpu_s: f64,
@@ -140,13 +140,13 @@ pub struct DirectionReport {
     pub seed: u64,
     /// Whether the thread ran under real-time scheduling.
     pub realtime: bool,
-    /// Whether the emulator itself spoiled the run: more than 1 % of deliveries over 1 ms
-    /// late, or drops that were not the link's doing.
+    /// Whether the emulator spoiled the run: more than 1 % of deliveries over 1 ms late, or drops
+    /// that were not the link's doing.
     pub spoiled: bool,
 }
 
 impl DirectionReport {
-    /// Decides [`DirectionReport::spoiled`] from the rest.
+    /// Sets [`DirectionReport::spoiled`] from the other fields.
     pub fn judge(&mut self) {
         let own_drops = self.drops.emulator + self.drops.unseen;
         self.spoiled = self.lateness.late_share > SPOILED_SHARE
@@ -155,7 +155,7 @@ impl DirectionReport {
     }
 }
 
-/// One link, over a whole run.
+/// Report of one link, over a whole run.
 #[derive(Clone, Debug, Serialize)]
 pub struct LinkReport {
     /// The link's parameters, as one line.
@@ -164,14 +164,14 @@ pub struct LinkReport {
     pub directions: [DirectionReport; 2],
 }
 
-/// A whole lab's run. Version 1 of the JSON object.
+/// Report of a lab's whole run. Version 1 of the JSON object.
 #[derive(Clone, Debug, Serialize)]
 pub struct LabReport {
     /// Format of this object: 1.
     pub version: u32,
-    /// When the links opened, from which on their cuts are counted. Seconds since 1970.
+    /// Time at which the links opened. Their outages count from it. Seconds since 1970.
     pub opened_s: f64,
-    /// From the links' start to their end. Seconds.
+    /// Time from the links' start to their end. Seconds.
     pub seconds: f64,
     /// Every link.
     pub links: Vec<LinkReport>,

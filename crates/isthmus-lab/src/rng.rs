@@ -1,12 +1,12 @@
-//! A small seeded generator: the same seed gives the same run on every machine.
+//! A small seeded random generator. The same seed gives the same run on every machine.
 
 /// xoshiro256++ (Blackman and Vigna, 2019), seeded through splitmix64.
 #[derive(Clone, Debug)]
 pub struct Rng([u64; 4]);
 
 impl Rng {
-    /// A generator for one purpose: different `stream`s of one `seed` are independent, so
-    /// that switching jitter on does not change which packets are lost.
+    /// A generator for one purpose. Different `stream`s of one `seed` are independent, so
+    /// switching jitter on does not change which packets are lost.
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut state = seed ^ stream.wrapping_mul(0xA076_1D64_78BD_642F);
         Self(std::array::from_fn(|_| splitmix(&mut state)))
@@ -26,7 +26,7 @@ impl Rng {
         result
     }
 
-    /// True with the given probability (clamped to 0.0..=1.0). Draws even when the answer
+    /// True with the given probability (clamped to 0.0..=1.0). Draws even if the answer
     /// is certain, so that the stream does not depend on the probability.
     pub fn chance(&mut self, probability: f64) -> bool {
         let unit = (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;

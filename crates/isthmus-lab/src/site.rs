@@ -1,4 +1,4 @@
-//! A site: network, hostname and mount namespaces that live as long as their descriptors.
+//! A site: namespaces for network, hostname and mounts. They live as long as their descriptors.
 
 use std::ffi::CString;
 use std::fs;
@@ -17,22 +17,22 @@ use rustix::mount::{
 use crate::sys;
 use crate::{Doing, LabError};
 
-/// The namespaces of a site, or of the lab's hub.
+/// Namespaces of a site, or of the lab's hub.
 #[derive(Debug)]
 pub struct Namespaces {
     /// Network namespace.
     pub net: OwnedFd,
     /// Hostname namespace.
     pub uts: OwnedFd,
-    /// Mount namespace: its own /etc/hosts and a /sys that shows its own interfaces.
+    /// Mount namespace, with its own /etc/hosts and a /sys that shows its own interfaces.
     pub mnt: OwnedFd,
 }
 
 impl Namespaces {
-    /// Makes them, with `hostname` as hostname and `hosts` as /etc/hosts, and `lo` up.
+    /// Makes the namespaces, with this hostname, `hosts` as /etc/hosts, and `lo` up.
     ///
     /// # Errors
-    /// When the system does not allow namespaces.
+    /// If the system does not allow namespaces.
     pub fn create(hostname: &str, hosts: &Path) -> Result<Self, LabError> {
         on_own_thread(|| {
             sys::unshare(sys::CLONE_NEWNET | sys::CLONE_NEWUTS | sys::CLONE_NEWNS)?;
@@ -44,16 +44,16 @@ impl Namespaces {
         .doing(|| format!("make the namespaces of site {hostname:?}"))
     }
 
-    /// Opens the namespaces that another process holds, by their paths.
+    /// Opens the namespaces of another process by their paths.
     ///
     /// # Errors
-    /// When that process is gone or belongs to somebody else.
+    /// If that process is gone or belongs to another user.
     pub fn open(net: &Path, uts: &Path, mnt: &Path) -> io::Result<Self> {
         let open = |path: &Path| fs::File::open(path).map(OwnedFd::from);
         Ok(Self { net: open(net)?, uts: open(uts)?, mnt: open(mnt)? })
     }
 
-    /// Runs `work` on a thread inside the network namespace.
+    /// Runs `work` on a thread in the network namespace.
     pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         on_own_thread(|| {
             sys::enter(self.net.as_fd())?;
@@ -61,13 +61,13 @@ impl Namespaces {
         })
     }
 
-    /// Makes `command` start in these namespaces, and end at the latest when the calling
-    /// thread does. The thread that spawns it must be the one that outlives it.
+    /// Makes `command` start in these namespaces. It is killed when the thread that spawns it
+    /// ends, so that thread must outlive it.
     ///
     /// # Errors
-    /// When descriptors run out.
+    /// If no descriptors are left.
     pub fn place(&self, command: &mut Command) -> io::Result<()> {
-        // The mount namespace last: the others are descriptors already and need no path.
+        // The mount namespace last: the others are open descriptors and need no path.
         let fds = [&self.net, &self.uts, &self.mnt].map(|fd| fd.try_clone());
         let fds = fds.into_iter().collect::<io::Result<Vec<_>>>()?;
         let here = std::env::current_dir().ok();
@@ -76,10 +76,10 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Moves the calling thread, and so a process with one thread, into all of them.
+    /// Moves the calling thread into all of them, and so a process with one thread.
     ///
     /// # Errors
-    /// Without the right to enter.
+    /// If entering is not permitted.
     pub fn enter(&self) -> io::Result<()> {
         let here = std::env::current_dir();
         for fd in [&self.net, &self.uts, &self.mnt] {
@@ -88,7 +88,7 @@ impl Namespaces {
         here.and_then(std::env::set_current_dir).or_else(|_| std::env::set_current_dir("/"))
     }
 
-    /// Number that names the network namespace on this machine.
+    /// Inode of the network namespace, unique on this machine.
     ///
     /// # Errors
     /// None in practice: the descriptor is open.
@@ -96,7 +96,7 @@ impl Namespaces {
         Ok(rustix::fs::fstat(&self.net)?.st_ino)
     }
 
-    /// Keeps the network namespace at `path`, as `ip netns` does, until it is unmounted.
+    /// Mounts the network namespace at `path`, as `ip netns` does, which keeps it until unmounted.
     pub(crate) fn name_net(&self, path: &Path) -> io::Result<()> {
         fs::File::create_new(path)?;
         let source = format!("/proc/self/fd/{}", self.net.as_raw_fd());
@@ -104,27 +104,27 @@ impl Namespaces {
     }
 }
 
-/// Makes `directory` a place whose mounts show in all mount namespaces made from now on, as
-/// `ip netns` does: where the system's root is private they would show here only.
+/// Makes the mounts in `directory` visible in all mount namespaces made later, as `ip netns`
+/// does. Otherwise, if the system's root is private, they would be visible here only.
 pub(crate) fn share_names(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let share = || mount_change(directory, MountPropagationFlags::SHARED);
     if share().is_err() {
-        // It is no mount point yet.
+        // It is not a mount point yet.
         mount_bind_recursive(directory, directory)?;
         share()?;
     }
     Ok(())
 }
 
-/// Takes away a name that [`Namespaces::name_net`] made.
+/// Removes a name that [`Namespaces::name_net`] made.
 pub(crate) fn unname_net(path: &Path) {
-    // Either can fail only when somebody else already did it.
+    // Either fails only if another process already did it.
     let _ = unmount(path, UnmountFlags::DETACH);
     let _ = fs::remove_file(path);
 }
 
-/// Namespaces belong to threads here, so each job that changes them has its own.
+/// Runs `work` on its own thread, because namespaces belong to threads here.
 fn on_own_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(work);
@@ -136,33 +136,33 @@ fn own(kind: &str) -> io::Result<OwnedFd> {
     fs::File::open(format!("/proc/thread-self/ns/{kind}")).map(OwnedFd::from)
 }
 
-/// Cuts the mounts off from the rest of the system and gives them what differs in a site.
+/// Detaches the mounts from the rest of the system, and mounts what differs in a site.
 fn private_mounts(hosts: &Path) -> io::Result<()> {
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
     if let Err(error) = mount_bind_recursive(hosts, "/etc/hosts") {
         tracing::warn!("site names do not resolve: cannot replace /etc/hosts: {error}");
     }
     if let Err(error) = own_sysfs() {
-        // Seen in containers. Only /sys/class/net differs.
+        // This happens in containers. Only /sys/class/net differs.
         tracing::debug!("/sys keeps showing the host's interfaces: {error}");
     }
     Ok(())
 }
 
-/// Mounts a /sys that shows this network namespace's interfaces; cgroups stay visible.
+/// Mounts a /sys with this network namespace's interfaces. Cgroups stay visible.
 fn own_sysfs() -> io::Result<()> {
     let cgroups = fs::File::open("/sys/fs/cgroup");
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("sysfs", "/sys", "sysfs", flags, None)?;
     if let Ok(cgroups) = cgroups {
         let source = format!("/proc/thread-self/fd/{}", cgroups.as_raw_fd());
-        // Without it the processes of a site see no cgroup limits, as on a bare machine.
+        // Without it, a site's processes see no cgroup limits.
         let _ = mount_bind_recursive(source, "/sys/fs/cgroup");
     }
     Ok(())
 }
 
-/// Processes (not of this one) whose network namespace is one of `inodes`.
+/// Other processes whose network namespace is one of `inodes`.
 pub(crate) fn processes_in(inodes: &[u64]) -> Vec<i32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let own = rustix::process::getpid().as_raw_nonzero().get();
@@ -173,13 +173,13 @@ pub(crate) fn processes_in(inodes: &[u64]) -> Vec<i32> {
     pids.filter(|pid| *pid != own).filter(lives_there).collect()
 }
 
-/// Ends every process in `inodes`: asks first, and after `grace` insists.
+/// Ends every process in `inodes`: by SIGTERM, and after `grace` by force.
 pub(crate) fn end_processes_in(inodes: &[u64], grace: std::time::Duration) {
     use rustix::process::{Pid, Signal, kill_process};
     let send = |signal| {
         let found = processes_in(inodes);
         for pid in found.iter().filter_map(|pid| Pid::from_raw(*pid)) {
-            // It may have ended by itself meanwhile.
+            // It may have ended meanwhile.
             let _ = kill_process(pid, signal);
         }
         found.is_empty()

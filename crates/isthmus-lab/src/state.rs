@@ -1,5 +1,5 @@
-//! Where a running lab is and how to get into its sites: what its holder writes down, other processes read,
-//! and the next lab takes away where the holder was killed.
+//! State of a running lab: its namespaces and its holder. The holder writes it, other processes read it, and the
+//! next lab cleans up if the holder was killed.
 
 use std::fs;
 use std::io;
@@ -16,24 +16,24 @@ use crate::site::{self, Namespaces};
 use crate::sys;
 use crate::{Doing, LabError};
 
-/// Where network namespaces have names for everybody.
+/// Folder of named network namespaces, for all users.
 pub(crate) const NETNS_DIRECTORY: &str = "/run/netns";
 
 /// Environment variable with the id of the lab that a command runs in.
 pub const LAB_VARIABLE: &str = "ISTHMUS_LAB";
 
-/// Where a lab is and how to get into its sites: what other processes read.
+/// A running lab's state, for other processes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LabState {
-    /// Names the lab on this machine: its holder's process id, and a count after its first.
+    /// Name of the lab on this machine: the holder's process id, with a count for further labs.
     pub id: String,
     /// Process id of the holder.
     pub pid: u32,
-    /// Start time of the holder, which tells it from a later process of the same id.
+    /// Start time of the holder in clock ticks. It tells the holder from a later process with its id.
     pub start_time: u64,
-    /// User namespace of the lab where it runs without root.
+    /// Path of the lab's user namespace, if it runs without root.
     pub user_namespace: Option<PathBuf>,
-    /// The hub, then the sites in the order of the configuration.
+    /// The hub, then the sites in the configuration's order.
     pub sites: Vec<SiteState>,
 }
 
@@ -48,7 +48,7 @@ pub struct SiteState {
     pub uts: PathBuf,
     /// Path of the mount namespace.
     pub mnt: PathBuf,
-    /// Addresses on the wide-area links, in the order of the links.
+    /// Addresses on the wide-area links, in the links' order.
     pub addresses: Vec<Ipv4Addr>,
     /// Address on the `mgmt` link.
     pub mgmt: Option<Ipv4Addr>,
@@ -58,7 +58,7 @@ impl SiteState {
     /// Opens the site's namespaces.
     ///
     /// # Errors
-    /// When the lab has ended.
+    /// If the lab has ended.
     pub fn open(&self) -> io::Result<Namespaces> {
         Namespaces::open(&self.net, &self.uts, &self.mnt)
     }
@@ -82,17 +82,17 @@ impl LabState {
         start_time(self.pid) == Some(self.start_time)
     }
 
-    /// Every lab that runs on this machine and that this user can see.
+    /// All running labs that this user can see.
     pub fn running() -> Vec<Self> {
         let bases = state_directories().into_iter().filter_map(|base| fs::read_dir(base).ok());
         let directories = bases.flat_map(|entries| entries.flatten().map(|e| e.path()));
         directories.filter_map(|d| Self::read(&d)).filter(Self::is_alive).collect()
     }
 
-    /// The lab `id`; without one, that of the environment, or the only one that runs.
+    /// The lab `id`. Without an id: the lab of the environment, or the only one that runs.
     ///
     /// # Errors
-    /// When there is none, or several and no choice.
+    /// If there is none, or several to choose from.
     pub fn find(id: Option<&str>) -> Result<Self, LabError> {
         let from_environment = std::env::var(LAB_VARIABLE).ok();
         let wanted = id.or(from_environment.as_deref());
@@ -113,17 +113,17 @@ impl LabState {
     /// The site that `host` names: its name or one of its addresses.
     ///
     /// # Errors
-    /// When there is no such site.
+    /// If there is no such site.
     pub fn site(&self, host: &str) -> Result<&SiteState, LabError> {
         let names: Vec<_> = self.sites.iter().map(|s| s.name.clone()).collect();
         let missing = || format!("lab {} has no site {host:?}; it has {}", self.id, list(&names));
         self.sites.iter().find(|site| site.answers_to(host)).ok_or_else(|| LabError::Missing(missing()))
     }
 
-    /// Moves this process, which must have one thread, into the site.
+    /// Moves this process into the site. The process must have one thread.
     ///
     /// # Errors
-    /// Without the right to enter, or when the lab has just ended.
+    /// If entering is not permitted, or the lab has just ended.
     pub fn enter(&self, site: &SiteState) -> Result<(), LabError> {
         let enter = || {
             if let Some(user) = &self.user_namespace {
@@ -144,8 +144,8 @@ fn enter_user_namespace(path: &Path) -> io::Result<()> {
     if site::same_namespace(theirs.as_fd(), ours.as_fd())? { Ok(()) } else { sys::enter(theirs.as_fd()) }
 }
 
-/// Where labs leave their state: root's, and each user's own. Others' are not trusted: what
-/// is there names programs that get run.
+/// Folders of labs' state: root's and the user's own. Others are not trusted, for a state
+/// names programs to run.
 pub(crate) fn state_directories() -> Vec<PathBuf> {
     let user = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("isthmus-lab"));
     let shared = std::env::temp_dir().join(format!("isthmus-lab-{}", original_uid()));
@@ -161,7 +161,7 @@ fn is_own_or_absent(directory: &Path) -> bool {
     }
 }
 
-/// The user outside any user namespace of ours.
+/// The user id outside the lab's user namespaces.
 fn original_uid() -> u32 {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let fields: Vec<u32> = map.split_whitespace().filter_map(|f| f.parse().ok()).collect();
@@ -187,7 +187,7 @@ pub(crate) fn make_state_directory(id: &str) -> Result<PathBuf, LabError> {
     })
 }
 
-/// Somebody else may have made it between our looking and our making.
+/// Refuses a folder of another user, who may have made it just before us.
 fn check_own(base: &Path) -> io::Result<()> {
     if is_own_or_absent(base) { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
@@ -198,7 +198,7 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Takes away what labs left whose holder was killed.
+/// Removes what is left of labs whose holder was killed.
 pub fn clean_up_stale() {
     for base in state_directories() {
         let Ok(entries) = fs::read_dir(base) else { continue };
@@ -212,7 +212,7 @@ pub fn clean_up_stale() {
     }
 }
 
-/// A directory without state is a lab on its way, as long as its process exists.
+/// A folder without state belongs to a lab that is starting, if its process exists.
 fn may_be_starting(directory: &Path) -> bool {
     let name = directory.file_name().and_then(|n| n.to_str()).unwrap_or_default();
     let pid = name.split('-').next().and_then(|pid| pid.parse().ok());
@@ -226,11 +226,11 @@ fn remove_stale(directory: &Path, state: &LabState) {
     let inodes: Vec<_> = names.iter().filter_map(|n| fs::metadata(n).ok()).map(|m| m.ino()).collect();
     site::end_processes_in(&inodes, Duration::ZERO);
     names.into_iter().for_each(|name| site::unname_net(name));
-    // A second lab may be cleaning at the same time.
+    // Another lab may be cleaning at the same time.
     let _ = fs::remove_dir_all(directory);
 }
 
-/// A process may hold several labs, as tests do.
+/// Name of a process's next lab. Tests have several labs in one process.
 pub(crate) fn next_id(pid: u32) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     match COUNT.fetch_add(1, Ordering::Relaxed) {
@@ -266,8 +266,8 @@ pub fn environment(state: &LabState, own_site: &str) -> Vec<(String, String)> {
     variables
 }
 
-/// How the site (or hub) `own` resolves the others: over the wide area where it has a link,
-/// over `mgmt` from the hub; `NAME-mgmt` is always the latter.
+/// The hosts file of the site (or hub) `own`. Names are resolved over a wide-area link if it has
+/// one, over `mgmt` from the hub. `NAME-mgmt` is always over `mgmt`.
 pub(crate) fn hosts_file(sites: &[SiteState], own: usize) -> String {
     let mut text = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n".to_owned();
     for (i, site) in sites.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! Where packets wait until they are due: one ring of bytes, taken and touched beforehand.
+//! Store for packets that wait until they are due: one ring of bytes, allocated and touched beforehand.
 //!
-//! A frame is read straight into the ring. Wire packets that were lost are squeezed out, so
-//! the ring never holds more than what the link has in flight. Runs of packets are released
-//! in any order; a frame's bytes are free again when its oldest neighbours are.
+//! A frame is read straight into the ring. Lost wire packets are squeezed out, so the ring
+//! never holds more than what the link has in flight. Runs of packets are released in any
+//! order. A frame's bytes become free after those of all older frames.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -12,37 +12,37 @@ use crate::model::{DirectionSpec, Fate};
 use crate::packet::Frame;
 use crate::sys;
 
-/// Packets per second that the store is made for: more than a TAP device can hand over.
+/// Most packets per second that the store is made for: more than a TAP device can deliver.
 const PACKETS_PER_S_MAX: u64 = 2_000_000;
 const WIRE_BYTES_MIN: u64 = 84;
 
-/// Consecutive wire packets of one frame that go on together.
+/// Consecutive wire packets of one frame that are sent together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Run {
-    /// When the last of them is due. Nanoseconds.
+    /// When the last packet is due. Nanoseconds.
     pub(crate) at_ns: u64,
-    /// Age: equal times leave in the order of arrival.
+    /// Order of arrival; runs due at the same time leave in it.
     order: u64,
     record: u64,
     /// Offset of the payload in the ring.
     payload: u32,
     payload_bytes: u32,
-    /// First wire packet of the frame, and one beyond the last.
+    /// First wire packet, and one beyond the last.
     pub(crate) first: u32,
     pub(crate) end: u32,
 }
 
-/// A frame with runs that are still to be sent.
+/// A frame with runs to be sent.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     frame: Frame,
     header: usize,
-    /// Where its bytes end, counted over the ring's whole life.
+    /// End of its bytes, counted over the ring's whole life.
     end: u64,
     runs_left: u32,
 }
 
-/// The store had no place for this many packets.
+/// The store had no room for this many packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full {
     pub(crate) packets: u64,
@@ -51,7 +51,7 @@ pub(crate) struct Full {
 #[derive(Debug)]
 pub(crate) struct Store {
     ring: Vec<u8>,
-    /// Oldest byte in use, and one beyond the newest, over the ring's whole life.
+    /// Oldest byte in use, and one beyond the newest, counted over the ring's whole life.
     head: u64,
     tail: u64,
     records: VecDeque<Record>,
@@ -60,12 +60,12 @@ pub(crate) struct Store {
     out_of_order: BinaryHeap<Reverse<Run>>,
     runs_max: usize,
     order: u64,
-    /// Read into when the ring is full, so that the packet can be dropped.
+    /// Buffer for reads while the ring is full; these packets are dropped.
     spare: Vec<u8>,
 }
 
 fn ring_bytes(spec: &DirectionSpec) -> u64 {
-    let slack = 16 * ROOM_BYTES as u64 + spec.rate_bps / 8 / 50; // 20 ms of the emulator being late
+    let slack = 16 * ROOM_BYTES as u64 + spec.rate_bps / 8 / 50; // for an emulator that is 20 ms late
     (spec.in_flight_bytes_max() + slack).next_multiple_of(4096)
 }
 
@@ -83,13 +83,13 @@ fn touched<T: Clone>(count: usize, value: T) -> VecDeque<T> {
 }
 
 impl Store {
-    /// What [`Store::new`] will take. Bytes.
+    /// Memory that [`Store::new`] allocates. Bytes.
     pub(crate) fn memory_bytes(spec: &DirectionSpec) -> u64 {
         let per_run = size_of::<Run>() + size_of::<Record>();
         ring_bytes(spec) + runs_max(spec) * per_run as u64
     }
 
-    /// Takes and touches all memory that `spec` can need.
+    /// Allocates and touches all memory that `spec` can need.
     pub(crate) fn new(spec: &DirectionSpec) -> Self {
         let mut ring = vec![0_u8; ring_bytes(spec) as usize];
         sys::prefer_huge_pages(&mut ring);
@@ -111,7 +111,7 @@ impl Store {
         }
     }
 
-    /// Where the next frame is to be read: in the ring, or aside when the ring is full.
+    /// Buffer for the next frame: in the ring, or beside it if the ring is full.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         match self.place() {
             Some((_, offset)) => &mut self.ring[offset..offset + ROOM_BYTES],
@@ -119,7 +119,7 @@ impl Store {
         }
     }
 
-    /// A contiguous place for the largest frame: its life-long position and its offset.
+    /// Contiguous room for the largest frame: its position over the ring's life, and its offset.
     fn place(&self) -> Option<(u64, usize)> {
         let capacity = self.ring.len() as u64;
         let mut position = self.tail;
@@ -130,8 +130,8 @@ impl Store {
         fits.then_some((position, (position % capacity) as usize))
     }
 
-    /// Keeps what survives of the frame that was read into [`Store::room`]. Consecutive
-    /// survivors go together while the run spans no more than `run_ns_max`.
+    /// Keeps the surviving packets of the frame that was read into [`Store::room`]. Consecutive
+    /// survivors form a run while it spans at most `run_ns_max`.
     pub(crate) fn keep(&mut self, frame: &Frame, fates: &[Fate], run_ns_max: u64) -> Result<(), Full> {
         let survivors = fates.iter().filter(|f| matches!(f, Fate::Deliver { .. })).count();
         let runs_free = self.runs_max.saturating_sub(self.in_order.len() + self.out_of_order.len());
@@ -156,7 +156,7 @@ impl Store {
         [a, b].into_iter().flatten().min().map(|run| run.at_ns)
     }
 
-    /// Takes the oldest run that is due at `now_ns`.
+    /// Takes the first run that is due at `now_ns`.
     pub(crate) fn pop_due(&mut self, now_ns: u64) -> Option<Run> {
         let late = self.out_of_order.peek().map(|r| r.0);
         let next = self.in_order.front().copied();
@@ -171,7 +171,7 @@ impl Store {
         Some(run)
     }
 
-    /// The run's frame, its original header, and the run's payload.
+    /// The run's frame, the frame's original header, and the run's payload.
     pub(crate) fn parts(&self, run: &Run) -> (&Frame, &[u8], &[u8]) {
         let record = &self.records[(run.record - self.records_gone) as usize];
         let header = &self.ring[record.header..record.header + record.frame.header_len()];
@@ -179,7 +179,7 @@ impl Store {
         (&record.frame, header, &self.ring[payload..payload + run.payload_bytes as usize])
     }
 
-    /// Gives the run's bytes back.
+    /// Frees the run's bytes.
     pub(crate) fn release(&mut self, run: &Run) {
         let index = (run.record - self.records_gone) as usize;
         self.records[index].runs_left -= 1;
@@ -201,7 +201,7 @@ impl Store {
     }
 }
 
-/// One frame on its way into the ring.
+/// A frame that is being packed into the ring.
 struct Packing<'a> {
     store: &'a mut Store,
     frame: &'a Frame,
@@ -226,8 +226,8 @@ impl Packing<'_> {
         }
     }
 
-    /// Moves the run's payload down to where the last one ended, and schedules it and the
-    /// copies of those of its packets that arrive twice.
+    /// Moves the run's payload down to the end of the last one. Schedules the run, and copies of
+    /// the packets that arrive twice.
     fn run(&mut self, fates: &[Fate], first: usize, end: usize) {
         let base = self.offset;
         let start = base + self.frame.payload_range(first).0;
@@ -283,7 +283,7 @@ mod tests {
         store.keep(&frame, fates, 100_000)
     }
 
-    /// Every run that is due, with its payload.
+    /// All runs that are due, with their payload.
     fn drain(store: &mut Store, now_ns: u64) -> Vec<(Run, Vec<u8>)> {
         let mut out = Vec::new();
         while let Some(run) = store.pop_due(now_ns) {

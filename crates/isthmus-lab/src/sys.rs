@@ -1,4 +1,4 @@
-//! The system calls that need `unsafe`. Nothing else in this crate does.
+//! System calls that need `unsafe`. No other file of this crate does.
 
 use std::ffi::CString;
 use std::io;
@@ -26,10 +26,10 @@ fn check(result: libc::c_int) -> io::Result<()> {
 }
 
 /// Makes the TAP device `name` in the calling thread's network namespace, with vnet headers
-/// and segmentation offloads. It goes away when its descriptor is closed.
+/// and segmentation offloads. It vanishes when its descriptor is closed.
 ///
 /// # Errors
-/// What the system says: `ENOENT` without /dev/net/tun, `EPERM` without CAP_NET_ADMIN.
+/// The system's: `ENOENT` without /dev/net/tun, `EPERM` without CAP_NET_ADMIN.
 pub(crate) fn open_tap(name: &str) -> io::Result<OwnedFd> {
     let file = std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
     let fd = OwnedFd::from(file);
@@ -41,7 +41,7 @@ pub(crate) fn open_tap(name: &str) -> io::Result<OwnedFd> {
     check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF, request.as_mut_ptr()) })?;
     rustix::io::ioctl_fionbio(&fd, true)?;
     let tcp = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
-    // Before Linux 6.2 UDP super-packets are cut before they reach the emulator.
+    // Before Linux 6.2, UDP super-packets are cut before they reach the emulator.
     set_offload(fd.as_fd(), tcp | TUN_F_USO).or_else(|_| set_offload(fd.as_fd(), tcp))?;
     Ok(fd)
 }
@@ -51,7 +51,7 @@ fn set_offload(fd: BorrowedFd<'_>, flags: u32) -> io::Result<()> {
     check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETOFFLOAD, libc::c_ulong::from(flags)) })
 }
 
-/// A socket that takes over interface `name` of the calling thread's network namespace:
+/// Opens a socket that takes over interface `name` of the calling thread's network namespace. It
 /// reads and writes frames with vnet headers, as a TAP device does. Non-blocking.
 ///
 /// # Errors
@@ -92,7 +92,7 @@ fn set_option(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: libc::
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) })
 }
 
-/// Packets that arrived at a packet socket and found no room; 0 for anything else.
+/// Packets that a packet socket dropped because it was full; 0 for other descriptors.
 pub(crate) fn socket_drops(fd: BorrowedFd<'_>) -> u64 {
     let mut counts = [0_u32; 2]; // struct tpacket_stats: packets, drops
     let mut len = size_of_val(&counts) as libc::socklen_t;
@@ -103,7 +103,7 @@ pub(crate) fn socket_drops(fd: BorrowedFd<'_>) -> u64 {
     if result == 0 { u64::from(counts[1]) } else { 0 }
 }
 
-/// Moves the calling thread into the namespace behind `fd`, whatever its kind.
+/// Moves the calling thread into the namespace behind `fd`, of any kind.
 ///
 /// # Errors
 /// `EPERM` without CAP_SYS_ADMIN there; `EINVAL` for a mount or user namespace from a
@@ -116,7 +116,7 @@ pub(crate) fn enter(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// Gives the calling thread namespaces of its own: `CLONE_NEW*` and `CLONE_FS` flags.
 ///
 /// # Errors
-/// `EPERM` where not allowed; `EINVAL` for `CLONE_NEWUSER` with several threads.
+/// `EPERM` if not permitted; `EINVAL` for `CLONE_NEWUSER` with several threads.
 pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
     // SAFETY: takes an integer; none of the flags used here unshares memory or descriptors.
     check(unsafe { libc::unshare(flags) })
@@ -132,8 +132,8 @@ pub(crate) fn become_realtime() -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameters) })
 }
 
-/// Asks for short time slices, which under EEVDF (Linux 6.12) lets the calling thread run
-/// sooner after it wakes. Needs no privilege; without effect on older kernels.
+/// Requests short time slices. Under EEVDF (Linux 6.12) the calling thread then runs sooner
+/// after it wakes. Needs no privilege. No effect on older kernels.
 pub(crate) fn prefer_short_slices() {
     const SLICE_NS: u64 = 100_000;
     let attributes =
@@ -156,8 +156,8 @@ struct SchedAttr {
     period: u64,
 }
 
-/// Asks for huge pages under `memory`, which makes its first touch and later use cheaper.
-/// Without effect where the system has none.
+/// Requests huge pages for `memory`, which makes first touch and later use cheaper. No effect
+/// if the system has none.
 pub(crate) fn prefer_huge_pages(memory: &mut [u8]) {
     const PAGE: usize = 4096;
     let start = memory.as_mut_ptr().align_offset(PAGE).min(memory.len());
@@ -168,8 +168,8 @@ pub(crate) fn prefer_huge_pages(memory: &mut [u8]) {
     unsafe { libc::madvise(inner.as_mut_ptr().cast(), len, MADV_HUGEPAGE) };
 }
 
-/// Prepares `command` to start inside `namespaces`, entered in that order, with `directory`
-/// as working directory (a new mount namespace would start at its root), and to be killed
+/// Prepares `command` to start in `namespaces`, entered in that order, with `directory` as
+/// working directory: a new mount namespace would start at its root. The command is killed
 /// when the spawning thread ends.
 pub(crate) fn start_inside(command: &mut Command, namespaces: Vec<OwnedFd>, directory: Option<CString>) {
     let parent = rustix::process::getpid();

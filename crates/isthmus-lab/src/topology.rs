@@ -1,8 +1,7 @@
-//! A whole lab: its sites, the links between them, and what it leaves behind: nothing.
+//! A running lab: its sites and the links between them. It leaves nothing behind.
 //!
-//! Besides the sites there is the *hub*, a namespace of the lab's own in which the main
-//! command runs; with `mgmt` it is joined to every site, as a login node would be. The
-//! host's own network is never touched.
+//! The main command runs in the *hub*, a namespace of the lab's own. With `mgmt` the hub has
+//! a link to every site, like a login node. The lab never touches the host's own network.
 
 use std::fs;
 use std::io;
@@ -26,14 +25,14 @@ use crate::sys;
 use crate::tuning::{check_memory, no_ipv6, set_congestion_control, sysctl, transmit_drops, tune_site};
 use crate::{Doing, LabError};
 
-/// The network of the `mgmt` link, a /24: sites count from .1, the hub is .254.
+/// Network of the `mgmt` link, a /24: sites count from .1, the hub is .254.
 pub const MGMT_NETWORK: Ipv4Addr = Ipv4Addr::new(10, 255, 255, 0);
 
-/// Name of the hub among the sites.
+/// The hub's name among the sites.
 pub const HUB: &str = "hub";
 
 const MGMT_INTERFACE: &str = "mgmt0";
-/// Super-packets that wait between the kernel and the emulator's next turn.
+/// Most super-packets between the kernel and the emulator's next read. Count.
 const TAP_QUEUE_PACKETS: u32 = 8192;
 
 struct Place {
@@ -41,29 +40,29 @@ struct Place {
     namespaces: Namespaces,
 }
 
-/// A running lab. Dropping it ends its processes and takes everything away.
+/// A running lab. Dropping it ends its processes and removes everything.
 pub struct Lab {
     directory: PathBuf,
     state: LabState,
     /// The hub, then the sites.
     places: Vec<Place>,
-    /// Where the far ends of veth pairs are, out of every site's sight.
+    /// Namespace with the far ends of veth pairs, invisible to the sites.
     wire: Namespaces,
     links: Vec<LinkSpec>,
     lans: Vec<LanSpec>,
     site_names: Vec<String>,
     emulators: Vec<LinkEmulator>,
     epoch_ns: u64,
-    /// The same by the clock on the wall. Seconds since 1970.
+    /// The same time by the wall clock. Seconds since 1970.
     opened_s: f64,
 }
 
 impl Lab {
-    /// Makes the sites, joins them, and opens the links.
+    /// Makes the sites, connects them, and opens the links.
     ///
     /// # Errors
-    /// When the configuration does not hold together, the system refuses something, or
-    /// there is not the memory for what the links hold in flight.
+    /// If the configuration is inconsistent, the system refuses something, or memory is too small
+    /// for what the links hold in flight.
     pub fn start(config: &LabConfig) -> Result<Self, LabError> {
         let links = config.specs()?;
         let lans = config.lan_specs(&links)?;
@@ -109,16 +108,16 @@ impl Lab {
         Ok(lab)
     }
 
-    /// What other processes need to know.
+    /// The state that other processes read.
     pub fn state(&self) -> &LabState {
         &self.state
     }
 
-    /// A command that will run in the site (or the hub) `name`, with the lab's variables.
-    /// It is killed at the latest when the thread that spawns it ends.
+    /// A command to run in the site (or the hub) `name`, with the lab's variables. It is killed at
+    /// the latest when the thread that spawns it ends.
     ///
     /// # Errors
-    /// When there is no such site or descriptors run out.
+    /// If there is no such site, or no descriptors are left.
     pub fn command(&self, name: &str, program: impl AsRef<std::ffi::OsStr>) -> Result<Command, LabError> {
         let site = self.state.site(name)?;
         let mut command = Command::new(program);
@@ -131,11 +130,11 @@ impl Lab {
         Ok(command)
     }
 
-    /// Runs `work` on a thread inside the network of the site (or the hub) `name`. Sockets
-    /// that it makes stay in that network wherever they are used afterwards.
+    /// Runs `work` on a thread in the network of the site (or the hub) `name`. Sockets that it
+    /// makes stay in that network wherever they are used later.
     ///
     /// # Errors
-    /// Those of `work`, and when there is no such site.
+    /// Those of `work`, and if there is no such site.
     pub fn inside<T: Send>(
         &self,
         name: &str,
@@ -146,7 +145,7 @@ impl Lab {
         place.namespaces.inside(work).doing(|| format!("work in site {name:?}"))
     }
 
-    /// Ends every process in the lab, closes the links, and says what they did.
+    /// Ends every process in the lab, closes the links, and reports what they did.
     pub fn stop(mut self) -> LabReport {
         self.end_processes();
         let seconds = monotonic_ns().saturating_sub(self.epoch_ns) as f64 / 1e9;
@@ -218,20 +217,20 @@ impl Lab {
         (site.net, site.uts, site.mnt) = (if can_be_named { named } else { net }, uts, mnt);
     }
 
-    /// Only where everyone sees it: a user namespace cannot mount for others.
+    /// Names a namespace in the common folder. Only root does: a user namespace cannot mount for others.
     fn name_net(&self, index: usize) -> Result<(), LabError> {
         if self.state.user_namespace.is_some() {
             return Ok(());
         }
         let path = &self.state.sites[index].net;
-        site::unname_net(path); // from an earlier process of the same id, killed before it wrote its state
+        site::unname_net(path); // left by a killed process with the same id
         self.places[index]
             .namespaces
             .name_net(path)
             .doing(|| format!("keep a network namespace at {}", path.display()))
     }
 
-    /// A bridge in the hub with one port per site: no emulation, no loss.
+    /// Makes a bridge in the hub with one port per site: no emulation, no loss.
     fn join_mgmt(&self) -> io::Result<()> {
         let address = |index: usize| self.state.sites[index].mgmt.unwrap_or(MGMT_NETWORK);
         self.places[0].namespaces.inside(|| {
@@ -255,7 +254,7 @@ impl Lab {
         Ok(())
     }
 
-    /// A veth pair between two sites: no emulation, and no way beyond them.
+    /// Makes a veth pair between two sites. It is not emulated and leads nowhere else.
     fn lay_cable(&self, index: usize) -> io::Result<()> {
         let lan = &self.lans[index];
         let [first, second] = lan.ends.map(|site| &self.places[site + 1].namespaces);
@@ -284,7 +283,7 @@ impl Lab {
         Ok(())
     }
 
-    /// One site's interface of a link, and the descriptor by which the emulator serves it.
+    /// Makes one end of a link: the site's interface, and the emulator's descriptor for it.
     fn make_end(&self, index: usize, end: usize) -> io::Result<OwnedFd> {
         let link = &self.links[index];
         let (name, is_first) = self.interface(index, end);
@@ -295,7 +294,7 @@ impl Lab {
             Err(error) => self.make_veth_end(index, end, &name).map_err(|e| both(&error, &e))?,
         };
         site.inside(|| {
-            // No router will answer; asking would cross the link.
+            // No router would answer, and the questions would cross the link.
             let _ = sysctl(&format!("ipv6/conf/{name}/router_solicitations"), "0");
             netlink::bring_up(&name, Some(mac(index, end)), link.mtu, TAP_QUEUE_PACKETS)?;
             netlink::add_address(&name, address, 24)?;
@@ -305,21 +304,21 @@ impl Lab {
         Ok(device)
     }
 
-    /// Where /dev/net/tun is out of reach: a veth pair from the site to the wire namespace,
-    /// and a packet socket there.
+    /// Replaces TAP if /dev/net/tun is out of reach: a veth pair from the site to the wire
+    /// namespace, and a packet socket there.
     fn make_veth_end(&self, index: usize, end: usize, name: &str) -> io::Result<OwnedFd> {
         let far_name = format!("link{index}end{end}");
         let site = &self.places[self.links[index].ends[end] + 1].namespaces;
         site.inside(|| netlink::add_veth(name, &far_name, self.wire.net.as_fd()))?;
         self.wire.inside(|| {
-            // The emulator speaks here, the kernel must not.
+            // Only the emulator may send here, not the kernel.
             sysctl(&format!("ipv6/conf/{far_name}/disable_ipv6"), "1").or_else(no_ipv6)?;
             netlink::bring_up(&far_name, None, self.links[index].mtu, TAP_QUEUE_PACKETS)?;
             sys::open_packet_socket(&far_name)
         })
     }
 
-    /// The interface's name at one end (`wan0` and on), and whether it is the site's first.
+    /// Name of the interface at one end (`wan0` and on), and whether it is the site's first.
     fn interface(&self, index: usize, end: usize) -> (String, bool) {
         let site = self.links[index].ends[end];
         let earlier = self.links[..index].iter().filter(|l| l.ends.contains(&site)).count();
@@ -339,7 +338,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Writes what other processes read, whole or not at all.
+    /// Writes the lab's state for other processes, atomically.
     fn publish(&self) -> Result<(), LabError> {
         let write = || -> io::Result<()> {
             let bin = self.directory.join("bin");
@@ -376,7 +375,7 @@ impl Lab {
         LinkReport { link: describe(link, &self.site_names), directions }
     }
 
-    /// Super-packets that each end's device dropped because the emulator did not come.
+    /// Super-packets that each end's device dropped because the emulator did not read them in time.
     fn unseen_drops(&self, index: usize) -> [u64; 2] {
         [0, 1].map(|end| {
             let place = &self.places[self.links[index].ends[end] + 1];
@@ -397,7 +396,7 @@ impl Drop for Lab {
                 site::unname_net(&site.net);
             }
         }
-        // What is left is found and removed by the next lab.
+        // The next lab finds and removes what is left.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
@@ -419,7 +418,7 @@ fn both(tap: &io::Error, veth: &io::Error) -> io::Error {
     io::Error::new(veth.kind(), message)
 }
 
-/// Locally administered and the same in every lab.
+/// A locally administered address, the same in every lab.
 fn mac(link: usize, end: usize) -> netlink::Mac {
     [0x02, 0x15, 0x74, 0x00, link as u8, end as u8 + 1]
 }

@@ -1,4 +1,4 @@
-//! What a lab asks of the kernel beside its links: memory, TCP's buffers and congestion control.
+//! Kernel settings of a lab beside its links: memory, TCP buffers and congestion control.
 
 use std::fs;
 use std::io;
@@ -14,18 +14,18 @@ pub(crate) fn sysctl(key: &str, value: &str) -> io::Result<()> {
     fs::write(format!("/proc/sys/net/{key}"), value)
 }
 
-/// A kernel without IPv6 has no such setting.
+/// Ignores the error of a missing setting: a kernel without IPv6.
 pub(crate) fn no_ipv6(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 pub(crate) fn tune_site(site: &SiteConfig, window_bytes: u64) -> io::Result<()> {
-    // Twice for the kernel's own accounting of a window, and never under the usual default.
+    // Twice, for the kernel's own accounting of a window. Never below the usual default.
     let most = (window_bytes * 2).clamp(6 << 20, i32::MAX as u64 - (1 << 20));
     let settings = [
         ("ipv4/tcp_rmem", format!("4096 131072 {most}")),
         ("ipv4/tcp_wmem", format!("4096 16384 {most}")),
-        // One run must not inherit what an earlier connection learnt.
+        // A run must not inherit what an earlier connection learnt.
         ("ipv4/tcp_no_metrics_save", "1".to_owned()),
         ("ipv4/ip_forward", u8::from(site.forward).to_string()),
     ];
@@ -37,8 +37,8 @@ pub(crate) fn tune_site(site: &SiteConfig, window_bytes: u64) -> io::Result<()> 
     Ok(())
 }
 
-/// Sets the congestion control of a site. A namespace may only choose what the host allows
-/// its users; root widens that for the moment of choosing.
+/// Sets a site's congestion control. A namespace may choose only what the host allows its
+/// users; root widens that list for a moment.
 pub(crate) fn set_congestion_control(site: &Namespaces, cc: &str) -> io::Result<()> {
     let set = || site.inside(|| sysctl("ipv4/tcp_congestion_control", cc));
     let chosen = set().or_else(|error| match error.kind() {
@@ -58,7 +58,7 @@ fn while_allowed(cc: &str, set: impl Fn() -> io::Result<()>) -> io::Result<()> {
     chosen
 }
 
-/// Keeps labs that start together from restoring each other's values.
+/// Lock that keeps labs that start together from restoring each other's values.
 fn one_at_a_time() -> io::Result<fs::File> {
     let directories = state_directories();
     let lock = directories.iter().find_map(|d| fs::File::create(d.join("lock")).ok());
@@ -78,7 +78,7 @@ fn unknown_cc(cc: &str, error: &io::Error) -> io::Error {
     io::Error::other(format!("cc = {cc:?}: {error}; {remedy}"))
 }
 
-/// The `drop` column of the sending half of /proc/net/dev.
+/// Drops of an interface's sending side, from /proc/net/dev.
 pub(crate) fn transmit_drops(interface: &str) -> io::Result<u64> {
     let table = fs::read_to_string("/proc/thread-self/net/dev")?;
     let line = table.lines().find_map(|l| l.trim().strip_prefix(interface)?.strip_prefix(':'));
@@ -86,7 +86,7 @@ pub(crate) fn transmit_drops(interface: &str) -> io::Result<u64> {
     dropped.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// What the system says it can still give. Bytes.
+/// Memory that the system reports as available. Bytes.
 pub(crate) fn available_memory_bytes() -> Option<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;

@@ -1,7 +1,7 @@
-//! MPI collectives across two sites: with the collectives library, without it, and over libfabric's own tcp.
+//! Benchmark of MPI collectives across two sites: with the collectives library, without it, and over stock tcp.
 //!
-//! One program (`program.c`) calls each collective in turn with the library and past it, so that both see the same load.
-//! A second job of each link goes over stock tcp. Labs, samples and pages are those of `papers`.
+//! One program (`program.c`) calls each collective in turn with the library and without it, so that both see the same
+//! load. For each link a second job goes over libfabric's tcp. Labs, samples and pages are those of `papers`.
 
 mod report;
 
@@ -15,30 +15,30 @@ use crate::papers::sample::Taken;
 use crate::papers::step::{Over, Program, Step, job, lab_of, quoted};
 use crate::papers::{Came, Form, Log, SAMPLES, Tools, recorded, take_all};
 
-/// The name of all samples' section.
+/// Section name of all samples.
 const NAME: &str = "collectives";
 const MIB: u64 = 1 << 20;
-/// Short calls are timed as a row of so many; the program's `ROW`.
+/// Short calls are timed in a row of this many, as in the program. Count.
 const ROW: f64 = 10.0;
-/// Between the end of one call and the time at which all begin the next, beyond two round trips. Seconds.
+/// Pause between calls, beyond two round trips, until all ranks begin together. Seconds.
 const PAUSE_S: f64 = 0.05;
-/// A job may take so much, and so many times the least possible: over stock tcp a lossy path is slow. Seconds.
+/// Time limit of a job: a constant in seconds, and a multiple of its floor. Stock tcp is slow on lossy paths.
 const LIMIT_S: f64 = 60.0;
 const LIMIT_FACTOR: f64 = 40.0;
 
-/// Who calls, as the program names it, and as a column of a table.
+/// Callers: name in the program, and heading of a table's column.
 const WHOS: [(&str, &str); 3] = [("library", "library"), ("stock", "without"), ("tcp", "stock tcp")];
-/// How ranks are numbered: one site after the other, or in turn.
+/// Numbering of ranks: one site after the other, or alternating.
 const ORDERS: [&str; 2] = ["blocks", "alternating"];
 
-/// A collective that is measured. The program has the same list.
+/// A measured collective. The program has the same list.
 struct Call {
     name: &'static str,
-    /// A row of short calls, of a fixed length.
+    /// Timed as a row of short calls of fixed length.
     is_row: bool,
-    /// Bytes are of each rank, not of one vector.
+    /// Bytes are per rank, not of one vector.
     is_each: bool,
-    /// Bytes that must cross the link one way, by those of the call and the ranks of a site.
+    /// Bytes that must cross the link one way, from the call's bytes and the ranks of one site.
     across: fn(u64, u64) -> u64,
 }
 
@@ -48,7 +48,7 @@ const CALLS: [Call; 10] = [
     Call { name: "bcast", is_row: false, is_each: false, across: |bytes, _| bytes },
     Call { name: "reduce", is_row: false, is_each: false, across: |bytes, _| bytes },
     Call { name: "allreduce", is_row: false, is_each: false, across: |bytes, _| bytes },
-    // Of the vector each site needs its own half.
+    // Each site needs only its own half of the vector.
     Call { name: "reduce_scatter", is_row: false, is_each: false, across: |bytes, _| bytes / 2 },
     Call { name: "allgather", is_row: false, is_each: true, across: |bytes, half| bytes * half },
     Call { name: "alltoall", is_row: false, is_each: true, across: |bytes, half| bytes * half * half },
@@ -57,32 +57,32 @@ const CALLS: [Call; 10] = [
 ];
 
 impl Call {
-    /// The least time that a call takes: half a round trip, and that of what must cross. Seconds.
+    /// Shortest time of a call: half a round trip, and the time of the bytes that must cross. Seconds.
     fn allowed_s(&self, bytes: u64, ranks: u64, link: &Link) -> f64 {
         link.rtt_s() / 2.0 + (self.across)(bytes, ranks / 2) as f64 / link.goodput()
     }
 }
 
-/// See the module.
+/// The benchmark. `run` makes it.
 #[derive(Clone, Debug)]
 pub struct Collectives {
-    /// Where everything is; of the MPIs only the MPICH is used.
+    /// Paths of everything that takes part. Of the MPIs it uses MPICH only.
     pub tools: Tools,
-    /// The library that is measured.
+    /// The collectives library.
     pub library: PathBuf,
     /// The links.
     pub links: Vec<Link>,
-    /// Ranks of both sites together, an even number.
+    /// Ranks of both sites together; must be even.
     pub ranks: u32,
-    /// Lengths of vectors. MiB.
+    /// Lengths of the vectors. MiB.
     pub sizes: Vec<u32>,
-    /// How often each is called.
+    /// Calls of each collective. Count.
     pub runs: u32,
-    /// In the short one ranks are in blocks only.
+    /// The short form has ranks in blocks only.
     pub form: Form,
     /// Isthmus' version, for samples.
     pub version: String,
-    /// Samples that are in the folder already count, and are not measured again.
+    /// Keep the samples that are in the folder, and do not measure them again.
     pub resume: bool,
 }
 
@@ -91,7 +91,7 @@ impl Collectives {
         if self.form == Form::Full { &ORDERS } else { &ORDERS[..1] }
     }
 
-    /// One job for each link and for each of what messages go by.
+    /// For each link, one job over Isthmus and one over stock tcp.
     fn steps(&self) -> Vec<Step> {
         let of = |link: &Link| [Over::Isthmus, Over::Stock].map(|over| self.step(link, over));
         self.links.iter().flat_map(of).collect()
@@ -130,7 +130,7 @@ impl Collectives {
         .with("order", orders)
     }
 
-    /// The least time of one call of each. Seconds.
+    /// Shortest time of one call of each collective. Seconds.
     fn floor_s(&self, link: &Link, start_s: f64) -> f64 {
         let of = |call: &Call| {
             let sizes = if call.is_row || call.is_each { 1 } else { self.sizes.len() };
@@ -149,7 +149,7 @@ impl Collectives {
         (!self.library.is_file()).then(text)
     }
 
-    /// What would be run, and about how long it takes.
+    /// Lists the jobs, with about how long each takes.
     pub fn dry_run(&self) -> String {
         let steps = self.steps();
         let line = |step: &Step| {
@@ -161,10 +161,10 @@ impl Collectives {
         format!("{} jobs, {minutes} min at the very least:\n{lines}", steps.len())
     }
 
-    /// Measures all, with a progress bar; writes `samples.jsonl` as it goes, `table.txt` and `report.html` at the end.
+    /// Runs all jobs, with a progress bar. Writes `samples.jsonl` after each, `table.txt` and `report.html` at the end.
     ///
     /// # Errors
-    /// Where something is missing, or the folder cannot be written. Runs that fail, or do not end in time, are samples.
+    /// If something is missing, or the folder cannot be written. Runs that fail or do not end in time are samples.
     pub fn run(&self) -> Result<Came, BenchError> {
         let out = &self.tools.out;
         let steps = self.steps();
@@ -181,10 +181,10 @@ impl Collectives {
         Ok(Came { failed, left: 0 })
     }
 
-    /// Makes the report of what is in a folder again.
+    /// Makes the report of a folder's samples again.
     ///
     /// # Errors
-    /// Where there are no samples, or the folder cannot be written.
+    /// If there are no samples, or the folder cannot be written.
     pub fn render(folder: &Path) -> Result<Came, BenchError> {
         let taken = recorded(folder)?;
         write_report(folder, &taken)?;

@@ -1,20 +1,21 @@
-// Times collectives as the program calls them (MPI_) and by the MPI itself (PMPI_), in turn, with the ranks in blocks and
-// alternating between two sites. With the collectives library preloaded the first are the library's.
+// Times each collective twice in turn: as MPI_ function, which a preloaded collectives library serves, and as PMPI_
+// function, which the MPI itself serves. Ranks are in blocks or alternate between the two sites.
 //
 //   collectives REPEATS START_S WHOS ORDERS MiB,...
 //
-// WHOS: names, joined by commas; "library" calls MPI_ functions, all others PMPI_ functions. ORDERS: blocks, alternating.
-// All ranks begin at one time of the clock, which they share for they are on one machine; a collective ends when its last
-// rank is done. Prints a RESULT line for each repeat.
+// WHOS: names, joined by commas. "library" calls MPI_ functions, all others PMPI_ functions. ORDERS: blocks or
+// alternating, or both.
+// All ranks are on one machine and begin at one time of its clock. A collective ends when its last rank is done. Prints
+// a RESULT line for each repeat.
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-// Short calls are timed as a row of so many, and are of so many bytes.
+// Short calls: calls in a row, and bytes of each. SIZES: most lengths.
 enum { ROW = 10, SHORT = 8, SIZES = 8 };
-// From ALLGATHER on each rank has the bytes; the vector of the ones before is that long.
+// From ALLGATHER on, the bytes are per rank. Before it, they are the length of the vector.
 enum { BARRIER, ALLREDUCE_SHORT, BCAST, REDUCE, ALLREDUCE, REDUCE_SCATTER, ALLGATHER, ALLTOALL, GATHER, SCATTER, KINDS };
 static const char *const NAMES[KINDS] = {"barrier", "allreduce", "bcast", "reduce", "allreduce", "reduce_scatter", "allgather", "alltoall", "gather", "scatter"};
 
@@ -44,7 +45,7 @@ static void call(int kind, int stock, MPI_Comm comm, int ranks, char *from, char
     }
 }
 
-// Until the last rank is done. Seconds.
+// Time until the last rank is done. Seconds.
 static double timed(int kind, int stock, MPI_Comm comm, int ranks, char *from, char *to, int bytes, double start_s)
 {
     int times = kind == BARRIER || kind == ALLREDUCE_SHORT ? ROW : 1;
@@ -63,13 +64,13 @@ static double timed(int kind, int stock, MPI_Comm comm, int ranks, char *from, c
     return last / times;
 }
 
-// All repeats of one collective, by each of whom the names tell.
+// All repeats of one collective, for each name in whos.
 static void measure(int kind, int bytes, const char *order, const char *whos, MPI_Comm comm, int repeats, double start_s, char *from, char *to)
 {
     int rank, ranks;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    // The first of each makes connections; it does not count.
+    // The first call of each makes connections and does not count.
     for (int repeat = -1; repeat < repeats; repeat++)
         for (const char *who = whos; *who;) {
             int length = (int)strcspn(who, ",");
@@ -104,13 +105,13 @@ int main(int argc, char **argv)
     memset(to, 0, all);
     MPI_Comm comms[2];
     MPI_Comm_dup(MPI_COMM_WORLD, &comms[0]);
-    // The launcher fills one site after the other.
+    // Alternates the ranks: the launcher fills one site after the other.
     MPI_Comm_split(MPI_COMM_WORLD, 0, rank % (ranks / 2) * 2 + rank / (ranks / 2), &comms[1]);
     static const char *const ORDERS[] = {"blocks", "alternating"};
     for (int order = 0; order < 2; order++)
         for (int kind = 0; strstr(argv[4], ORDERS[order]) && kind < KINDS; kind++) {
             int is_short = kind == BARRIER || kind == ALLREDUCE_SHORT;
-            // Of the short ones, and where each rank has the bytes, one size is enough.
+            // Short calls and calls with bytes per rank are measured at one size only.
             for (int i = 0; i < (is_short || kind >= ALLGATHER ? 1 : count); i++)
                 measure(kind, kind == BARRIER ? 0 : is_short ? SHORT : sizes[i], ORDERS[order], argv[3], comms[order], atoi(argv[1]), atof(argv[2]), from, to);
         }

@@ -1,4 +1,4 @@
-//! The tables and the page, from samples alone.
+//! The tables and the page of the collectives, made from samples alone.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ use crate::table::{Grid, distinct};
 
 const TITLE: &str = "Collectives across two sites";
 
-/// What a row is about.
+/// The measurement that a row shows.
 #[derive(Clone, Copy)]
 struct Row {
     call: &'static Call,
@@ -52,7 +52,7 @@ impl Measured<'_> {
         self.taken.iter().flat_map(|sample| sample.results.iter().map(move |result| (*sample, result)))
     }
 
-    /// The measurements, in the order of the calls.
+    /// The measurements, in the order of [`CALLS`].
     fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         for call in &CALLS {
@@ -67,7 +67,7 @@ impl Measured<'_> {
         rows
     }
 
-    /// The times of all calls, and whether the emulator was late meanwhile. Seconds.
+    /// Times of all calls, and whether the emulator was late in any. Seconds.
     fn times(&self, row: Row, order: &str, who: &str) -> (Vec<f64>, bool) {
         let texts = [("call", row.call.name), ("order", order), ("who", who)];
         let of = |(sample, result): (&Taken, &serde_json::Map<String, Value>)| {
@@ -92,7 +92,7 @@ impl Measured<'_> {
         format!("{}, {}", self.link.rate, self.link.title())
     }
 
-    /// Medians, in round trips.
+    /// Table of medians, in round trips.
     fn grid(&self) -> Grid {
         let orders = self.orders();
         let columns = || orders.iter().flat_map(|order| WHOS.iter().map(move |who| (*order, *who)));
@@ -119,7 +119,7 @@ impl Measured<'_> {
         }
     }
 
-    /// What each reaches of what the path allows, with the ranks in this order.
+    /// Bars: the time that the path allows divided by the time taken, with ranks in this order.
     fn picture(&self, order: &str) -> Block {
         let names = WHOS.map(|(_, title)| title.to_owned());
         let mut bars = Vec::new();
@@ -148,7 +148,7 @@ fn measured(taken: &[Taken]) -> Vec<Measured<'_>> {
     links.into_iter().flatten().map(of).collect()
 }
 
-/// For a terminal.
+/// Tables as text for a terminal.
 pub(super) fn text(taken: &[Taken]) -> String {
     let grids: Vec<_> = measured(taken).iter().map(|one| one.grid().text()).collect();
     grids.join("\n") + "\nMedians, in round trips. * the emulator was late itself; - no result.\n"
@@ -166,7 +166,7 @@ pub(super) fn html(taken: &[Taken]) -> String {
     page::html(TITLE, &parts)
 }
 
-/// How it was measured, and how to read it.
+/// How the figures were measured, and how to read them.
 fn circumstances(taken: &[Taken]) -> Part {
     let list = |of: &dyn Fn(&Taken) -> String| distinct(taken, of).join("; ");
     let loads = taken.iter().map(|sample| sample.load);

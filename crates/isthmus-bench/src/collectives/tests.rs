@@ -1,11 +1,11 @@
-//! The plan, and the rendering from recorded samples.
+//! Tests of the plan, and of the report made from recorded samples.
 
 use isthmus_units::{Percent, Rate, Span};
 use serde_json::Value;
 
 use super::*;
 
-/// A small run: one call of each, one link.
+/// A small recorded run: one call of each collective, one link.
 const RECORDED: &str = include_str!("recorded.jsonl");
 
 fn recorded() -> Vec<Taken> {
@@ -43,7 +43,7 @@ fn each_link_has_a_job_with_the_library_and_one_over_stock_tcp() {
     for step in &steps {
         assert!(step.limit_s > 10.0 * step.floor_s && step.missing.is_some(), "{}", step.title());
     }
-    // Of six calls of each, the first of which does not count, in two orders, two in one order are left.
+    // 6 calls (the first uncounted) in 2 orders become 2 calls in 1 order: a sixth.
     let quick = Collectives { runs: 1, ..bench(Form::Short) };
     let ratio = steps[0].floor_s / quick.steps()[0].floor_s;
     assert!((ratio - 6.0).abs() < 1e-9, "{ratio}");
@@ -90,7 +90,7 @@ fn recorded_samples_make_a_table_and_a_page() {
         page.contains("Bcast 1 MiB, library") && page.contains("Alltoall 1 MiB each, stock tcp"),
         "{page}"
     );
-    // A bar and a dot for each.
+    // One bar and one dot for each.
     assert_eq!(page.matches("<circle class=\"run\"").count(), 3 * CALLS.len());
     assert!(!page.contains("NaN") && !page.contains("Runs without a result"), "{page}");
 }

@@ -1,4 +1,4 @@
-//! Who moves a file.
+//! The contenders of a file transfer.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use isthmus_units::Size;
 
 use super::run::FilePaths;
 
-/// By what an MPI program reads and writes.
+/// Interface by which an MPI program reads and writes files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Io {
     /// Positional reads and writes.
@@ -25,40 +25,40 @@ impl fmt::Display for Io {
     }
 }
 
-/// See the module.
+/// A program that moves files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileContender {
     /// Two MPI programs with the mover's library.
     Coupled {
-        /// Over libfabric's tcp in the place of Isthmus.
+        /// Over libfabric's tcp instead of Isthmus.
         stock: bool,
         /// Length of a block.
         block: Size,
-        /// By what the file is read and written.
+        /// How the file is read and written.
         io: Io,
-        /// Reads, sends and writes go on at once; else one after the other.
+        /// Reads, sends and writes overlap; otherwise one follows the other.
         overlap: bool,
     },
-    /// `isthmus cp` with a service (`isthmus serve`), encrypted.
+    /// `isthmus cp` to a service (`isthmus serve`), encrypted.
     Cp,
     /// `isthmus cp` with nothing set up but OpenSSH.
     CpSsh,
-    /// OpenSSH's.
+    /// OpenSSH's `scp`.
     Scp,
-    /// Over OpenSSH.
+    /// `rsync` over OpenSSH.
     Rsync,
-    /// To its own WebDAV service, not encrypted: its fastest protocol.
+    /// `rclone` to its own WebDAV service, its fastest protocol, not encrypted.
     Rclone,
-    /// Over OpenSSH, by SFTP.
+    /// `rclone` over SFTP.
     RcloneSftp,
-    /// `cat` over OpenSSH: what a login takes, and what its stream carries.
+    /// `cat` over OpenSSH: shows the cost of a login and of its stream.
     Ssh,
     /// `globus-url-copy` with 8 streams, not encrypted.
     GridFtp,
 }
 
 impl FileContender {
-    /// The commands, ours first.
+    /// All commands, ours first.
     pub const COMMANDS: [Self; 8] = [
         Self::Cp,
         Self::CpSsh,
@@ -70,7 +70,7 @@ impl FileContender {
         Self::GridFtp,
     ];
 
-    /// Whether it logs in by ssh.
+    /// Whether it logs in over ssh.
     pub(crate) fn is_by_ssh(self) -> bool {
         matches!(self, Self::CpSsh | Self::Scp | Self::Rsync | Self::RcloneSftp | Self::Ssh)
     }
@@ -80,7 +80,7 @@ impl FileContender {
         !matches!(self, Self::Coupled { .. } | Self::Ssh)
     }
 
-    /// What it is called in a choice of contenders: all that MPI programs do is one of two.
+    /// Name by which contenders are chosen. Transfers between MPI programs have two names.
     pub fn kind(self) -> &'static str {
         match self {
             Self::Coupled { stock: false, .. } => "mpi",
@@ -96,7 +96,7 @@ impl FileContender {
         }
     }
 
-    /// What it needs and this machine has not, with the remedy.
+    /// What it needs and this machine does not have, with the remedy.
     pub(crate) fn missing(self, paths: &FilePaths) -> Option<String> {
         let absent = |path: PathBuf| (!path.is_file()).then(|| format!("no {}", path.display()));
         let tools = |names: &[&str], packages: &str| {
@@ -145,7 +145,7 @@ impl fmt::Display for FileContender {
     }
 }
 
-/// A program, where shells look for one and where services are.
+/// Path of a program in PATH or in the folders of system services.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let services = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);

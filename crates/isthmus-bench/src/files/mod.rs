@@ -1,6 +1,6 @@
-//! Files across emulated WANs: those that MPI programs send each other, in the shapes of the
-//! paper that the mover answers (sizes, blocks, POSIX or MPI-IO, overlapped or in turn), and
-//! those that commands copy, `isthmus cp` beside its peers.
+//! Benchmark of file transfers across emulated WANs: between MPI programs, and by commands. The MPI
+//! transfers vary size, block, POSIX or MPI-IO, and overlap, as in the paper that the mover answers.
+//! `isthmus cp` is measured beside other copy commands.
 
 mod contender;
 mod report;

@@ -1,4 +1,4 @@
-//! Copies as text for a terminal, and as a page with plots.
+//! Report of the copies: text for a terminal, and an HTML page with plots.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use crate::plot::{bars, escaped, head, table};
 use crate::sample::median;
 use crate::table::{Grid, distinct, megabytes};
 
-/// One run, in a line.
+/// One run as a line of text.
 pub(super) fn said(sample: &FileSample) -> String {
     let of = Subject::of(sample);
     let what = format!("{:28} {:>16}  {}", sample.contender, of.what(), sample.link.title());
@@ -21,7 +21,7 @@ pub(super) fn said(sample: &FileSample) -> String {
     }
 }
 
-/// Medians of one contender's copies of one file over one link.
+/// Medians of one contender's copies of one subject.
 struct Row {
     contender: String,
     seconds: f64,
@@ -34,7 +34,7 @@ struct Row {
     marks: String,
 }
 
-/// What was copied over which link: a table of its own.
+/// What was copied over which link. Each has its own table.
 #[derive(Clone, Copy, PartialEq)]
 struct Subject {
     bytes: u64,
@@ -90,7 +90,7 @@ fn tables(samples: &[FileSample]) -> Vec<(Subject, Vec<Row>)> {
 fn row(samples: &[FileSample], subject: &Subject, contender: &str) -> Row {
     let of_row = |sample: &&FileSample| Subject::of(sample) == *subject && sample.contender == contender;
     let own: Vec<&FileSample> = samples.iter().filter(of_row).collect();
-    // One that failed counts: as slower than all others.
+    // A failed copy counts as slower than all others.
     let of = |value: fn(&FileSample) -> f64| median(own.iter().map(|sample| value(sample))).unwrap_or(0.0);
     let most = |value: fn(&FileSample) -> Option<u64>| {
         own.iter().filter_map(|sample| value(sample)).max().unwrap_or(0) as f64 / 1e6
@@ -101,7 +101,7 @@ fn row(samples: &[FileSample], subject: &Subject, contender: &str) -> Row {
     ];
     Row {
         contender: contender.to_owned(),
-        // One that failed took forever.
+        // A failed copy took forever.
         seconds: of(|sample| sample.seconds.unwrap_or(f64::INFINITY)),
         rate: of(FileSample::rate),
         fraction: of(FileSample::fraction),
@@ -113,7 +113,7 @@ fn row(samples: &[FileSample], subject: &Subject, contender: &str) -> Row {
     }
 }
 
-/// All as text.
+/// The report as text.
 pub(super) fn text(samples: &[FileSample], missing: &[String]) -> String {
     let mut out = String::new();
     for (subject, rows) in tables(samples) {
@@ -144,7 +144,7 @@ fn grid(title: String, rows: &[Row]) -> Grid {
     Grid { title, head: head.map(str::to_owned).to_vec(), rows: rows.iter().map(texts).collect() }
 }
 
-/// All as a page that needs nothing else.
+/// The report as a page that needs no other file.
 pub(super) fn page(samples: &[FileSample], missing: &[String]) -> String {
     let mut out = head("File measurements");
     circumstances(&mut out, samples);
@@ -247,7 +247,7 @@ mod tests {
         ];
         let missing = ["rclone is left out, for there is no rclone: apt-get install rclone".to_owned()];
         let table = text(&samples, &missing);
-        // The median of two is their mean; an fsync of a second makes halves and fifths of them.
+        // The median of two is their mean. An fsync of 1 s makes 1 and 1/4 into 1/2 and 1/5.
         let cp = table.lines().find(|line| line.starts_with("cp ")).expect("a row");
         assert!(cp.contains("0.625*") && cp.contains("0.350") && cp.ends_with("10, 40"), "{cp}");
         assert!(table.contains("0.500") && table.contains("0.000!") && table.contains("apt-get"), "{table}");

@@ -1,4 +1,4 @@
-//! The copies themselves: each in a lab of its own, all contenders in turn.
+//! Makes the copies: each in its own lab, with the contenders in turn.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -21,70 +21,70 @@ use crate::lab;
 use crate::link::Link;
 use crate::run::progress;
 
-/// The program of both applications: the library's example.
+/// MPI program of both sides: the example of the mover's library.
 const PROGRAM: &str = include_str!("../../../../examples/mpi/copy.c");
 const SERVE: &str = include_str!("serve.toml");
 const SITES: &str = include_str!("sites.toml");
 const SSHD: &str = include_str!("sshd.conf");
-/// Names come from the lab's own list of hosts alone.
+/// Host names come from the lab's hosts file alone.
 const NAMES: &str = "hosts: files\n";
-/// What a run may take in which many files are copied: peers take their time. Seconds.
+/// Least time limit of a run with many files, which some contenders copy slowly. Seconds.
 const TREE_LIMIT_S: f64 = 100.0;
 
-/// Where the parts are that take part.
+/// Paths of everything that takes part.
 #[derive(Clone, Debug)]
 pub struct FilePaths {
     /// The isthmus command.
     pub isthmus: PathBuf,
-    /// The folder of the provider.
+    /// The folder of the libfabric provider.
     pub provider: PathBuf,
     /// The folder of an MPICH: `bin/mpiexec`, `bin/mpicc`.
     pub mpi: PathBuf,
-    /// The folder of the mover's library for it: `libisthmus-mpi.so`.
+    /// The folder of the mover's library for this MPI: `libisthmus-mpi.so`.
     pub mover: PathBuf,
-    /// Where samples, table and report go.
+    /// The folder for samples, table and report.
     pub out: PathBuf,
-    /// Where the files are, at both sites.
+    /// The folder for the files of both sites.
     pub folder: PathBuf,
 }
 
-/// One copy that is to be made.
+/// One copy to be made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FileRun {
-    /// Its number among repetitions, from 1 on.
+    /// Number of the repetition, from 1.
     pub run: u32,
     /// The link.
     pub link: Link,
     /// Length of all files together. Bytes.
     pub bytes: u64,
-    /// How many there are; 1: one file, no folder.
+    /// Number of files. 1 is a file without a folder.
     pub files: u32,
-    /// Who makes it.
+    /// The contender.
     pub contender: FileContender,
     /// MPI ranks at each site.
     pub ranks: u32,
 }
 
-/// See the module.
+/// The benchmark. `run` makes its copies and writes the report.
 #[derive(Clone, Debug)]
 pub struct FileBench {
-    /// Where everything is.
+    /// Paths of everything that takes part.
     pub paths: FilePaths,
-    /// What is measured, in its order.
+    /// The copies, in order.
     pub plan: Vec<FileRun>,
-    /// Congestion control of the sites' TCP; none: the system's.
+    /// Congestion control of the sites' TCP. Default: the system's.
     pub congestion: Option<String>,
     /// Isthmus' version, for samples.
     pub version: String,
 }
 
 impl FileBench {
-    /// Least time of all runs together, labs' own times left out. Seconds.
+    /// Shortest time of all runs together, without the labs' starts and ends. Seconds.
     pub fn floor_s(&self) -> f64 {
         self.plan.iter().map(|run| run.link.floor_s(run.bytes)).sum()
     }
 
-    /// What is missing here, each once, with whom it keeps from taking part.
+    /// Lists what is missing and which contender needs it, without repetitions.
     pub fn missing(&self) -> Vec<String> {
         let mut out: Vec<String> = Vec::new();
         for run in &self.plan {
@@ -98,11 +98,11 @@ impl FileBench {
         out
     }
 
-    /// Measures what it can, with a progress bar, and writes `samples.jsonl` as it goes,
-    /// `table.txt` and `report.html` at the end. Returns the samples.
+    /// Makes all copies that are possible here, with a progress bar. Writes a line of `samples.jsonl` after
+    /// each, `table.txt` and `report.html` at the end. Returns the samples.
     ///
     /// # Errors
-    /// Where nobody can take part, or a folder cannot be written. Runs that fail are samples.
+    /// If no contender can run, or a folder cannot be written. Runs that fail are samples.
     pub fn run(&self) -> Result<Vec<FileSample>, BenchError> {
         let missing = self.missing();
         let able = |run: &&FileRun| run.contender.missing(&self.paths).is_none();
@@ -147,7 +147,7 @@ impl FileBench {
         Ok(samples)
     }
 
-    /// Keys, configurations and the program, as far as somebody needs them.
+    /// Makes the keys, configurations and programs that the plan needs.
     fn prepare(&self, plan: &[FileRun], work: &Path, files: &Path) -> Result<(), BenchError> {
         let takes_part = |kinds: &[&str]| plan.iter().any(|run| kinds.contains(&run.contender.kind()));
         let there = files.join("there");
@@ -184,7 +184,7 @@ impl FileBench {
         let (source, program) = (work.join("copy.c"), work.join("copy"));
         fs::write(&source, PROGRAM).map_err(BenchError::file(&source))?;
         let (mpicc, mover) = (self.paths.mpi.join("bin/mpicc"), &self.paths.mover);
-        // Its libraries lie at build/lib/mpi/NAME and build/lib, its header at build/include.
+        // The libraries are in build/lib/mpi/NAME and build/lib, the header in build/include.
         let mut build = Command::new(&mpicc);
         build.args(["-std=c11", "-O2", "-pthread", "-o"]).arg(&program).arg(&source);
         build.arg("-I").arg(mover.join("../../../include")).arg("-L").arg(mover).arg("-listhmus-mpi");
@@ -206,14 +206,14 @@ impl FileBench {
         let source = files.join(format!("source-{}-{}", run.bytes, run.files));
         let there = files.join("there");
         let copy = there.join("copy");
-        // Parts and journals as well, of a run that did not end: the next one would go on with them.
+        // Also removes parts and journals of a copy that did not end: the next one would resume it.
         source::remove(&there).and_then(|()| fs::create_dir_all(&there)).map_err(BenchError::file(&there))?;
         source::make(&source, run.bytes, run.files).map_err(BenchError::file(&source))?;
         source::touch_pages(&copy, run.bytes).map_err(BenchError::file(&copy))?;
         let is_local = run.link.is_loopback() || run.files > 1;
         let local_s = if is_local { Some(plain_copy(run, &source, &copy, local)?) } else { None };
         let emulator = work.join("report.json");
-        let _ = fs::remove_file(&emulator); // of the run before; none of the first
+        let _ = fs::remove_file(&emulator); // left by the run before
         let floor_s =
             local_s.filter(|_| run.link.is_loopback()).unwrap_or_else(|| run.link.floor_s(run.bytes));
         let limit_s = lab::limit_s(floor_s).max(if run.files > 1 { TREE_LIMIT_S } else { 0.0 });
@@ -280,7 +280,7 @@ impl FileBench {
     }
 }
 
-/// What plain `cp -r` takes within this host, measured once for each that is copied. Seconds.
+/// Time of a plain `cp -r` within this host, measured once for each subject. Seconds.
 fn plain_copy(
     run: &FileRun,
     source: &Path,
@@ -308,18 +308,18 @@ fn must(command: &mut Command) -> Result<(), BenchError> {
     if ended.status.success() { Ok(()) } else { Err(said()) }
 }
 
-/// What a copy came to.
+/// Result of a copy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Came {
     seconds: f64,
-    /// Of the fsync after it.
+    /// Time of the fsync after the copy. Seconds.
     sync_s: f64,
-    /// Most memory of a process, of the side that sends and of the other. Bytes.
+    /// Most memory of a process on the sending side, then on the receiving side. Bytes.
     peak_here: Option<u64>,
     peak_there: Option<u64>,
 }
 
-/// What a copy came to, or why there is none.
+/// The result of a copy, or why there is none.
 fn outcome(status: ExitStatus, said: &str, complained: &str, limit_s: f64) -> Result<Came, String> {
     if !status.success() {
         return Err(lab::why(status, said, complained, limit_s));

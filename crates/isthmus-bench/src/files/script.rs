@@ -1,8 +1,8 @@
-//! The shell scripts that copy a file in a lab: of the service at site b, and of the copy at a.
+//! Shell scripts that copy a file in a lab: they start the service at site b and the copy at site a.
 //!
-//! Each prints a line `RESULT {"seconds": ...}`; what follows it prints `SYNC` with the seconds
-//! that an fsync of the copy took, and `PEAK here` and `PEAK there` with the most memory of a process in
-//! bytes, as `isthmus bench peak` finds it. Without a link the same runs within this host.
+//! A script prints `RESULT {"seconds": ...}`, then `SYNC` with the seconds of an fsync of the copy. `PEAK here`
+//! and `PEAK there` have the most memory of a process on each side in bytes, as measured by `isthmus bench peak`.
+//! On loopback both sides are this host.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -12,31 +12,31 @@ use super::run::{FilePaths, FileRun};
 use crate::BenchError;
 use crate::lab::{quoted, until_listens};
 
-/// Most memory for blocks of a rank. Bytes.
+/// Most memory for a rank's blocks. Bytes.
 const MEMORY: u64 = 256 << 20;
-/// Ranks from which on each has fewer streams: together they have enough. Count.
+/// From this many ranks on, each has `FEW_STREAMS` streams: together they are enough. Counts.
 const MANY_RANKS: u32 = 4;
 const FEW_STREAMS: u32 = 2;
 
-/// What a run is about, for its scripts.
+/// Paths for a run's scripts.
 pub(crate) struct Place<'a> {
     pub(crate) paths: &'a FilePaths,
-    /// Certificates, keys and programs, made once.
+    /// The folder of keys, configurations and programs, made once.
     pub(crate) work: &'a Path,
     pub(crate) source: &'a Path,
     pub(crate) copy: &'a Path,
 }
 
-/// A service, and the command that copies. The host that they name is `@HOST@`, its address `@WHERE@`, and the
-/// service's port `@PORT@`.
+/// A service, and the command that copies. They contain `@HOST@`, `@WHERE@` and `@PORT@` for the service's host,
+/// address and port.
 struct Peer {
     service: String,
-    /// Its port, in a lab, where nothing else listens.
+    /// The service's port in a lab, where it is always free.
     port: u16,
-    /// What is made ready for the command, and does not count.
+    /// Prepares the command; its time does not count.
     prepare: String,
     command: String,
-    /// Whether both ask for the names of addresses: there is no service for them in a lab.
+    /// Whether both look up names of addresses. A lab has no name service, so they get `names.conf`.
     asks_for_names: bool,
 }
 
@@ -48,17 +48,17 @@ fn program(name: &str) -> String {
     find(name).map_or_else(|| name.to_owned(), |found| path(&found))
 }
 
-/// What the lab's hub runs.
+/// Script for the lab's hub.
 ///
 /// # Errors
-/// Where there is no free port.
+/// If there is no free port.
 pub(crate) fn hub(place: &Place<'_>, run: &FileRun) -> Result<String, BenchError> {
     let copy = path(place.copy);
     let copying = match run.contender {
         FileContender::Coupled { .. } => coupled(place, run),
         _ => peer(place, run, &commands(place, run))?,
     };
-    // Of a folder all its file system: it is in memory, or alone.
+    // A folder needs its whole file system synced.
     let sync = if run.files > 1 { "sync -f" } else { "sync" };
     Ok(format!(
         "cd {} || exit 3\n\
@@ -73,13 +73,13 @@ pub(crate) fn hub(place: &Place<'_>, run: &FileRun) -> Result<String, BenchError
     ))
 }
 
-/// In a site; without a link they are both this host.
+/// Runs a line in a site; on loopback both sites are this host.
 fn at(run: &FileRun, site: &str, line: &str) -> String {
     let shell = if run.link.is_loopback() { "sh -c".to_owned() } else { format!("lab-rsh {site}") };
     format!("{shell} {}", quoted(line))
 }
 
-/// The same, with what it takes of memory; it is stopped when the file with ".stop" at its end is there.
+/// The same under `isthmus bench peak`, which stops it when the file `SIDE.peak.stop` exists.
 fn watched(place: &Place<'_>, run: &FileRun, site: &str, side: &str, line: &str) -> String {
     let (isthmus, work) = (path(&place.paths.isthmus), path(place.work));
     at(run, site, &format!("exec {isthmus} bench peak {work}/{side}.peak sh -c {}", quoted(line)))
@@ -97,7 +97,7 @@ fn peer(place: &Place<'_>, run: &FileRun, peer: &Peer) -> Result<String, BenchEr
         if peer.asks_for_names { no_names(&path(place.work), &line) } else { line }
     };
     let Peer { service, prepare, command, .. } = peer;
-    // What starts it is not counted among its memory, but takes a few milliseconds.
+    // The clock starts in here: starting what watches it takes a few milliseconds.
     let timed = format!(
         "{prepare} || exit 3; begin=$(date +%s%N); {command} > /dev/null || exit 3; \
          echo \"RESULT {{\\\"seconds\\\": $(($(date +%s%N) - begin))e-9}}\""
@@ -112,7 +112,7 @@ fn peer(place: &Place<'_>, run: &FileRun, peer: &Peer) -> Result<String, BenchEr
     ))
 }
 
-/// A port at which nothing listens on this host now.
+/// A port of this host that is free now.
 fn free_port() -> Result<u16, BenchError> {
     let bound = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     bound.map(|address| address.port()).map_err(BenchError::file("a free port of 127.0.0.1"))
@@ -131,14 +131,14 @@ fn commands(place: &Place<'_>, run: &FileRun) -> Peer {
              -o LogLevel=ERROR"
         )
     };
-    // OpenSSH's service keeps this folder to itself, and does not make it.
+    // sshd needs this folder for its privilege separation, and does not make it.
     let sshd = format!("mkdir -p /run/sshd; exec {} -D -e -p @PORT@ -f {work}/sshd.conf", program("sshd"));
     let prepare = format!("cd {work}");
     match run.contender {
         FileContender::CpSsh => Peer {
             service: sshd,
             port: 2022,
-            // What it chooses is told in its log.
+            // At this level the command logs its choices.
             prepare: format!("{prepare} && export ISTHMUS_LOG=warn,isthmus_io=info"),
             command: format!(
                 "{isthmus} cp {} --ssh {} --remote-isthmus {isthmus} {source}{} \"$(id -un)\"@@HOST@:{copy}",
@@ -221,7 +221,7 @@ fn commands(place: &Place<'_>, run: &FileRun) -> Peer {
                  exec {isthmus} serve --config service.toml"
             ),
             port: 4200,
-            // What it chooses is told in its log.
+            // At this level the command logs its choices.
             prepare: format!(
                 "cd {work} && sed \"s/ADDRESS/@WHERE@:@PORT@/\" sites.toml > known.toml && \
                  export ISTHMUS_LOG=warn,isthmus_io=info"
@@ -247,7 +247,7 @@ fn url(host: &str, file: &Path) -> String {
     quoted(&format!("{host}{}", file.display()))
 }
 
-/// Two jobs, each started at its own site.
+/// Two MPI jobs, each started at its own site.
 fn coupled(place: &Place<'_>, run: &FileRun) -> String {
     let FileContender::Coupled { stock, block, io, overlap } = run.contender else { return String::new() };
     let interface = if run.link.is_loopback() { "lo" } else { "wan0" };
@@ -269,7 +269,7 @@ fn coupled(place: &Place<'_>, run: &FileRun) -> String {
     let program = path(&place.work.join("copy"));
     let how = format!("block={} memory={MEMORY} io={io} in_turn={}", block.0, u8::from(!overlap));
     let receiver = format!("{job} {program} receive file:port {} {how}", path(place.copy));
-    // What it chooses is told there, of its lanes by those who send.
+    // At this level the provider logs its choices. Senders log those of lanes.
     let log = if stock { "" } else { " -genv FI_LOG_LEVEL info -genv FI_LOG_PROV isthmus" };
     let sender = format!("{job}{log} {program} send file:port {} {how}", path(place.source));
     let work = path(place.work);
@@ -292,7 +292,7 @@ mod tests {
     use crate::Link;
     use crate::files::Io;
 
-    /// Every script is one that a shell reads, whatever the folders are called.
+    /// The shell accepts every script, whatever the folders are called.
     #[test]
     fn scripts_are_good_shell() {
         let odd = Path::new("/tmp/it's \"odd\" $HOME, EXPORT");
@@ -318,7 +318,7 @@ mod tests {
                 for name in ["@WHERE@", "@HOST@", "@PORT@"] {
                     assert!(!script.contains(name), "{script}");
                 }
-                // Only the copy counts.
+                // Only the copy is timed.
                 if let Some((_, timed)) = script.split_once("begin=$(date").filter(|_| contender != coupled) {
                     let timed = timed.split_once("RESULT").expect("an end").0;
                     assert!(!timed.contains("sed ") && !timed.contains("unshare"), "{timed}");

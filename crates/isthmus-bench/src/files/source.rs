@@ -1,16 +1,16 @@
-//! What is copied: a file, or a folder with many; and whether a copy is the same.
+//! Source of a copy: a file, or a folder of files. Also compares a copy with its source.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Bytes that are compared at once.
+/// Bytes compared at a time.
 const PIECE: usize = 1 << 20;
-/// Files in one folder.
+/// Most files in one folder. Count.
 const IN_FOLDER: u32 = 1000;
 
-/// A file that cannot be compressed, or a folder with so many of them, unless it is there; their pages are
-/// in memory then.
+/// Makes an incompressible file, or a folder of them, unless it exists. Then reads a file, so that its pages
+/// are in memory.
 pub(crate) fn make(path: &Path, bytes: u64, files: u32) -> io::Result<()> {
     if files > 1 {
         return make_folder(path, bytes / u64::from(files), files);
@@ -41,14 +41,14 @@ fn make_folder(path: &Path, each: u64, files: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// On a virtual machine the first touch of a page costs several times its copying: the pages that
-/// the copy will get are touched before.
+/// Touches the pages that the copy will get: on a virtual machine the first touch of a page costs several
+/// times its copying.
 pub(crate) fn touch_pages(path: &Path, bytes: u64) -> io::Result<()> {
     io::copy(&mut io::repeat(0).take(bytes), &mut File::create(path)?)?;
     fs::remove_file(path)
 }
 
-/// Removes a copy, or what there is of it.
+/// Removes a copy, even if it is incomplete.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     match removed {
@@ -57,7 +57,7 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether two files, or two folders with all in them, are the same.
+/// Whether two files or folders have the same contents.
 pub(crate) fn equal(one: &Path, other: &Path) -> io::Result<bool> {
     if !one.is_dir() {
         return equal_files(one, other);

@@ -1,4 +1,4 @@
-//! Pictures that are files of their own: plots and bars of `plot`, with their style and legend inside.
+//! Pictures as files: plots and bars of `plot`, with their style and legend inside.
 
 use std::fmt::Write;
 
@@ -6,14 +6,14 @@ use super::page::Block;
 use crate::plot::{Look, Plot, Point, SIZE, bars_inside, escaped};
 
 const STYLE: &str = include_str!("picture.css");
-/// Room of the title and of one line of the legend. Pixels.
+/// Height of the title and of a line of the legend. Pixels.
 const TITLE: f64 = 22.0;
 const ROW: f64 = 18.0;
 
-/// A line with its name: of each point the place, the value, and whether that is no more than a bound.
+/// A line with its name. Each point has a position, a value, and whether the value is only a bound.
 pub(crate) type Line = (String, Vec<(f64, f64, bool)>);
 
-/// A line of points that are no bounds.
+/// A line without bounds.
 pub(crate) fn line(name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Line {
     (name.to_owned(), points.into_iter().map(|(x, y)| (x, y, false)).collect())
 }
@@ -21,17 +21,17 @@ pub(crate) fn line(name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> 
 /// A plot of several lines.
 #[derive(Default)]
 pub(crate) struct Chart {
-    /// The picture's file.
+    /// Name of the picture's file.
     pub(crate) name: &'static str,
     pub(crate) title: String,
     pub(crate) along: &'static str,
     pub(crate) up: &'static str,
-    /// Places along it, with their labels, ascending.
+    /// Positions with labels along the x axis, ascending.
     pub(crate) ticks: Vec<(f64, String)>,
-    /// Places are logarithms: equal factors are equally far.
+    /// The x axis is logarithmic.
     pub(crate) is_logarithmic: bool,
     pub(crate) lines: Vec<Line>,
-    /// The least possible or the most: a dashed line, and what it is.
+    /// Points of the dashed line, the lowest or highest possible values; then its name.
     pub(crate) limit: Vec<(f64, f64)>,
     pub(crate) limit_name: &'static str,
 }
@@ -41,7 +41,7 @@ impl Chart {
         Block::Picture { name: self.name.to_owned(), title: self.title.clone(), svg: self.svg() }
     }
 
-    /// A place as a share of the plot.
+    /// A position as a fraction of the plot's width.
     fn share(&self, x: f64) -> f64 {
         let scale = |x: f64| if self.is_logarithmic { x.max(1e-9).ln() } else { x };
         let ends = self.ticks.first().zip(self.ticks.last());
@@ -102,13 +102,13 @@ impl Chart {
     }
 }
 
-/// Bars that lie, each as long as its median; `of` has the name of each and its values.
+/// Horizontal bars, each as long as the median of its values. `of` has names and values.
 pub(crate) fn bars(name: &str, title: &str, of: &[(String, Vec<f64>)]) -> Block {
     let names: Vec<String> = of.iter().map(|(name, _)| name.clone()).collect();
     bars_by(name, title, |name| Look::of(&names, name), of)
 }
 
-/// The same, each bar as it is to look by its name.
+/// The same with a look for each bar's name.
 pub(crate) fn bars_by(
     name: &str,
     title: &str,
@@ -126,7 +126,7 @@ pub(crate) fn bars_by(
     }
 }
 
-/// A whole picture; what is inside it begins below the title.
+/// A whole picture. Its title is above `inside`.
 pub(crate) fn picture(title: &str, width: f64, height: f64, inside: &str) -> String {
     let (title, whole) = (escaped(title), height + TITLE);
     format!(
@@ -140,7 +140,7 @@ pub(crate) fn picture(title: &str, width: f64, height: f64, inside: &str) -> Str
 mod tests {
     use super::*;
 
-    /// Every attribute is quoted, and every element that begins ends.
+    /// Whether all attributes are quoted and all elements closed.
     fn is_well_formed(svg: &str) -> bool {
         let mut open = Vec::new();
         for tag in svg.split('<').skip(1) {

@@ -1,9 +1,9 @@
-/* Messages to and fro between two sites, in one job whose first half of ranks is at one site and the second at the other.
+/* Sends messages to and fro between two sites, in one MPI job. The first half of its ranks is at one site.
  *   messages plain COUNT SIZE...        rank 0 of each half sends and receives
  *   messages threads:N COUNT SIZE...    the same by N threads, each with a fragment of the message
- *   messages helpers COUNT SIZE...      in two phases: a linear scatter of fragments to all other ranks, of both halves, and
- *                                       a linear gather from them
- * Prints RESULT with one line of JSON for each size: how long COUNT messages there and as many back took.
+ *   messages helpers COUNT SIZE...      two phases: a linear scatter of fragments to all other ranks of both halves,
+ *                                       then a linear gather from them
+ * Prints RESULT with a line of JSON for each size: the time of COUNT messages there and as many back.
  */
 #include <mpi.h>
 #include <pthread.h>
@@ -28,7 +28,7 @@ static void fail(const char *why)
     MPI_Abort(MPI_COMM_WORLD, 3);
 }
 
-/* Fragment i of n of a message. */
+/* First byte of fragment i of n. */
 static int64_t edge(int64_t bytes, int i, int n)
 {
     return bytes * i / n;
@@ -59,7 +59,7 @@ static void by_threads(unsigned char *at, int64_t bytes, int peer, int sends)
         pthread_join(running[i], NULL);
 }
 
-/* The main rank's part: fragments to or from every helper. */
+/* A main rank's part: sends fragments to all helpers, or receives from them. */
 static void by_helpers(unsigned char *at, int64_t bytes, int sends)
 {
     int helpers = ranks - 2, n = 0;
@@ -76,7 +76,7 @@ static void by_helpers(unsigned char *at, int64_t bytes, int sends)
     MPI_Waitall(n, requests, MPI_STATUSES_IGNORE);
 }
 
-/* A helper's part in one message from a main rank to the other. */
+/* A helper's part: forwards its fragment of a message from one main rank to the other. */
 static void help(unsigned char *at, int64_t bytes, int from, int to)
 {
     int helpers = ranks - 2, mine = rank - 1 - (rank > half);

@@ -1,8 +1,8 @@
-//! The project's source papers, reproduced in labs: one report, with a section for each experiment.
+//! Benchmark that repeats the experiments of the project's source papers: one report, one section per experiment.
 //!
-//! A section plans steps (`step`), which run one after the other, each in a lab of its own (`runner`). What
-//! came out is a line of `samples.jsonl` (`sample`). From these lines alone each section tells its part of the
-//! report (`page`, `chart`), beside what the paper has (`published`). So a report can be made again later.
+//! A section plans steps (`step`). They run one after the other, each in its own lab (`runner`). Each result is a
+//! line of `samples.jsonl` (`sample`). From these lines alone each section writes its part of the report (`page`,
+//! `chart`), beside the paper's figures (`published`). So a report can be made again later.
 
 pub(crate) mod chart;
 pub(crate) mod page;
@@ -30,43 +30,43 @@ use step::{Context, Step};
 
 pub use step::{Form, Tools};
 
-/// Rates that are tried where the highest is wanted that the emulator carries truthfully. Gb/s.
+/// Rates tried, in this order, to find the highest that the emulator carries truthfully. Gb/s.
 const LADDER: [u64; 7] = [10, 8, 6, 5, 4, 3, 2];
 const GIGABIT: u64 = 1_000_000_000;
-/// The fact that marks a run by which the highest truthful rate was looked for.
+/// Fact that marks the runs of this search.
 const PROBE: &str = "probe";
 const TITLE: &str = "The papers, measured";
-/// One sample a line, in the folder of results.
+/// The samples' file in the folder of results, one sample per line.
 pub(crate) const SAMPLES: &str = "samples.jsonl";
 
-/// See the module.
+/// The benchmark. `run` makes it.
 #[derive(Clone, Debug)]
 pub struct Papers {
-    /// Where everything is.
+    /// Paths of everything that takes part.
     pub tools: Tools,
     /// How much is measured.
     pub form: Form,
-    /// Names of the sections; none: all.
+    /// Names of the sections to measure. Empty: all.
     pub only: Vec<String>,
     /// Isthmus' version, for samples.
     pub version: String,
-    /// Samples that are in the folder already count, and are not measured again.
+    /// Keep the samples that are in the folder, and do not measure them again.
     pub resume: bool,
-    /// No run begins after so long.
+    /// No run begins after this time.
     pub no_longer: Option<Duration>,
 }
 
-/// What came of all runs.
+/// Counts of runs that gave no result or were not made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Came {
     /// Runs that gave no result.
     pub failed: usize,
-    /// Runs that are still to be made.
+    /// Runs still to be made.
     pub left: usize,
 }
 
 impl Papers {
-    /// Names of all sections, in their order.
+    /// Names of all sections, in order.
     pub fn names() -> Vec<&'static str> {
         SECTIONS.iter().map(|section| section.name()).collect()
     }
@@ -82,7 +82,7 @@ impl Papers {
         Context { tools: &self.tools, form: self.form }
     }
 
-    /// What would be run, and about how long it takes.
+    /// Lists the runs, with about how long each takes.
     pub fn dry_run(&self) -> String {
         let (context, mut out, mut all_s) = (self.context(), String::new(), 0.0);
         for section in self.sections() {
@@ -112,10 +112,10 @@ impl Papers {
         out
     }
 
-    /// Measures all, with a progress bar; writes `samples.jsonl` as it goes, and the report at the end.
+    /// Measures all sections, with a progress bar. Writes `samples.jsonl` after each run, and the report at the end.
     ///
     /// # Errors
-    /// Where the folder cannot be used. Runs that fail, or do not end in time, are samples.
+    /// If the folder cannot be used. Runs that fail or do not end in time are samples.
     pub fn run(&self) -> Result<Came, BenchError> {
         let out = &self.tools.out;
         fs::create_dir_all(out).map_err(BenchError::file(out))?;
@@ -134,7 +134,7 @@ impl Papers {
         Ok(came)
     }
 
-    /// Measures one section. Returns how many of its runs are left.
+    /// Measures one section. Returns the number of runs left.
     fn measure(
         &self,
         section: &'static dyn Section,
@@ -163,7 +163,7 @@ impl Papers {
     }
 }
 
-/// Takes all steps of which there is no sample yet. Returns how many are left.
+/// Runs all steps that have no sample yet. Returns the number of steps left.
 pub(crate) fn take_all(
     name: &str,
     mut steps: Vec<Step>,
@@ -189,17 +189,17 @@ pub(crate) fn take_all(
     Ok(left)
 }
 
-/// Makes the report of what is in a folder again. Returns how many samples there are.
+/// Makes the report of a folder's samples again. Returns the number of samples.
 ///
 /// # Errors
-/// Where there are no samples, or the folder cannot be written.
+/// If there are no samples, or the folder cannot be written.
 pub fn render(folder: &Path) -> Result<usize, BenchError> {
     let taken = recorded(folder)?;
     write_report(folder, &taken)?;
     Ok(taken.len())
 }
 
-/// The samples that a folder has.
+/// The samples in a folder.
 pub(crate) fn recorded(folder: &Path) -> Result<Vec<Taken>, BenchError> {
     let path = folder.join(SAMPLES);
     let taken = read(&path)?;
@@ -225,7 +225,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// With the samples that the file has, or without any.
+    /// Keeps the samples of the file with `resume`, or else removes them.
     pub(crate) fn open(path: &Path, resume: bool) -> Result<Self, BenchError> {
         let earlier = if resume { read(path)? } else { Vec::new() };
         let mut log = Self { file: File::create(path).map_err(BenchError::file(path))?, taken: Vec::new() };
@@ -251,7 +251,7 @@ impl Log {
     }
 }
 
-/// A last line that is not whole is one whose run was ended. No file: no samples.
+/// Reads a file's samples; none if there is no file. Skips an incomplete last line: its writer was interrupted.
 fn read(path: &Path) -> Result<Vec<Taken>, BenchError> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -266,7 +266,7 @@ fn read(path: &Path) -> Result<Vec<Taken>, BenchError> {
     whole.lines().enumerate().map(parse).collect()
 }
 
-/// One run, in a line.
+/// One run as a line of text.
 fn said(sample: &Taken) -> String {
     let spoiled = if sample.spoiled() { " (the emulator was late)" } else { "" };
     let came = match (&sample.missing, &sample.error, sample.not_ended_s, sample.number("seconds")) {
@@ -295,7 +295,7 @@ fn write_report(out: &Path, taken: &[Taken]) -> Result<(), BenchError> {
     pictures.iter().try_for_each(|(name, svg)| write(&format!("pictures/{name}"), svg))
 }
 
-/// The report.
+/// The report's parts.
 fn parts(taken: &[Taken]) -> Vec<Part> {
     let mut parts = vec![section::circumstances(taken)];
     for section in SECTIONS {

@@ -1,19 +1,19 @@
-//! What a section tells, as parts of a document; and the document as one HTML page, and as Markdown with pictures.
+//! The document's parts, as the sections write them, and its two forms: an HTML page, and Markdown with pictures.
 
 use std::fmt::Write;
 
 use crate::plot::{escaped, head, table};
 use crate::table::Grid;
 
-/// A part of the document.
+/// A block of a part.
 #[derive(Clone, Debug)]
 pub(crate) enum Block {
     Heading(String),
-    /// A paragraph; `code` in it stands between backquotes.
+    /// A paragraph, with `code` between backquotes.
     Text(String),
     List(Vec<String>),
     Table(Grid),
-    /// A picture with a name of its own, and what it shows.
+    /// A picture: name of its file, title, contents.
     Picture {
         name: String,
         title: String,
@@ -38,7 +38,7 @@ pub(crate) struct Part {
     pub(crate) blocks: Vec<Block>,
 }
 
-/// What becomes of one section's blocks where pictures are files: their names begin so.
+/// Prefix of the picture files' names.
 const PICTURE: &str = "papers-";
 
 pub(crate) fn html(title: &str, parts: &[Part]) -> String {
@@ -73,7 +73,7 @@ pub(crate) fn html(title: &str, parts: &[Part]) -> String {
     out
 }
 
-/// Text with `code` in it.
+/// Text as HTML, with code between backquotes marked up.
 fn with_code(text: &str) -> String {
     let mut out = String::new();
     for (at, piece) in escaped(text).split('`').enumerate() {
@@ -82,7 +82,7 @@ fn with_code(text: &str) -> String {
     out
 }
 
-/// Markdown, and the pictures beside it: names of files in the folder `pictures`, and what is in them.
+/// The document as Markdown, and its pictures: names of files in the folder `pictures`, and their contents.
 pub(crate) fn markdown(title: &str, parts: &[Part]) -> (String, Vec<(String, String)>) {
     let mut out = format!("# {title}\n");
     let mut pictures = Vec::new();
@@ -112,7 +112,7 @@ pub(crate) fn markdown(title: &str, parts: &[Part]) -> (String, Vec<(String, Str
     (out, pictures)
 }
 
-/// Lines of at most so many characters in Markdown.
+/// Longest line in Markdown. Characters.
 const WIDTH: usize = 120;
 
 fn folded(text: &str, indent: &str) -> String {
@@ -132,7 +132,7 @@ fn folded(text: &str, indent: &str) -> String {
     out
 }
 
-/// Words, each with the space of a whole `piece of code` in it.
+/// Splits at spaces, but not inside a `piece of code`.
 fn words(text: &str) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

@@ -1,4 +1,4 @@
-//! What the papers themselves say: a data file with the place of each figure.
+//! Figures that the papers print, from a data file that also has their places in the papers.
 
 use serde::Deserialize;
 
@@ -8,15 +8,15 @@ const DATA: &str = include_str!("published.json");
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Published {
     pub(crate) id: String,
-    /// Where it stands in the paper.
+    /// Its place in the paper.
     pub(crate) source: String,
-    /// What it is, with its unit.
+    /// Its meaning, with unit.
     pub(crate) what: String,
-    /// Place along the axis, and value.
+    /// Position along the axis, and value.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// A table of words, without its head and first column.
+/// A table of words, without head and first column.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct PublishedTable {
     pub(crate) id: String,
@@ -33,14 +33,14 @@ pub(crate) struct Paper {
     /// Tables of words.
     #[serde(default)]
     pub(crate) tables: Vec<PublishedTable>,
-    /// What the text that we have does not give.
+    /// What the text available to us does not tell.
     pub(crate) unknown: String,
 }
 
 /// All papers.
 ///
 /// # Panics
-/// Never: a test reads the file.
+/// Never: a test reads the data file.
 pub(crate) fn papers() -> Vec<Paper> {
     serde_json::from_str(DATA).unwrap_or_default()
 }
@@ -49,17 +49,17 @@ pub(crate) fn paper(id: &str) -> Option<Paper> {
     papers().into_iter().find(|paper| paper.id == id)
 }
 
-/// A figure by its name.
+/// The figure with this id.
 pub(crate) fn published(id: &str) -> Option<Published> {
     papers().into_iter().flat_map(|paper| paper.figures).find(|figure| figure.id == id)
 }
 
-/// A table by its name.
+/// The table with this id.
 pub(crate) fn table(id: &str) -> Option<PublishedTable> {
     papers().into_iter().flat_map(|paper| paper.tables).find(|table| table.id == id)
 }
 
-/// Its value at a place.
+/// A figure's value at a position.
 pub(crate) fn value(id: &str, at: f64) -> Option<f64> {
     let near = |x: f64| (x - at).abs() <= 1e-9 * at.abs().max(1.0);
     published(id)?.points.iter().find(|(x, _)| near(*x)).map(|(_, y)| *y)

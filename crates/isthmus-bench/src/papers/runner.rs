@@ -1,4 +1,4 @@
-//! Runs steps: each in a lab of its own, with a time after which it is ended.
+//! Runs steps: each in its own lab and with a time limit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,13 +20,13 @@ const TRANSFER: &str = include_str!("transfer.c");
 const MESSAGES: &str = include_str!("messages.c");
 const WAN: &str = include_str!("../program.c");
 const COLLECTIVES: &str = include_str!("../collectives/program.c");
-/// Files up to so many bytes lie in memory.
+/// Files up to this length are in memory. Bytes.
 const IN_MEMORY: u64 = 2_000_000_000;
-/// How much longer than its limit a lab may take to end before it is killed. Seconds.
+/// Extra time for a lab to end after its limit, before it is killed. Seconds.
 const GRACE_S: f64 = 15.0;
-/// How folders of files are called; the process that made one follows.
+/// Prefix of the folders of files. The id of the process that made one follows.
 const PREFIX: &str = "isthmus-papers-";
-/// Lines of a run's own words that are kept.
+/// Most lines kept of a run's output. Count.
 const KEPT: usize = 60;
 
 pub(crate) struct Runner<'a> {
@@ -35,7 +35,7 @@ pub(crate) struct Runner<'a> {
     pub(crate) version: String,
     work: TempDir,
     compiled: Vec<Program>,
-    /// The folder of files, and the length of the one that is there.
+    /// The folder of files, and the length of its file in bytes.
     files: Option<(TempDir, u64)>,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Runner<'a> {
         Ok(Self { tools, form, version, work, compiled: Vec::new(), files: None })
     }
 
-    /// Runs a step. What goes wrong with it is told in the sample.
+    /// Runs a step. The sample has the error, if any.
     pub(crate) fn take(&mut self, section: &str, step: &Step) -> Taken {
         let mut taken = Taken {
             at: OffsetDateTime::now_utc().unix_timestamp(),
@@ -97,7 +97,7 @@ impl<'a> Runner<'a> {
         if self.files.as_ref().is_some_and(|(_, length)| *length == bytes) {
             return Ok(());
         }
-        self.files = None; // the one before makes room
+        self.files = None; // frees the last file's memory
         let folder = if bytes <= IN_MEMORY { &self.tools.folder } else { &self.tools.out };
         remove_stale(folder);
         let prefix = format!("{PREFIX}{}-", std::process::id());
@@ -138,7 +138,7 @@ impl<'a> Runner<'a> {
         build.args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-pthread", "-o"]);
         build.arg(work.join(format!("{name}-{}", mpi.name()))).arg(&source);
         if matches!(program, Program::Transfer(_)) {
-            // Its libraries lie at build/lib/mpi/NAME and build/lib, its header at build/include.
+            // The libraries are in build/lib/mpi/NAME and build/lib, the header in build/include.
             let mover = self.tools.movers.join(mpi.name());
             build.arg("-I").arg(mover.join("../../../include")).arg("-L").arg(&mover).arg("-listhmus-mpi");
             for (option, folder) in [("-rpath", mover.clone()), ("-rpath-link", mover.join("../.."))] {
@@ -160,7 +160,7 @@ impl<'a> Runner<'a> {
             source::touch_pages(&copy, step.file.unwrap_or(0)).map_err(BenchError::file(&copy))?;
         }
         let report = self.work.path().join("report.json");
-        let _ = fs::remove_file(&report); // of the run before; none of the first
+        let _ = fs::remove_file(&report); // left by the run before
         taken.command = self.named(&step.script);
         let mut command = self.command(step, &taken.command, &report)?;
         let (began, before) = (Instant::now(), processor_time());
@@ -189,10 +189,10 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// In its lab, or on this host; ended by force when the lab does not end by itself.
+    /// The command of a step, in its lab or on this host, with a time limit that kills it.
     fn command(&self, step: &Step, script: &str, report: &Path) -> Result<Command, BenchError> {
         let mut command = Command::new("timeout");
-        // In the foreground: an interrupt from the terminal ends the lab too.
+        // In the foreground, so that an interrupt from the terminal ends the lab too.
         command.args(["--foreground", "--signal=KILL", &(step.limit_s + GRACE_S).to_string()]);
         if let Some(text) = &step.lab {
             let config = self.work.path().join("lab.toml");
@@ -205,7 +205,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Removes folders whose processes were ended before they could: they may hold memory.
+/// Removes folders of processes that were killed: their files may occupy memory.
 fn remove_stale(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -213,13 +213,13 @@ fn remove_stale(folder: &Path) {
             name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split_once('-')).map(|(maker, _)| maker);
         if maker.is_some_and(|maker| maker.parse::<u32>().is_ok() && !Path::new("/proc").join(maker).exists())
         {
-            // Somebody else's stays where it is.
+            // Another user's folder stays: this fails.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// What a run's words come to.
+/// Reads a run's result from its output.
 fn read(taken: &mut Taken, within_s: Option<f64>, status: ExitStatus, said: &str, complained: &str) {
     let object = |line: &str| serde_json::from_str::<Map<String, Value>>(line).ok();
     for line in said.lines() {
@@ -250,12 +250,12 @@ fn host() -> String {
     format!("{count} processors {model}").trim_end().to_owned()
 }
 
-/// Time of all processors since the system began, and how much of it they were idle. Ticks.
+/// Time of all processors since the system started, then their idle time. Ticks.
 fn processor_time() -> (f64, f64) {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let line = text.lines().next().unwrap_or("");
     let ticks: Vec<f64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
-    // user nice system idle iowait irq softirq steal; what follows is part of user.
+    // user nice system idle iowait irq softirq steal. Guest times follow and are part of user.
     (ticks.iter().take(8).sum(), ticks.iter().skip(3).take(2).sum())
 }
 

@@ -1,4 +1,4 @@
-//! One run: what came out, and under which circumstances.
+//! One run: its result and its circumstances.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,23 @@ use serde_json::{Map, Value};
 
 use crate::link::Link;
 
-/// See the module. One line of `samples.jsonl`.
+/// One run; one line of `samples.jsonl`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Taken {
-    /// When it began. Seconds since 1970.
+    /// Start of the run. Seconds since 1970.
     pub(crate) at: i64,
     pub(crate) version: String,
     pub(crate) kernel: String,
-    /// The processors, and how many tasks wanted one when it began (the load average of one minute).
+    /// The processors; then the load average of one minute when the run began.
     pub(crate) host: String,
     pub(crate) load: f64,
-    /// How much of the processors' time was used meanwhile, by whomever: 1 is all.
+    /// Share of all processors' time used during the run, by any process: 0 to 1.
     #[serde(default)]
     pub(crate) busy: f64,
     /// `short` or `full`.
     pub(crate) form: String,
     pub(crate) section: String,
-    /// What was measured, by name and value.
+    /// What was measured, as names and values.
     pub(crate) facts: BTreeMap<String, String>,
     pub(crate) contender: String,
     pub(crate) link: Option<Link>,
@@ -32,19 +32,19 @@ pub(crate) struct Taken {
     pub(crate) command: String,
     pub(crate) floor_s: f64,
     pub(crate) limit_s: f64,
-    /// From the lab's start to its end. Seconds.
+    /// Time from the lab's start to its end. Seconds.
     pub(crate) took_s: f64,
-    /// What the run printed after `RESULT`, one object a line.
+    /// The run's `RESULT` lines, one object each.
     pub(crate) results: Vec<Map<String, Value>>,
-    /// What it printed else.
+    /// Its other output, shortened.
     #[serde(default)]
     pub(crate) said: Vec<String>,
-    /// What Isthmus said of its choices.
+    /// Isthmus' log lines about its choices.
     #[serde(default)]
     pub(crate) choices: Vec<String>,
-    /// It had not ended after so long. Seconds.
+    /// Time limit that passed before the run ended. Seconds.
     pub(crate) not_ended_s: Option<f64>,
-    /// It was not run, because this is not there.
+    /// Why it was not run: what is missing.
     pub(crate) missing: Option<String>,
     /// Why it failed.
     pub(crate) error: Option<String>,
@@ -53,7 +53,7 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    /// Whether the emulator says that it was late itself.
+    /// Whether the emulator reports that it was late itself.
     pub(crate) fn spoiled(&self) -> bool {
         self.emulator["spoiled"].as_bool().unwrap_or(false)
     }
@@ -62,22 +62,22 @@ impl Taken {
         self.facts.get(name).map_or("", String::as_str)
     }
 
-    /// Whether it has all of these.
+    /// Whether it has all these facts.
     pub(crate) fn has(&self, facts: &[(&str, &str)]) -> bool {
         facts.iter().all(|(name, value)| self.fact(name) == *value)
     }
 
-    /// A number of its first result.
+    /// A number from its first result.
     pub(crate) fn number(&self, name: &str) -> Option<f64> {
         self.results.first().and_then(|result| result.get(name)).and_then(Value::as_f64)
     }
 
-    /// Behind a figure: `*` where the emulator was late.
+    /// Suffix of a figure: `*` if the emulator was late.
     pub(crate) fn mark(&self) -> &'static str {
         if self.spoiled() { "*" } else { "" }
     }
 
-    /// What stands in a table where there is no figure.
+    /// A table's entry if there is no figure.
     pub(crate) fn instead(&self) -> String {
         match (&self.missing, self.not_ended_s) {
             (Some(_), _) => "absent".to_owned(),

@@ -1,4 +1,4 @@
-//! What a section wants to have run: steps, each in a lab of its own.
+//! Steps: the runs that sections plan.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -28,7 +28,7 @@ impl Form {
     }
 }
 
-/// Where the parts are that take part.
+/// Paths of everything that takes part.
 #[derive(Clone, Debug)]
 pub struct Tools {
     /// The isthmus command.
@@ -41,9 +41,9 @@ pub struct Tools {
     pub open_mpi: PathBuf,
     /// The folder of the mover's libraries, with one folder for each MPI.
     pub movers: PathBuf,
-    /// Where files are that fit into memory.
+    /// Folder for files that fit into memory.
     pub folder: PathBuf,
-    /// Where samples and report go, and longer files.
+    /// Folder for samples, report and longer files.
     pub out: PathBuf,
 }
 
@@ -64,7 +64,7 @@ impl Tools {
     }
 }
 
-/// What a section knows when it plans.
+/// Input of a section's plan.
 pub(crate) struct Context<'a> {
     pub(crate) tools: &'a Tools,
     pub(crate) form: Form,
@@ -75,7 +75,7 @@ impl Context<'_> {
         self.form == Form::Full
     }
 
-    /// One value for the short form, another for the full one.
+    /// Chooses between a value for the short form and one for the full form.
     pub(crate) fn of<T>(&self, short: T, full: T) -> T {
         if self.is_full() { full } else { short }
     }
@@ -117,30 +117,30 @@ impl Mpi {
     }
 }
 
-/// One run. In `script` and `lab`, `@WORK@` is the folder of programs, `@SOURCE@` the file that is to be
-/// copied and `@COPY@` where its copy goes.
+/// One run in its own lab. In `script` and `lab`, `@WORK@` is the folder of programs, `@SOURCE@` the file to copy,
+/// and `@COPY@` its copy.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Step {
-    /// What is measured, by name and value: what rows and columns of the report are made of.
+    /// What is measured, as names and values. They become rows and columns of the report.
     pub(crate) facts: BTreeMap<String, String>,
-    /// Who does it.
+    /// Name of the contender.
     pub(crate) contender: String,
     pub(crate) link: Option<Link>,
-    /// The lab's configuration. None: it runs on this host.
+    /// The lab's configuration. `None`: runs on this host.
     pub(crate) lab: Option<String>,
     pub(crate) script: String,
-    /// The least time possible, all that it sends together. Seconds.
+    /// Shortest possible time of all that it sends. Seconds.
     pub(crate) floor_s: f64,
-    /// When it is ended. Seconds.
+    /// Time limit of the lab. Seconds.
     pub(crate) limit_s: f64,
-    /// When the program ends itself, from when its time begins to count, where it does. Seconds.
+    /// Time limit of the program itself from its `BEGAN` line on, if it has one. Seconds.
     pub(crate) within_s: Option<f64>,
-    /// Length of the file that it copies. Bytes.
+    /// Length of the file to copy. Bytes.
     pub(crate) file: Option<u64>,
     pub(crate) programs: Vec<Program>,
     /// Why it cannot be run here, with the remedy.
     pub(crate) missing: Option<String>,
-    /// Further files that it needs in `@WORK@`.
+    /// Names and contents of further files in `@WORK@`.
     pub(crate) files: Vec<(String, String)>,
 }
 
@@ -150,12 +150,12 @@ impl Step {
         self
     }
 
-    /// About how long it takes, its lab's start and end included. Seconds.
+    /// About how long it takes, with its lab's start and end. Seconds.
     pub(crate) fn expected_s(&self) -> f64 {
         if self.missing.is_some() { 0.0 } else { self.floor_s * SLACK + START_S }
     }
 
-    /// Its name for people.
+    /// Text for people.
     pub(crate) fn title(&self) -> String {
         let facts: Vec<_> = self.facts.iter().map(|(name, value)| format!("{name} {value}")).collect();
         let link = self.link.map_or(String::new(), |link| format!(", {} {}", link.rate, link.title()));
@@ -163,7 +163,7 @@ impl Step {
     }
 }
 
-/// What a run takes beyond its floor, roughly: a factor, and the start and end of lab and programs. Seconds.
+/// Estimated time of a run: a multiple of its floor, and seconds for start and end of lab and programs.
 const SLACK: f64 = 1.3;
 const START_S: f64 = 2.5;
 
@@ -172,13 +172,13 @@ pub(crate) fn link(rate: Rate, rtt_us: u64, loss: f64) -> Link {
     Link { rate, rtt: Span(rtt_us * 1_000), loss: Percent(loss), mtu: 9_000 }
 }
 
-/// The configuration of a lab of sites a and b with this link between them.
+/// Configuration of a lab with sites a and b and this link between them.
 pub(crate) fn lab_of(link: Link, congestion: Option<&str>) -> Option<String> {
     Some(lab::config(&[(link, None)], 1, congestion))
 }
 
-/// The beginning of a script: `isthmus bench serve` runs at site b, `$to` is where, and `$bench` begins a
-/// measurement in site a.
+/// Start of a script. `isthmus bench serve` runs at site b. Then `$to` is its address, and `$bench` starts a
+/// measurement at site a.
 pub(crate) fn served() -> String {
     let at = |site: &str| format!("lab-rsh {site} env ISTHMUS_CONFIG=@WORK@/wan.toml @ISTHMUS@ bench");
     format!(
@@ -190,7 +190,7 @@ pub(crate) fn served() -> String {
     )
 }
 
-/// The command line of an MPI job with so many ranks at each of the sites a and b.
+/// Command line of an MPI job with this number of ranks at each site.
 pub(crate) fn job(tools: &Tools, over: Over, ranks: u32, program: &str) -> String {
     match over {
         Over::OpenMpi => open_mpi(tools, ranks, program),
@@ -198,7 +198,7 @@ pub(crate) fn job(tools: &Tools, over: Over, ranks: u32, program: &str) -> Strin
     }
 }
 
-/// What an MPI job's messages go by.
+/// Software that carries an MPI job's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Over {
     /// MPICH over Isthmus.
@@ -225,7 +225,7 @@ impl Over {
         }
     }
 
-    /// What this machine does not have for it, with the remedy.
+    /// What this machine lacks for it, with the remedy.
     pub(crate) fn missing(self, tools: &Tools) -> Option<String> {
         let folder = self.mpi().folder(tools);
         let (launcher, option) = match self.mpi() {
@@ -263,7 +263,7 @@ fn mpich(tools: &Tools, over: Over, ranks: u32, program: &str) -> String {
         set("FI_PROVIDER", "isthmus");
         set("FI_PROVIDER_PATH", &quoted(&tools.provider));
         set("FI_ISTHMUS_INTERFACE", "wan0");
-        // What it chooses is told there.
+        // At this level the provider logs its choices.
         set("FI_LOG_LEVEL", "info");
         set("FI_LOG_PROV", "isthmus");
         if let Over::Transfer(how) = over {

@@ -1,4 +1,4 @@
-//! Every section's rendering from recorded samples, and from some that are made here.
+//! Tests of every section's report, from recorded and from made-up samples.
 
 use isthmus_units::{Percent, Span};
 use serde_json::json;
@@ -7,17 +7,17 @@ use super::*;
 use crate::link::Link;
 use page::Block;
 
-/// Samples of a small run of every section but the first.
+/// Recorded samples of a small run of all sections but the first.
 const RECORDED: &str = include_str!("recorded.jsonl");
 
 fn recorded() -> Vec<Taken> {
     RECORDED.lines().map(|line| serde_json::from_str(line).expect("a sample")).collect()
 }
 
-/// The lines of a section's Markdown.
+/// A section's part of the report as Markdown.
 fn told(taken: &[Taken], name: &str) -> String {
     let at = SECTIONS.iter().position(|section| section.name() == name).expect("a section");
-    // Before them are the circumstances.
+    // The circumstances come first.
     page::markdown("", &parts(taken)[at + 1..at + 2]).0
 }
 
@@ -134,7 +134,7 @@ fn the_maps_of_the_papers_and_all_pairs_are_told() {
 fn a_report_is_made_again_from_its_samples_and_says_what_was_not_measured() {
     let folder = tempfile::tempdir().expect("a folder");
     assert!(render(folder.path()).expect_err("empty").to_string().contains("has no samples"));
-    // A line that is not whole is one whose run was ended.
+    // The incomplete line is of an interrupted run.
     fs::write(folder.path().join("samples.jsonl"), RECORDED.to_owned() + "{\"at\"").expect("written");
     assert_eq!(render(folder.path()).expect("a report"), RECORDED.lines().count());
     let read = |name: &str| fs::read_to_string(folder.path().join(name)).expect(name);

@@ -1,7 +1,7 @@
-/* A file from the ranks of one site to those of the other, in one job: the first half sends, the second receives.
+/* Sends a file from the ranks of one site to those of the other, in one MPI job whose first half sends.
  *   transfer SOURCE COPY BLOCK posix|mpiio IN_TURN MEMORY
- * Time counts as in the paper: from when all ranks of the first site begin, until its rank 0 knows that the file is
- * written. Prints RESULT with one line of JSON.
+ * Time counts as in the paper: it begins when all ranks of the first site begin, and ends when its rank 0 knows that
+ * the file is written. Prints RESULT with a line of JSON.
  */
 #include <isthmus-mpi.h>
 

@@ -1,23 +1,23 @@
-//! What stands before a packet in an Ethernet frame: 40 bytes.
+//! Header of our Ethernet frames: 40 bytes before each packet.
 //!
 //! | Bytes | |
 //! |---|---|
 //! | 0 | 0x49 |
 //! | 1 | version, 1 |
-//! | 2..4 | length of the packet: short frames are padded on the way |
+//! | 2..4 | length of the packet: short frames get padding |
 //! | 4..6, 6..8 | port of the sender, of the receiver |
 //! | 8..24, 24..40 | address of the sender, of the receiver: IPv6, or IPv4 mapped |
 //!
-//! Numbers are big-endian. A frame without a packet only shows where its sender is. Whoever is
-//! meant by a frame that went to everybody answers with such a one.
+//! Numbers are big-endian. A frame without a packet only shows its sender's Ethernet address. The
+//! receiver that a broadcast frame names answers with such a frame.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use socket2::SockFilter;
 
-/// The kind of our frames: IEEE 802's second number for local use (802, clause 9.2.3).
+/// Our ethertype: IEEE 802's second number for local experiments (802, clause 9.2.3).
 pub(super) const ETHERTYPE: u16 = 0x88b6;
-/// Bytes of a frame before the packet.
+/// Length of the header. Bytes.
 pub const FRAME_HEADER_BYTES: u32 = 40;
 
 const MAGIC: u8 = 0x49;
@@ -26,7 +26,7 @@ const LEN: usize = FRAME_HEADER_BYTES as usize;
 const TO_PORT: usize = 6;
 const TO_END: usize = 36;
 
-/// The bytes before a packet of `len` bytes.
+/// The header of a packet of `len` bytes.
 pub fn header(from: SocketAddr, to: SocketAddr, len: usize) -> [u8; LEN] {
     let mut out = [0; LEN];
     (out[0], out[1]) = (MAGIC, VERSION);
@@ -38,7 +38,7 @@ pub fn header(from: SocketAddr, to: SocketAddr, len: usize) -> [u8; LEN] {
     out
 }
 
-/// Sender, receiver and packet of a frame; `None` for what is none of ours.
+/// Sender, receiver and packet of a frame. `None` if the frame is not ours.
 pub fn parse(frame: &mut [u8]) -> Option<(SocketAddr, SocketAddr, &mut [u8])> {
     let (header, rest) = frame.split_first_chunk_mut::<LEN>()?;
     if (header[0], header[1]) != (MAGIC, VERSION) {
@@ -54,7 +54,7 @@ pub fn parse(frame: &mut [u8]) -> Option<(SocketAddr, SocketAddr, &mut [u8])> {
     Some((address(8, word(4)), address(24, word(TO_PORT)), packet))
 }
 
-/// What the system is to keep of all frames of our kind: those to this address.
+/// Kernel filter for frames of our kind to this port and the address's last 4 bytes.
 pub(super) fn filter(own: SocketAddr) -> [SockFilter; 8] {
     const LOAD_BYTE: u16 = 0x30;
     const LOAD_HALF: u16 = 0x28;
@@ -63,7 +63,7 @@ pub(super) fn filter(own: SocketAddr) -> [SockFilter; 8] {
     const RETURN: u16 = 0x06;
     let end = octets(own.ip());
     let end = u32::from_be_bytes([end[12], end[13], end[14], end[15]]);
-    // A jump's distance counts from the next instruction: the last one drops.
+    // A jump's distance counts from the next instruction. The last instruction drops.
     [
         SockFilter::new(LOAD_BYTE, 0, 0, 0),
         SockFilter::new(EQUAL, 0, 5, MAGIC.into()),

@@ -1,8 +1,8 @@
-//! Ethernet frames of a kind of our own, for all hosts of a broadcast domain, without IP.
+//! Sockets for Ethernet frames of our own ethertype, without IP, within a broadcast domain.
 //!
-//! A socket has an address and a port, as those of UDP; where others are is found out by
-//! broadcast ([`neighbours`]). Nothing comes back from one's own host: its processes are
-//! reached in another way. The system delivers frames of the port only ([`frame::filter`]).
+//! A socket has an address and a port like UDP's. Ethernet addresses of others are found by
+//! broadcast ([`neighbours`]). A host's own processes are not reached: they have other lanes.
+//! The kernel delivers only frames to the socket's port ([`frame::filter`]).
 
 mod frame;
 mod neighbours;
@@ -21,48 +21,48 @@ use crate::{OwnRefusal, Sent, enlarge, is_full};
 pub use frame::{FRAME_HEADER_BYTES, header as frame_header, parse as parse_frame};
 use neighbours::{Neighbours, Way};
 
-/// Where a frame goes: an Ethernet's address.
+/// An Ethernet address.
 type Mac = [u8; 6];
 
 const EVERYBODY: Mac = [0xff; 6];
 /// ARPHRD_ETHER and ARPHRD_LOOPBACK of `if_arp.h`.
 const HARDWARE: [u16; 2] = [1, 772];
-/// PACKET_HOST of `if_packet.h`: to us.
+/// PACKET_HOST of `if_packet.h`: addressed to this host.
 const TO_US: u8 = 0;
-/// PACKET_BROADCAST and, as the loopback interface calls it, PACKET_MULTICAST: to everybody.
+/// Broadcast: PACKET_BROADCAST or, as the loopback interface calls it, PACKET_MULTICAST.
 const TO_ALL: [u8; 2] = [1, 2];
-/// Least MTU that carries the smallest packets of streams. Bytes.
+/// Smallest MTU that carries the shortest packets of streams. Bytes.
 const MTU_LEAST: u32 = 1_280;
-/// Longest frame that is read, whatever the interface's MTU was at the beginning. Bytes.
+/// Frames up to this length can be read even if the MTU was smaller at the start. Bytes.
 const FRAME_LEAST: usize = 9_216;
-/// Most frames of one message; they go in batches.
+/// Most frames of one message, sent in batches. Count.
 const PACKETS_MAX: usize = 64;
-/// Answers to one read: whoever asks more asks again.
+/// Most answers after one read: others will ask again. Count.
 const ANSWERS_MAX: usize = sys::BATCH;
 
-/// Why an interface is of no use for frames.
+/// Why an interface cannot carry frames.
 #[derive(Debug, thiserror::Error)]
 pub enum EthernetError {
-    /// The process has not got the right.
+    /// The process lacks the capability.
     #[error(
         "raw Ethernet needs the capability CAP_NET_RAW: give it to the program \
          (setcap cap_net_raw+ep PROGRAM) or to the service (AmbientCapabilities=CAP_NET_RAW), \
          run as root, or set transport to udp"
     )]
     Forbidden,
-    /// There is none of this name.
+    /// No interface has this name.
     #[error("no interface `{0}` on this host: set `interface` to the name of an Ethernet interface")]
     Unknown(String),
-    /// It is down.
+    /// The interface is down.
     #[error("interface {0} is down: bring it up (ip link set {0} up)")]
     Down(String),
-    /// It is something else, such as an InfiniBand or a tunnel.
+    /// The interface is no Ethernet, but for example InfiniBand or a tunnel.
     #[error("interface {0} is no Ethernet: set `interface` to one that is, or transport to udp")]
     Other(String),
-    /// Its frames are too short.
+    /// The MTU is too small.
     #[error("interface {0} has an MTU of {1}: raise it to 1280 or more (ip link set {0} mtu 1500)")]
     Mtu(String, u32),
-    /// The system refuses otherwise.
+    /// Another error of the system.
     #[error("no frames by interface {0}: {1}")]
     System(String, io::Error),
 }
@@ -78,7 +78,7 @@ impl Interface {
     /// The interface of this name.
     ///
     /// # Errors
-    /// [`EthernetError`], but for the right to use it.
+    /// [`EthernetError`], except for the capability, which is not checked.
     pub fn find(name: &str) -> Result<Self, EthernetError> {
         let found = sys::find(name).map_err(|error| match error.raw_os_error() {
             Some(libc::ENODEV) => EthernetError::Unknown(name.to_owned()),
@@ -97,26 +97,26 @@ impl Interface {
         Ok(Self { name, found })
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Longest packet that it carries, with [`FRAME_HEADER_BYTES`] before it. Bytes.
+    /// Longest packet that it carries, [`FRAME_HEADER_BYTES`] included. Bytes.
     pub fn mtu(&self) -> u32 {
         self.found.mtu
     }
 
-    /// An address that stands for it where it has no IP address: see [`link_local_of`].
+    /// Its IPv6 address if it has no IP address: see [`link_local_of`].
     pub fn link_local(&self) -> Ipv6Addr {
         link_local_of(self.found.mac)
     }
 }
 
-/// Longest packet that an interface of any kind carries. Bytes.
+/// MTU of an interface of any kind. Bytes.
 ///
 /// # Errors
-/// The system's, such as where there is no interface of this name.
+/// The system's, such as `ENODEV` if there is no interface of this name.
 pub fn mtu_of(interface: &str) -> io::Result<u32> {
     sys::find(interface).map(|found| found.mtu)
 }
@@ -124,13 +124,13 @@ pub fn mtu_of(interface: &str) -> io::Result<u32> {
 /// Whether an interface of any kind can carry packets now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// As far as the system knows.
+    /// It can, as far as the system knows.
     Up,
-    /// It is up, but nothing is connected to it, or what is there is off.
+    /// It is up, but its cable is unplugged or the other end is off.
     NoCarrier,
     /// It was taken down.
     Down,
-    /// There is none of this name.
+    /// No interface has this name.
     Gone,
 }
 
@@ -140,12 +140,12 @@ pub fn link_state(interface: &str) -> LinkState {
         Ok(found) if !found.up => LinkState::Down,
         Ok(found) if !found.running => LinkState::NoCarrier,
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => LinkState::Gone,
-        // What cannot be asked is not known to be wrong.
+        // If the system does not tell, nothing is known to be wrong.
         Ok(_) | Err(_) => LinkState::Up,
     }
 }
 
-/// The IPv6 address that is made of an Ethernet's (RFC 4291, appendix A).
+/// The IPv6 address derived from an Ethernet address (RFC 4291, appendix A).
 pub fn link_local_of(mac: [u8; 6]) -> Ipv6Addr {
     let mut octets = [0; 16];
     (octets[0], octets[1]) = (0xfe, 0x80);
@@ -156,7 +156,7 @@ pub fn link_local_of(mac: [u8; 6]) -> Ipv6Addr {
     octets.into()
 }
 
-/// Whether an address is that of an interface without IP: only frames reach it.
+/// Whether an address belongs to an interface without IP, which only frames reach.
 pub fn is_frames_only(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
@@ -176,16 +176,16 @@ fn refusal(name: &str, error: io::Error) -> EthernetError {
     }
 }
 
-/// See the module.
+/// A socket for frames. It never blocks.
 #[derive(Debug)]
 pub struct EthernetSocket {
     socket: Socket,
     own: SocketAddr,
     index: i32,
     neighbours: Neighbours,
-    /// Who wants to know where we are.
+    /// Senders of broadcasts, which an empty frame will answer.
     asking: Vec<SocketAddr>,
-    /// Room for the frames of one read.
+    /// Buffers for the frames of one read.
     room: Vec<u8>,
     frame_max: usize,
     clocks: Clocks,
@@ -193,16 +193,16 @@ pub struct EthernetSocket {
 }
 
 impl EthernetSocket {
-    /// A socket for frames to `own` at an interface; it never blocks. Nobody else on this host
-    /// may have this address and port; the listener or UDP socket of the same sees to that.
-    /// `say` is told what it has to do without.
+    /// Opens a socket for frames to `own` at an interface. It never blocks. The caller must hold the
+    /// listener or UDP socket of the same address and port, so that no other process of this host
+    /// has them. `say` is told which features are missing.
     ///
     /// # Errors
     /// [`EthernetError`].
     pub fn open(at: &Interface, own: SocketAddr, say: impl Fn(Arguments<'_>)) -> Result<Self, EthernetError> {
         let socket = sys::open().map_err(|error| refusal(&at.name, error))?;
         enlarge(&socket, "Ethernet", say);
-        // The filter comes first: it hears nothing before it is bound.
+        // The filter comes first: an unbound socket receives nothing.
         socket
             .attach_filter(&frame::filter(own))
             .and_then(|()| sys::bind(&socket, at.found.index, frame::ETHERTYPE))
@@ -221,21 +221,21 @@ impl EthernetSocket {
         })
     }
 
-    /// The descriptor, to wait on.
+    /// The descriptor to poll.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Most packets that go in one message.
+    /// Most packets in one message.
     pub fn packets_max(&self) -> usize {
         PACKETS_MAX
     }
 
-    /// Reads what has come, up to a bound, and gives each packet to `take` with whom it is
-    /// from and when the system got it. `Ok(false)`: nothing came.
+    /// Reads a bounded number of packets. Gives each to `take`, with its sender and the time at which
+    /// the system received it. `Ok(false)`: there were none.
     ///
     /// # Errors
-    /// The system's, such as that the interface went down.
+    /// The system's, such as that the interface is down.
     pub fn receive(&mut self, mut take: impl FnMut(SocketAddr, Instant, &mut [u8])) -> io::Result<bool> {
         let Self { socket, own, neighbours, asking, room, frame_max, clocks, .. } = self;
         let mut now = None;
@@ -265,23 +265,23 @@ impl EthernetSocket {
         }
     }
 
-    /// Shows those who asked where we are.
+    /// Answers those who broadcast, so that they learn our Ethernet address.
     fn answer(&mut self) {
         let now = Instant::now();
         while let Some(asking) = self.asking.pop() {
             if let Way::To(mac, _) = self.neighbours.way(now, asking.ip(), 1) {
-                // One that is lost is asked for again.
+                // If an answer is lost, the peer asks again.
                 let _ = self.send_to(mac, asking, 1, &[]);
             }
         }
     }
 
-    /// Whether it is known where an address of the broadcast domain is.
+    /// Whether the Ethernet address of an IP address is known.
     pub fn knows(&self, ip: IpAddr) -> bool {
         self.neighbours.knows(ip)
     }
 
-    /// Sends packets of `segment` bytes each, of which the last may be shorter.
+    /// Sends packets of `segment` bytes each. The last one may be shorter.
     pub fn send(&mut self, to: SocketAddr, segment: usize, packets: &[u8]) -> Sent {
         let segment = segment.max(1);
         let mac = match self.neighbours.way(Instant::now(), to.ip(), packets.len().div_ceil(segment)) {
@@ -309,7 +309,7 @@ impl EthernetSocket {
         self.own_refusal.take()
     }
 
-    /// How many bytes of the packets the system took; of an empty one 0.
+    /// Sends packets. Returns how many of their bytes the system took; 0 for an empty packet.
     fn send_to(&self, mac: Mac, to: SocketAddr, segment: usize, packets: &[u8]) -> io::Result<usize> {
         let address = sys::address(self.index, mac, frame::ETHERTYPE);
         let whole = frame::header(self.own, to, segment.min(packets.len()));
@@ -325,7 +325,7 @@ impl EthernetSocket {
             match sys::send(self.fd(), &address, frames) {
                 Ok(count) => sent = packets.len().min(sent + count * segment),
                 Err(error) if is_full(&error) => break,
-                // What went before it is on its way.
+                // The frames before it were sent. The rest counts as lost.
                 Err(_) if sent > 0 => return Ok(packets.len()),
                 Err(error) => return Err(error),
             }

@@ -1,8 +1,8 @@
-//! Who is where on the broadcast domain. No I/O, no clock of its own.
+//! Table of Ethernet addresses in the broadcast domain. No I/O, no clock.
 //!
-//! Whoever is not known is written to by broadcast, a little at a time; what comes from an
-//! address tells where it is. One who has been silent for long is asked after, by an empty
-//! broadcast, while frames go on to where it was last.
+//! Frames to an unknown IP address are broadcast, within a limit. Received frames tell their
+//! sender's Ethernet address. If a neighbour has been silent for long, an empty broadcast asks
+//! for it, while frames still go to its last known address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,33 +10,33 @@ use std::time::{Duration, Instant};
 
 use super::Mac;
 
-/// Neighbours that are remembered.
+/// Most neighbours in the table. Count.
 const NEIGHBOURS_MAX: usize = 4_096;
-/// Silence after which one is asked after, and the pause between questions.
+/// Silence after which a neighbour is asked for, and the pause between two questions.
 const SILENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_secs(1);
-/// One silent for so long makes room for others.
+/// A neighbour that was silent this long makes room for others.
 const FORGOTTEN: Duration = Duration::from_secs(60);
-/// Frames that go to everybody within a time: what the beginnings of connections need.
+/// Most broadcast frames (count) per `WINDOW`: enough to start connections.
 const BROADCASTS: usize = 64;
 const WINDOW: Duration = Duration::from_millis(20);
 
-/// Where frames to an address go.
+/// Destination of frames to an IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// There; if so, after an empty broadcast.
+    /// This Ethernet address; if true, after an empty broadcast.
     To(Mac, bool),
-    /// To everybody.
+    /// All hosts.
     Broadcast,
-    /// Nowhere: too much went to everybody just now.
+    /// None: the limit of broadcasts is reached.
     None,
 }
 
-/// See the module.
+/// The table.
 #[derive(Debug)]
 pub(super) struct Neighbours {
     known: HashMap<IpAddr, Neighbour>,
-    /// Frames that went to everybody since a time.
+    /// Broadcast frames in the current window, and its start.
     broadcasts: usize,
     since: Instant,
 }
@@ -53,9 +53,9 @@ impl Neighbours {
         Self { known: HashMap::new(), broadcasts: 0, since: now }
     }
 
-    /// Something came from there.
+    /// Learns the sender of a received frame.
     pub(super) fn hear(&mut self, now: Instant, from: IpAddr, mac: Mac) {
-        // The address of a group is nobody's.
+        // A group address belongs to no single host.
         if mac[0] & 1 != 0 {
             return;
         }
@@ -75,7 +75,7 @@ impl Neighbours {
         self.known.contains_key(&ip)
     }
 
-    /// Where so many frames to an address go.
+    /// Destination of this many frames to an IP address.
     pub(super) fn way(&mut self, now: Instant, to: IpAddr, frames: usize) -> Way {
         if let Some(known) = self.known.get_mut(&to) {
             let ask = now >= known.heard + SILENCE && now >= known.asked + PAUSE;
@@ -87,7 +87,7 @@ impl Neighbours {
         if now >= self.since + WINDOW {
             (self.broadcasts, self.since) = (0, now);
         }
-        // A single message may be more than the rest of the window.
+        // One message may exceed the rest of the window.
         if self.broadcasts >= BROADCASTS {
             return Way::None;
         }

@@ -1,4 +1,4 @@
-//! The system's packet sockets (`packet(7)`), and what it knows of an interface.
+//! System calls for packet sockets (`packet(7)`) and for the state of interfaces.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -10,43 +10,43 @@ use socket2::{Domain, Socket, Type};
 
 use super::Mac;
 
-/// Frames of one system call, either way.
+/// Most frames of one system call, to send or to receive. Count.
 pub(super) const BATCH: usize = 32;
 
-/// Room for the time at which a frame came. Words of 8 bytes.
+/// Length of the control buffer for a frame's time of arrival. Words of 8 bytes.
 const CONTROL_WORDS: usize = 8;
 
-/// What the system says of an interface.
+/// An interface as the system describes it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     pub(super) index: i32,
     pub(super) mac: Mac,
     pub(super) mtu: u32,
     pub(super) up: bool,
-    /// It has a carrier, as far as the system knows.
+    /// Whether it has a carrier, as far as the system knows.
     pub(super) running: bool,
     /// ARPHRD_* of `if_arp.h`.
     pub(super) hardware: u16,
 }
 
-/// What the system says of a frame that came.
+/// A received frame's address and time as the system gives them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
     pub(super) mac: Mac,
-    /// PACKET_* of `if_packet.h`: to whom it was addressed.
+    /// PACKET_* of `if_packet.h`: the kind of destination.
     pub(super) kind: u8,
-    /// When it came, since 1970.
+    /// Time of arrival since 1970.
     pub(super) at: Option<Duration>,
 }
 
-/// A packet socket that hears nothing yet, and never blocks. Without CAP_NET_RAW it is refused.
+/// Opens a packet socket that receives nothing yet and never blocks. It needs CAP_NET_RAW.
 pub(super) fn open() -> io::Result<Socket> {
     let socket = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
 
-/// From now on frames of this ethertype that come in at the interface are heard.
+/// From now on the socket receives frames of this ethertype from the interface.
 pub(super) fn bind(socket: &Socket, index: i32, ethertype: u16) -> io::Result<()> {
     let on: libc::c_int = 1;
     let address = address(index, [0; 6], ethertype);
@@ -67,7 +67,7 @@ pub(super) fn bind(socket: &Socket, index: i32, ethertype: u16) -> io::Result<()
     }
 }
 
-/// Where a frame goes, or comes in.
+/// Address of an interface and of a host behind it.
 pub(super) fn address(index: i32, mac: Mac, ethertype: u16) -> libc::sockaddr_ll {
     let mut octets = [0; 8];
     octets[..6].copy_from_slice(&mac);
@@ -82,7 +82,7 @@ pub(super) fn address(index: i32, mac: Mac, ethertype: u16) -> libc::sockaddr_ll
     }
 }
 
-/// Asks the system about an interface by its name.
+/// Describes the interface of this name.
 pub(super) fn find(name: &str) -> io::Result<Found> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
     // SAFETY: an all-zero ifreq is valid.
@@ -113,7 +113,7 @@ pub(super) fn find(name: &str) -> io::Result<Found> {
     }
 }
 
-/// Sends up to [`BATCH`] frames, each of a header and a payload; how many the system took.
+/// Sends up to [`BATCH`] frames, each of a header and a payload. Returns how many the system took.
 pub(super) fn send<'a>(
     fd: BorrowedFd<'_>,
     to: &libc::sockaddr_ll,
@@ -141,8 +141,8 @@ pub(super) fn send<'a>(
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
 }
 
-/// Reads what has come into `room`, whose parts of `most` bytes take a frame each, and gives
-/// each frame to `take`. How many there were.
+/// Reads frames into `room`, one into each part of `most` bytes, and gives each to `take`.
+/// Returns their number.
 pub(super) fn receive(
     fd: BorrowedFd<'_>,
     room: &mut [u8],
@@ -195,7 +195,7 @@ pub(super) fn receive(
     Ok(came)
 }
 
-/// When a message came, since 1970, where the system said so.
+/// Time of arrival of a message since 1970, if the system gave it.
 fn stamp(message: &libc::msghdr) -> Option<Duration> {
     // SAFETY: the control messages are those that the system wrote, in a buffer of words that
     // lives, and each is read within its length.

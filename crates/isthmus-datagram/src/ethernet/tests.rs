@@ -1,10 +1,10 @@
-//! Over the loopback interface, which carries frames too; with CAP_NET_RAW only.
+//! Tests over the loopback interface, which carries frames too. They need CAP_NET_RAW.
 
 use std::time::Duration;
 
 use super::*;
 
-/// `None` where this process may not.
+/// `None` if this process lacks the capability.
 fn pair() -> Option<(EthernetSocket, EthernetSocket)> {
     let lo = Interface::find("lo").expect("every host has one");
     let open = |at: &str| EthernetSocket::open(&lo, at.parse().expect("valid"), |_| {});
@@ -43,7 +43,7 @@ fn packets_of_a_message_arrive_and_tell_where_their_sender_is() {
     }
     assert!(got == bytes);
     assert!(sizes[..40].iter().all(|size| *size == 1_000) && sizes[40] == 500, "{sizes:?}");
-    // What went to everybody was answered, with nothing in it.
+    // The broadcast was answered by an empty frame.
     wait(&a);
     assert!(a.receive(|_, _, _| panic!("an answer is no packet")).expect("no error"));
     assert!(matches!(a.neighbours.way(Instant::now(), b.own.ip(), 1), Way::To(..)));

@@ -1,4 +1,4 @@
-//! What crosses the lanes of a hub: bytes to packets and back, as far as there is credit.
+//! Converts a lane's bytes to packets and back, as far as there is credit.
 
 use isthmus_wire::frame::{Frame, Packet, PacketKind, Ring};
 
@@ -7,7 +7,7 @@ use crate::net::{BufferId, Posted};
 use crate::pipe::{CREDITS, Pipe};
 
 impl Hub {
-    /// Copies what came to `pieces`.
+    /// Copies received bytes to `pieces`.
     ///
     /// # Safety
     /// Every piece is valid for writing and nobody else touches it during the call.
@@ -62,14 +62,14 @@ impl Hub {
         }
     }
 
-    /// A receive buffer was used up.
+    /// Takes back a receive buffer whose packet was read.
     pub(super) fn give_back(&mut self, id: BufferId) {
         self.spare.push(id);
-        // Where the provider has no room now, the next turn tries again.
+        // If the provider has no room now, the next turn tries again.
         let _ = self.stock();
     }
 
-    /// Copies what `pieces` hold to packets, as far as there is credit.
+    /// Sends the bytes of `pieces` as packets, as far as there is credit.
     ///
     /// # Safety
     /// Every piece is valid for reading during the call.
@@ -140,7 +140,7 @@ impl Hub {
         }
     }
 
-    /// Sends one packet, whose payload `fill` writes; false where that has to wait or failed.
+    /// Sends one packet, whose payload `fill` writes. False if that has to wait or failed.
     fn send_packet(&mut self, token: u64, head: Packet, fill: impl FnOnce(&mut [u8])) -> bool {
         let index = token as u32 as usize;
         let Some(Pipe { to: Some(to), sending, .. }) = self.pipes.get(index) else { return false };
@@ -180,7 +180,7 @@ impl Hub {
         if let Some(id) = self.free.pop() {
             return Some(id);
         }
-        // Buffers of neighbours that are gone may never come back.
+        // The provider may never return buffers of dead neighbours.
         if self.sends >= self.lanes_max() * SENDS {
             return None;
         }
@@ -207,7 +207,7 @@ impl Hub {
         self.late.push(News { key: pipe.key, readable: true, writable: false });
     }
 
-    /// Sends what is owed on a lane; true where something is left.
+    /// Sends a lane's control packets. True if some are left.
     pub(super) fn pay(&mut self, index: usize) -> bool {
         while let Some(pipe) = self.pipes.get(index) {
             let Some(&kind) = pipe.owed.first() else { return false };
@@ -215,7 +215,7 @@ impl Hub {
             if pipe.failed.is_some() || numbered && pipe.next >= pipe.limit {
                 return pipe.failed.is_none();
             }
-            // What proves a way is as long as what is to go there.
+            // A probe is as long as the longest packet, to test that too.
             let payload = if matches!(kind, PacketKind::Probe | PacketKind::Proof) { PAYLOAD_MAX } else { 0 };
             let (token, theirs) = (pipe.token, pipe.theirs);
             let head = Packet {

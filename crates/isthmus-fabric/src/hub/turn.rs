@@ -1,4 +1,4 @@
-//! A hub's turns: what the fabric has done, who is to be woken, and when the next one is due.
+//! A hub's turns: it takes completions, decides which lanes to wake, and when to poll again.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use crate::FabricError;
 use crate::net::{BufferId, Done};
 use crate::pipe::{Parcel, Pipe};
 
-/// Rounds of completions in one turn.
+/// Most rounds of completions in one turn. Count.
 const ROUNDS: usize = 4;
-/// Longest pause between looks after what is under way.
+/// Longest pause between polls while packets are under way.
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 
 impl Hub {
-    /// Lets the fabric work, and adds to `news` the lanes that this concerns.
+    /// Lets the provider progress, and adds the lanes that changed to `news`.
     pub(crate) fn poll(&mut self, news: &mut Vec<News>) {
         if self.pipes.is_empty() && self.senders.is_empty() || self.broken.is_some() {
             return;
@@ -50,7 +50,7 @@ impl Hub {
         news.append(&mut self.late);
     }
 
-    /// The endpoint is of no use any more, nor are its lanes.
+    /// Marks the endpoint as failed, with all its lanes.
     pub(crate) fn give_up(&mut self, error: &FabricError) {
         let why = format!("{}: {error}", self.provider);
         for index in 0..self.pipes.capacity() {
@@ -116,14 +116,14 @@ impl Hub {
         self.give_back(id);
     }
 
-    /// A packet came; true where its buffer stays with its lane.
+    /// Handles a received packet. True if its buffer stays with the lane.
     fn on_packet(&mut self, id: BufferId, len: usize, news: &mut Vec<News>) -> bool {
         let bytes = &self.net.bytes(id)[..len.min(PACKET_MAX)];
         let Ok(Some(Frame::Packet(head))) = Frame::decode(bytes) else { return false };
         let payload = &bytes[Packet::LEN..];
         let (fits, name) = (payload.len() == head.payload as usize, payload.first_chunk().copied());
         let index = head.lane as u32 as usize;
-        // Of lanes that have ended there may still come some.
+        // Packets of lanes that have ended may still arrive.
         let Some(pipe) = self.pipes.get_mut(index).filter(|pipe| pipe.token == head.lane) else {
             return false;
         };
@@ -166,7 +166,7 @@ impl Hub {
         }
     }
 
-    /// Somebody is about to sleep: what comes from now on is to be told by the lanes'
+    /// Tells the neighbours that a thread is about to sleep. They announce later packets on the lanes'
     /// connections.
     pub(crate) fn doze(&mut self) {
         for (_, pipe) in &mut self.pipes {
@@ -176,7 +176,7 @@ impl Hub {
         }
     }
 
-    /// How long may pass before [`Hub::poll`] is called again; `None`: until a connection is
+    /// Longest time until the next [`Hub::poll`]. `None`: until a connection is
     /// readable.
     pub(crate) fn deadline(&mut self) -> Option<Duration> {
         let busy = |pipe: &Pipe| {
@@ -197,8 +197,8 @@ impl Hub {
         Some(pause)
     }
 
-    /// A lane's connection is readable: takes what the neighbour says there. False where nothing
-    /// can come any more.
+    /// Reads a lane's readable connection and handles its frames. False if nothing can
+    /// arrive there any more.
     pub(crate) fn stir(&mut self, token: u64) -> bool {
         let index = token as u32 as usize;
         let Some(pipe) = self.pipe(token) else { return false };
@@ -227,7 +227,7 @@ impl Hub {
         told.is_ok()
     }
 
-    /// The connection has ended: what came before is read first.
+    /// Handles the connection's end. Packets that came before are read first.
     fn part(&mut self, index: usize) {
         let mut news = Vec::new();
         self.poll(&mut news);

@@ -1,33 +1,33 @@
-//! What real paths do beyond a steady delay and a fixed rate: jitter in several shapes, policers, and
-//! changes of rate or route.
+//! Shapes of real paths beyond a steady delay and a fixed rate: several kinds of jitter, policers, and changes
+//! of rate or route.
 
 use crate::rng::Rng;
 
 const NS_PER_S: u128 = 1_000_000_000;
 
-/// How the delay varies, up to [`jitter_ns`](super::DirectionSpec::jitter_ns).
+/// Distribution of the extra delay, up to [`jitter_ns`](super::DirectionSpec::jitter_ns).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Jitter {
-    /// Uniformly, anew for each packet.
+    /// Uniform, drawn for each packet.
     #[default]
     Uniform,
-    /// Mostly little, sometimes much (a Pareto distribution), anew in each period: delay on shared hosts and
-    /// radio links stays for a while.
+    /// Mostly small, sometimes large (a Pareto distribution), drawn for each period. On shared hosts and radio
+    /// links a delay persists for a while.
     HeavyTailed {
         /// Length of a period. Nanoseconds, at least 1.
         every_ns: u64,
     },
-    /// Nothing passes for `jitter_ns` at the beginning of each period, then all that waited arrives together:
-    /// a Wi-Fi scan, a virtual machine that is not scheduled, a satellite hand-over.
+    /// Nothing passes for `jitter_ns` at the beginning of each period. Then all waiting packets arrive together, as
+    /// after a Wi-Fi scan, a virtual machine's pause, or a satellite hand-over.
     Spikes {
         /// Length of a period. Nanoseconds, at least 1.
         every_ns: u64,
     },
 }
 
-/// The exponent of the Pareto distribution: below 2, so that its variance has no bound.
+/// Exponent of the Pareto distribution. Below 2 its variance is infinite.
 const PARETO_EXPONENT: f64 = 1.2;
-/// The part of the most jitter that is the distribution's scale: about one period in 250 has the most.
+/// Scale of the distribution, as a fraction of `jitter_ns`: about one period in 250 has the most jitter.
 const PARETO_SCALE: f64 = 0.01;
 
 /// Draws jitter.
@@ -36,7 +36,7 @@ pub(super) struct JitterSource {
     shape: Jitter,
     most_ns: u64,
     rng: Rng,
-    /// The present period, and what it adds.
+    /// The current period and its extra delay in nanoseconds.
     period: Option<u64>,
     extra_ns: u64,
 }
@@ -46,7 +46,7 @@ impl JitterSource {
         Self { shape, most_ns, rng, period: None, extra_ns: 0 }
     }
 
-    /// What is added to the delay of a packet that has left at `sent_ns`. Nanoseconds.
+    /// Extra delay of a packet whose serialisation ended at `sent_ns`. Nanoseconds.
     pub(super) fn draw(&mut self, sent_ns: u64) -> u64 {
         if self.most_ns == 0 {
             return 0;
@@ -72,20 +72,20 @@ impl JitterSource {
     }
 }
 
-/// A token bucket (RFC 2697): what finds no tokens is dropped at once and waits in no queue.
+/// A token bucket (RFC 2697). It drops a packet that finds too few tokens; it has no queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policer {
-    /// Rate at which tokens come. Bits per second.
+    /// Rate at which tokens arrive. Bits per second.
     pub rate_bps: u64,
     /// Most tokens. Bytes (wire cost).
     pub burst_bytes: u64,
 }
 
-/// A policer at work.
+/// The token bucket's state.
 #[derive(Clone, Debug)]
 pub(super) struct Bucket {
     policer: Policer,
-    /// Tokens, in bits times nanoseconds per second, so that nothing is rounded.
+    /// Tokens in bits times nanoseconds per second, to avoid rounding.
     tokens: u128,
     filled_at_ns: u64,
 }
@@ -99,7 +99,7 @@ impl Bucket {
         u128::from(policer.burst_bytes) * 8 * NS_PER_S
     }
 
-    /// Whether a packet passes, whose tokens are then gone.
+    /// Whether a packet passes. If so, takes its tokens.
     pub(super) fn takes(&mut self, now_ns: u64, bytes: u32) -> bool {
         let came = u128::from(now_ns.saturating_sub(self.filled_at_ns)) * u128::from(self.policer.rate_bps);
         self.tokens = (self.tokens + came).min(Self::most(&self.policer));
@@ -113,14 +113,14 @@ impl Bucket {
     }
 }
 
-/// From a moment on the link has another rate and another delay.
+/// A change of the link's rate and delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// When. Nanoseconds.
+    /// Time of the change. Nanoseconds.
     pub at_ns: u64,
-    /// The rate from then on. Bits per second, at least 1.
+    /// The new rate. Bits per second, at least 1.
     pub rate_bps: u64,
-    /// The one-way delay from then on. Nanoseconds.
+    /// The new one-way delay. Nanoseconds.
     pub delay_ns: u64,
 }
 
@@ -131,7 +131,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// How long packets of 125 bytes take that are offered so long apart, serialisation left out. Nanoseconds.
+    /// Delays of packets of 125 bytes, offered every `gap_ns`, without serialisation. Nanoseconds.
     fn delays(spec: DirectionSpec, packets: u64, gap_ns: u64) -> Vec<u64> {
         let mut link = Direction::new(spec);
         let fate = |i| match link.offer_one(i * gap_ns, 125) {

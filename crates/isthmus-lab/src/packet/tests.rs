@@ -1,4 +1,4 @@
-//! Crafted super-packets, cut in software and checked as a receiver would.
+//! Tests with crafted super-packets, cut in software and checked as a receiver would.
 
 use super::*;
 use proptest::prelude::*;
@@ -74,7 +74,7 @@ impl Craft {
     }
 }
 
-/// The run `first..end` as it is sent on: vnet header, headers, payload.
+/// The run `first..end` as it is forwarded: vnet header, headers, payload.
 fn send_on(bytes: &[u8], first: usize, end: usize) -> Vec<u8> {
     let frame = Frame::parse(bytes).expect("well formed");
     let mut header = [0; HEADER_BYTES_MAX];
@@ -84,7 +84,7 @@ fn send_on(bytes: &[u8], first: usize, end: usize) -> Vec<u8> {
     run
 }
 
-/// What the network would carry: independent software segmentation, by the book.
+/// Independent software segmentation: the packets that the network would carry.
 fn segment(run: &[u8]) -> Vec<Vec<u8>> {
     let frame = Frame::parse(run).expect("well formed");
     let n = frame.segments();
@@ -133,7 +133,7 @@ fn finish(packet: &mut [u8], t: usize, ipv6: bool, i: usize, n: usize, gso: usiz
     put_be16(packet, at, checksum);
 }
 
-/// Finishing the partial checksum the way a device does must give a valid packet.
+/// Finishes the partial checksum as a device does, and checks that the packet is valid.
 fn check_partial(run: &[u8]) {
     let (start, offset) = (VNET_BYTES + ne16(run, 6), ne16(run, 8));
     let frame = &run[VNET_BYTES..];
@@ -197,7 +197,7 @@ fn headers_that_lie_are_refused() {
 }
 
 proptest! {
-    /// Whatever the cut, what arrives is what the network would have carried of it.
+    /// For every cut, the receiver gets what the network would have carried of it.
     #[test]
     fn any_run_is_the_same_packets_as_cutting_the_whole(
         ipv6: bool, tcp: bool, segment_bytes in 100..9000_usize, count in 1..40_usize,

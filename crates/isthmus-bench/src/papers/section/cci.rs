@@ -17,15 +17,15 @@ pub(crate) struct Cci;
 const RTT_US: u64 = 24_000;
 const LATENCY: &str = "latency";
 const WRITES: &str = "writes";
-/// Sizes of the ping-pong, and how often each. Bytes.
+/// Message sizes of the ping-pong, in bytes; then repetitions.
 const SMALL: [u64; 6] = [8, 64, 1 << 10, 16 << 10, 128 << 10, 1 << 20];
 const TIMES: u32 = 12;
-/// Sizes of writes; the last two in the full form alone. Bytes.
+/// Sizes of writes; the last two in the full form only. Bytes.
 const LARGE: [u64; 7] = [16 << 10, 256 << 10, 1 << 20, 8 << 20, 64 << 20, 256 << 20, 1 << 30];
 const SHORT: usize = 5;
 const PROBE_SIZE: u64 = 64 << 20;
 
-/// Who is measured.
+/// The contenders.
 #[derive(Clone, Copy, PartialEq)]
 enum Who {
     /// The substrate at this service level.
@@ -50,7 +50,7 @@ impl Who {
         absent.then(|| "no netperf: it is in Debian's section non-free; add that to /etc/apt/sources.list, then apt-get install netperf".into())
     }
 
-    /// One measurement in site a, as a shell's words that print an object.
+    /// Shell command that measures once at site a and prints an object.
     fn measure(self, what: &str, size: u64, times: u32) -> String {
         let count = format!("--size {size}B --count {times}");
         match (self, what) {
@@ -131,7 +131,7 @@ fn step(who: Who, what: &'static str, rate: Rate, sizes: &[u64]) -> Step {
             (_, ..=67_108_864) => 4,
             _ => 2,
         };
-        // As many again are not counted.
+        // The same number again is not counted.
         let each = if what == LATENCY {
             link.rtt_s() + 2.0 * *size as f64 / link.goodput()
         } else {
@@ -164,7 +164,7 @@ fn size_name(bytes: u64) -> String {
     }
 }
 
-/// Size and value of each of a run's results: milliseconds there and back, or MB/s.
+/// Size and value of each result of a run: round trip in milliseconds, or MB/s.
 fn points(sample: &Taken, what: &str) -> Vec<(f64, f64)> {
     let of = |result: &Map<String, Value>| {
         let number = |value: &Value| value.as_f64();
@@ -185,7 +185,7 @@ fn points(sample: &Taken, what: &str) -> Vec<(f64, f64)> {
     sample.results.iter().filter_map(of).collect()
 }
 
-/// What a link allows: milliseconds there and back, or MB/s.
+/// Best value on a link: round trip in milliseconds, or MB/s.
 fn limit(link: &Link, what: &str, size: f64) -> f64 {
     let way = size / link.goodput();
     if what == LATENCY { (link.rtt_s() + 2.0 * way) * 1e3 } else { size / 1e6 / (link.rtt_s() + way) }
@@ -211,7 +211,7 @@ fn tell(told: &Told<'_>, what: &str) -> Vec<Block> {
     vec![table(&of, &link, what, &title, &sizes), reading, chart(&of, &link, what, &title, sizes)]
 }
 
-/// What each comes to of what is possible, at its largest size or its smallest message, in a sentence.
+/// A sentence: what each reaches of the possible, at its largest write or smallest message.
 fn reading(of: &[&Taken], link: &Link, what: &str) -> String {
     let part = |sample: &&&Taken| {
         let points = points(sample, what);

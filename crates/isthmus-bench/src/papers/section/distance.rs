@@ -11,17 +11,17 @@ use crate::papers::step::{Context, Over, Program, Step, job, lab_of, link};
 
 pub(crate) struct Distance;
 
-/// What is exchanged at once: the program's own. Bytes.
+/// Length of a message, fixed by the program. Bytes.
 const MESSAGE: u64 = 1_000_000;
-/// Round trips: next to none, across a continent, around the globe, and between them. Microseconds.
+/// Round trips: almost none, across a continent, around the globe; then more between them. Microseconds.
 const SHORT_RTTS: [u64; 3] = [100, 24_000, 366_000];
 const FULL_RTTS: [u64; 7] = [100, 11_800, 24_000, 45_600, 91_600, 183_000, 366_000];
 const SHORT_LOSSES: [f64; 3] = [0.0, 0.01, 0.1];
 const FULL_LOSSES: [f64; 6] = [0.0, 0.0001, 0.001, 0.01, 0.05, 0.1];
-/// What TCP is set to, where the MPI leaves that to the system.
+/// Congestion controls of the sites' TCP, for MPIs that use the system's.
 const CONTROLS: [&str; 2] = ["cubic", "bbr"];
 const RATE: Rate = Rate(10 * GIGABIT);
-/// Where the emulator was late at 10 Gb/s: the nearest rate that it carries.
+/// Rate for cells at which the emulator was late at 10 Gb/s.
 const NEAREST: Rate = Rate(GIGABIT);
 
 impl Section for Distance {
@@ -56,7 +56,7 @@ impl Section for Distance {
         out
     }
 
-    /// Cells that were late at 10 Gb/s, at the nearest rate.
+    /// Repeats cells that were late at 10 Gb/s, at the nearest rate.
     fn again(&self, context: &Context<'_>, taken: &[&Taken]) -> Vec<Step> {
         let of = |sample: &&&Taken| sample.spoiled() && sample.link.is_some_and(|link| link.rate == RATE);
         taken.iter().filter(of).filter_map(|sample| again(context, sample)).collect()
@@ -91,7 +91,7 @@ fn step(
     let link = link(rate, rtt_us, loss);
     let floor_s = f64::from(times) * link.floor_s(MESSAGE);
     let within_s = (context.of(6.0, 20.0) + 8.0 * floor_s).ceil().min(context.of(12.0, 300.0));
-    // What it may take until its time begins to count, beyond that.
+    // Extra time for the program until its time begins to count.
     let limit_s = within_s + 15.0;
     Step {
         contender: name(over, control),
@@ -117,7 +117,7 @@ fn again(context: &Context<'_>, sample: &Taken) -> Option<Step> {
     Some(step(context, over, control, times, NEAREST, rtt_us, loss))
 }
 
-/// A cell: seconds, or the most that the program had; where the emulator was late the nearest rate's beside it.
+/// A table's entry: seconds, or the time limit; beside a late run the result at the nearest rate.
 fn text(told: &Told<'_>, contender: &str, rtt: u64, loss: f64) -> String {
     let find = |rate: Rate| {
         told.taken.iter().copied().find(|sample| {
@@ -167,7 +167,7 @@ fn tell(told: &Told<'_>) -> Vec<Block> {
     out
 }
 
-/// How many runs of each contender ended, in a sentence.
+/// A sentence: how many runs of each contender ended.
 fn reading(told: &Told<'_>, contenders: &[String]) -> String {
     let ended = |one: &str| {
         let own = told.taken.iter().filter(|sample| sample.contender == one);
@@ -178,7 +178,7 @@ fn reading(told: &Told<'_>, contenders: &[String]) -> String {
     format!("Runs that ended in their time: {}.", contenders.iter().map(text).collect::<Vec<_>>().join("; "))
 }
 
-/// Execution time against the round trip, at one loss.
+/// Plot of execution time against the round trip, at one loss.
 fn chart(
     told: &Told<'_>,
     contenders: &[String],

@@ -17,9 +17,9 @@ use super::step::{Context, Step};
 use super::{GIGABIT, is_probe};
 use crate::table::distinct;
 
-/// One experiment of a paper.
+/// An experiment from a paper; a section of the report.
 pub(crate) trait Section: Sync {
-    /// Its name on the command line and in samples.
+    /// Name on the command line and in samples.
     fn name(&self) -> &'static str;
 
     fn title(&self) -> &'static str;
@@ -27,25 +27,25 @@ pub(crate) trait Section: Sync {
     /// Ids of its papers in `published.json`.
     fn papers(&self) -> &'static [&'static str];
 
-    /// A run by which it is seen whether the emulator carries this rate truthfully; none where no rate is looked
-    /// for.
+    /// A run that shows whether the emulator carries this rate truthfully. `None` if the section searches for no
+    /// rate.
     fn probe(&self, _context: &Context<'_>, _rate: Rate) -> Option<Step> {
         None
     }
 
-    /// All runs, given the highest rate that was found.
+    /// All runs, given the highest rate found.
     fn plan(&self, context: &Context<'_>, highest: Rate) -> Vec<Step>;
 
-    /// Further runs, given what the planned ones came to.
+    /// Further runs, given the results of the planned ones.
     fn again(&self, _context: &Context<'_>, _taken: &[&Taken]) -> Vec<Step> {
         Vec::new()
     }
 
-    /// Its part of the report, from samples alone.
+    /// Its part of the report, made from samples alone.
     fn tell(&self, told: &Told<'_>) -> Vec<Block>;
 }
 
-/// All of them, in the report's order.
+/// All sections, in the report's order.
 pub(crate) const SECTIONS: &[&dyn Section] = &[
     &movement::Movement,
     &cci::Cci,
@@ -57,7 +57,7 @@ pub(crate) const SECTIONS: &[&dyn Section] = &[
 
 /// A section's samples.
 pub(crate) struct Told<'a> {
-    /// Without those by which a rate was looked for.
+    /// All samples but the probes, which searched for a rate.
     pub(crate) taken: Vec<&'a Taken>,
     pub(crate) probes: Vec<&'a Taken>,
 }
@@ -72,7 +72,7 @@ impl<'a> Told<'a> {
         self.taken.is_empty() && self.probes.is_empty()
     }
 
-    /// The sample of a contender with these facts.
+    /// The contender's sample with these facts.
     pub(crate) fn one(&self, contender: &str, facts: &[(&str, &str)]) -> Option<&'a Taken> {
         self.taken.iter().copied().find(|sample| sample.contender == contender && sample.has(facts))
     }
@@ -81,14 +81,14 @@ impl<'a> Told<'a> {
         distinct(&self.taken, |sample| sample.contender.clone())
     }
 
-    /// The values of a fact, as they first come.
+    /// The values of a fact, in order of first occurrence.
     pub(crate) fn values(&self, fact: &str) -> Vec<String> {
         let mut found = distinct(&self.taken, |sample| sample.fact(fact).to_owned());
         found.retain(|value| !value.is_empty());
         found
     }
 
-    /// What was found of rates, in a sentence; none where no rate was looked for.
+    /// Result of the search for a rate, as a sentence; `None` without a search.
     pub(crate) fn rates(&self) -> Option<Block> {
         let good = self.probes.iter().find(|probe| probe.error.is_none() && !probe.spoiled());
         let late: Vec<_> = self
@@ -119,7 +119,7 @@ pub(crate) fn gigabits(rate: Rate) -> String {
     format!("{} Gb/s", rate.0 as f64 / GIGABIT as f64)
 }
 
-/// What stands in a table: a figure with its mark, or why there is none.
+/// A table's entry: a figure with its mark, or why there is none.
 pub(crate) fn cell(sample: Option<&Taken>, of: impl Fn(&Taken) -> Option<f64>, digits: usize) -> String {
     let Some(sample) = sample else { return "-".to_owned() };
     match of(sample) {
@@ -128,13 +128,13 @@ pub(crate) fn cell(sample: Option<&Taken>, of: impl Fn(&Taken) -> Option<f64>, d
     }
 }
 
-/// The papers that a section is about.
+/// List of a section's papers.
 pub(crate) fn sources(ids: &[&str]) -> Vec<Block> {
     let of = |id: &&str| published::paper(id).map(|paper| format!("{}. {}", paper.citation, paper.unknown));
     vec![Block::List(ids.iter().filter_map(of).collect())]
 }
 
-/// Figures of papers as a table, with their places.
+/// The papers' figures as a table, with their places.
 pub(crate) fn printed(ids: &[&str]) -> Block {
     let mut rows = Vec::new();
     for figure in ids.iter().filter_map(|id| published::published(id)) {
@@ -144,7 +144,7 @@ pub(crate) fn printed(ids: &[&str]) -> Block {
     Block::table("What the paper has", &["", "value", "place"], rows)
 }
 
-/// Runs that failed, did not end, or were left out.
+/// Lists the runs that failed, did not end, or were left out.
 pub(crate) fn trouble(told: &Told<'_>) -> Vec<Block> {
     let why = |sample: &&Taken| {
         let reason = match (&sample.missing, &sample.error, sample.not_ended_s) {
@@ -163,7 +163,7 @@ pub(crate) fn trouble(told: &Told<'_>) -> Vec<Block> {
     vec![Block::Heading("Runs without a result".into()), Block::List(lines)]
 }
 
-/// The first part: how all was measured.
+/// First part of the report: how all was measured.
 pub(crate) fn circumstances(taken: &[Taken]) -> Part {
     let Some(first) = taken.first() else {
         return Part { title: String::new(), blocks: vec![Block::text("There are no samples.")] };
@@ -202,7 +202,7 @@ pub(crate) fn circumstances(taken: &[Taken]) -> Part {
     }
 }
 
-/// The last part: what cannot be had.
+/// Last part of the report: what could not be measured.
 pub(crate) fn absent() -> Part {
     let items = [
         "bbcp and bbFTP, which the first paper compares itself with, are not in Debian, and were not measured. `isthmus bench file` \

@@ -14,21 +14,21 @@ pub(crate) struct Movement;
 
 /// Ranks at each site, as in table 2.
 const RANKS: u32 = 16;
-/// The same by fewer, to see what so many ranks cost on few processors.
+/// Fewer ranks, to see what 16 ranks cost on few processors.
 const FEW: u32 = 4;
 const RTT_US: u64 = 24_000;
 const GB: u64 = 1_000_000_000;
-/// Blocks, by their names. Bytes.
+/// Lengths of blocks, with names. Bytes.
 const BLOCKS: [(&str, u64); 2] = [("1 MB", 1 << 20), ("10 MB", 10 << 20)];
 const IO: [&str; 2] = ["posix", "mpiio"];
 const ORDER: [&str; 2] = ["overlapped", "in turn"];
 const OVER: [Over; 3] = [Over::Isthmus, Over::Stock, Over::OpenMpi];
-/// Most memory for blocks of a rank: two blocks at least. Bytes.
+/// Most memory for a rank's blocks, though two blocks at least. Bytes.
 const MEMORY: u64 = 16 << 20;
-/// The goal: fraction of the limit, and how far MPI-IO may be behind POSIX.
+/// Goals: fraction of the limit, and how far MPI-IO may be behind POSIX.
 const GOAL: f64 = 0.95;
 const BEHIND: f64 = 0.05;
-/// A run's time: so many times its floor, and so much. Seconds.
+/// Time limit of a run: a multiple of its floor, and seconds.
 const LIMIT: (f64, f64) = (4.0, 15.0);
 
 impl Section for Movement {
@@ -101,14 +101,14 @@ impl Section for Movement {
 /// How a file is cut, read and written.
 #[derive(Clone, Copy, PartialEq)]
 struct Geometry {
-    /// Which of [`BLOCKS`].
+    /// Index in [`BLOCKS`].
     block: usize,
     io: &'static str,
     order: &'static str,
 }
 
 impl Geometry {
-    /// Blocks of 1 MB, by POSIX, overlapped.
+    /// Blocks of 1 MB, POSIX, overlapped.
     const FIRST: Self = Self { block: 0, io: IO[0], order: ORDER[0] };
 }
 
@@ -117,7 +117,7 @@ fn geometries() -> Vec<Geometry> {
     (0..BLOCKS.len()).flat_map(of).collect()
 }
 
-/// The short form has of the others what the paper's figures have: in turn figure 5, overlapped table 2.
+/// The short form measures what the paper's figures show: in turn as figure 5, overlapped as table 2.
 fn is_wanted(context: &Context<'_>, over: Over, rate: Rate, geometry: Geometry) -> bool {
     let is_first = geometry == Geometry::FIRST;
     let is_paper = is_first || (geometry.block == 0 && geometry.order == ORDER[1]);
@@ -182,7 +182,7 @@ fn megabytes(sample: &Taken) -> Option<f64> {
     Some(sample.number("bytes")? / 1e6 / sample.number("seconds")?)
 }
 
-/// Table and bars of one length and rate.
+/// Table and bars of one file length and rate.
 fn at_rate(told: &Told<'_>, bytes: &str, rate: Rate) -> Vec<Block> {
     let of = |ranks: &str, over: &str, block: &str, io: &str, order: &str| {
         let facts = [("ranks", ranks), ("file", bytes), ("block", block), ("io", io), ("order", order)];
@@ -226,7 +226,7 @@ fn at_rate(told: &Told<'_>, bytes: &str, rate: Rate) -> Vec<Block> {
     ]
 }
 
-/// The paper's figures as fractions of its own link's limit.
+/// The paper's figures as fractions of the limit of its own link.
 fn paper_bars(bytes: &str) -> Vec<(String, Vec<f64>)> {
     let paper_link = link(Rate((value("table-1-rate", 1.0).unwrap_or(10.0) * 1e9) as u64), RTT_US, 0.0);
     let share = |mb: f64| mb * 1e6 / paper_link.goodput();
@@ -243,7 +243,7 @@ fn paper_bars(bytes: &str) -> Vec<(String, Vec<f64>)> {
     out
 }
 
-/// What the project set itself, and whether it was reached, at each rate.
+/// The project's goals, and whether they were reached at each rate.
 fn goals(told: &Told<'_>) -> Block {
     let mut items = Vec::new();
     for rate in rates(told) {

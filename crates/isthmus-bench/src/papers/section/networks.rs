@@ -1,4 +1,4 @@
-//! The labs with routers of the routed-CCI section: route maps, configurations, and the scripts that run them.
+//! Labs with routers for the routed-CCI section: route maps, configurations, and scripts.
 
 use std::fmt::Write;
 
@@ -11,31 +11,31 @@ struct Subnet {
     rate: &'static str,
 }
 
-/// A router process: on which host, what it joins with which addresses.
+/// A router process: its host, and the names and addresses of the two networks that it joins.
 struct Router {
     host: &'static str,
     name: &'static str,
     joins: [(&'static str, &'static str); 2],
 }
 
-/// An organisation, with one node that talks.
+/// An organisation (AS), with one node that measures.
 struct Organisation {
     id: u32,
     subnets: &'static [Subnet],
     routers: &'static [Router],
-    /// Where its node is: its host, subnet and address, and where it finds routers.
+    /// Its node's host, subnet and address, and the address of its router.
     node: (&'static str, u32, &'static str, &'static str),
-    /// The WANs that lead to it, with its gateway there.
+    /// WANs that lead to it, with the address of its gateway.
     gateways: &'static [(&'static str, &'static str)],
 }
 
 const WAN: &str = "wan";
-/// Of organisations 3 and 4 alone.
+/// A WAN of organisations 3 and 4 only.
 const PRIVATE: &str = "private";
 const PRIVATE_ENDS: [u32; 2] = [3, 4];
 const CAPABLE: &str = "capabilities = [\"zero-copy\", \"os-bypass\"]";
 
-/// The paper's figure 1, with one node each. AS2 has two broadcast domains, AS3 a compute system behind its campus.
+/// The paper's figure 1, with one node each. AS2 has two broadcast domains. AS3 has a computer behind its campus.
 const FOUR: [Organisation; 4] = [
     Organisation {
         id: 1,
@@ -107,7 +107,7 @@ const FOUR: [Organisation; 4] = [
     },
 ];
 
-/// Hosts of [`FOUR`], the cables between them, and the emulated links of each gate to the WAN's backbone, an IP router.
+/// Hosts of [`FOUR`], then cables between them. An emulated link connects each gateway to the backbone, an IP router.
 const FOUR_HOSTS: [&str; 10] = ["n1", "g1", "n2", "i2", "g2", "n3", "i3", "g3", "n4", "g4"];
 const FOUR_CABLES: [[&str; 4]; 6] = [
     ["n1", "g1", "10.1.0.1", "10.1.0.2"],
@@ -119,7 +119,7 @@ const FOUR_CABLES: [[&str; 4]; 6] = [
 ];
 const BACKBONE: &str = "backbone";
 
-/// Two organisations with three networks each, of which they share one.
+/// Two organisations with three networks each. They share one.
 const FIVE: [Organisation; 2] = [
     Organisation {
         id: 1,
@@ -157,7 +157,7 @@ const FIVE: [Organisation; 2] = [
     },
 ];
 
-/// The five networks in their order: name, from host, to host and its address, and what the lab makes of it.
+/// The five networks in order: description, host and server's host, the server's address, the first host's address.
 pub(crate) const HOPS: [(&str, &str, &str, &str, &str); 5] = [
     ("fabric of A: a cable, MTU 65,521", "a", "inner-a", "10.1.0.2", "10.1.0.1"),
     ("LAN of A: 4 Gb/s, 0.2 ms, MTU 9000", "inner-a", "gate-a", "10.1.1.2", "10.1.1.1"),
@@ -241,7 +241,7 @@ fn node_text(own: &Organisation) -> String {
     )
 }
 
-/// Files of all maps, configurations and endpoints.
+/// Names and contents of all maps, configurations and endpoints.
 fn files(all: &[Organisation]) -> Vec<(String, String)> {
     let mut out = Vec::new();
     for own in all {
@@ -255,7 +255,7 @@ fn files(all: &[Organisation]) -> Vec<(String, String)> {
     out
 }
 
-/// A shell's beginning: keys, and all routers, until they are ready and have their links.
+/// Start of a script: makes keys, starts all routers, and waits for them and their links.
 fn start(all: &[Organisation]) -> String {
     let mut out = String::from("cd @WORK@ || exit 3\nrm -f *.router.log *.where\n");
     for own in all {
@@ -289,17 +289,17 @@ fn start(all: &[Organisation]) -> String {
     out
 }
 
-/// Links that a router dials to each gateway: the default of `limits.links` by TCP, and one by UDP.
+/// Links that a router dials to each gateway: `limits.links` (default 4) by TCP, and one by UDP.
 const LINKS: usize = 5;
 
-/// Organisations that another one reaches by a WAN.
+/// Number of other organisations that an organisation reaches by a WAN.
 fn neighbours(all: &[Organisation], own: &Organisation, wan: &str) -> usize {
     let has =
         |other: &&Organisation| other.id != own.id && other.gateways.iter().any(|(name, _)| *name == wan);
     all.iter().filter(has).count()
 }
 
-/// Waits until the routers' logs have so many lines that match.
+/// Waits until this number of lines in the routers' logs match.
 fn until(out: &mut String, count: usize, pattern: &str) {
     let _ = writeln!(
         out,
@@ -308,7 +308,7 @@ fn until(out: &mut String, count: usize, pattern: &str) {
     );
 }
 
-/// A server at a node, whose place goes to `NAME.where`; it is waited for.
+/// Starts a server at a node and waits for it. Its address is in `NAME.where`.
 fn serve(host: &str, config: &str, name: &str) -> String {
     format!(
         "lab-rsh {host} env ISTHMUS_CONFIG=@WORK@/{config} @ISTHMUS@ bench serve > {name}.where 2> {name}.serve.log &\n\
@@ -316,7 +316,7 @@ fn serve(host: &str, config: &str, name: &str) -> String {
     )
 }
 
-/// A measurement from a host to a server, as a result with these further words of JSON.
+/// Measures from a host to a server. The result has `words` as further JSON.
 fn measured(host: &str, config: &str, to: &str, what: &str, words: &str) -> String {
     format!(
         "line=$(lab-rsh {host} env ISTHMUS_CONFIG=@WORK@/{config} @ISTHMUS@ bench {what} --alone --level ro --json --to \"$(cat {to}.where)\") || exit 3\n\
@@ -348,14 +348,14 @@ fn four_lab() -> String {
     lab + "[[link]]\nbetween = [\"g3\", \"g4\"]\naddresses = [\"203.0.113.1\", \"203.0.113.2\"]\nrate = \"1Gbit\"\nrtt = \"8ms\"\n"
 }
 
-/// Every two that talk, in both directions: the ends of the private link, or all others.
+/// Ordered pairs of nodes: the ends of the private link, or all other pairs.
 fn pairs(ends_of_private: bool) -> Vec<(&'static Organisation, &'static Organisation)> {
     let is_end = |one: &Organisation| PRIVATE_ENDS.contains(&one.id);
     let all = FOUR.iter().flat_map(|from| FOUR.iter().map(move |to| (from, to)));
     all.filter(|(from, to)| from.id != to.id && (is_end(from) && is_end(to)) == ends_of_private).collect()
 }
 
-/// The four organisations. Pairs of nodes send each other so many bytes.
+/// The step with four organisations. Pairs of nodes send each other this many bytes.
 pub(crate) fn four(ends_of_private: bool, bytes: u64) -> Step {
     let mut script = String::new();
     for own in &FOUR {
@@ -384,14 +384,14 @@ pub(crate) fn four(ends_of_private: bool, bytes: u64) -> Step {
     }
 }
 
-/// Measurements from end to end.
+/// Arguments of a measurement from end to end.
 const PINGPONG: &str = "pingpong --size 8B --count 5";
 
 fn stream(bytes: u64) -> String {
     format!("stream --depth 4 --size 1000000B --count {}", bytes / 1_000_000)
 }
 
-/// The five networks, each by itself, and all of them end to end through four routers.
+/// Measures each of the five networks, then all of them end to end through four routers.
 pub(crate) fn five(bytes: u64) -> Step {
     let mut lab = String::from("mgmt = true\n");
     for host in ["a", "inner-a", "gate-a", "gate-b", "inner-b", "b"] {
@@ -455,7 +455,7 @@ mod tests {
         }
     }
 
-    /// The private link is admitted at its own two ends only.
+    /// Only the two ends of the private link are admitted to it.
     #[test]
     fn only_the_ends_of_the_private_link_know_it() {
         let texts = files(&FOUR);

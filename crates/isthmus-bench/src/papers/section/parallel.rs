@@ -14,27 +14,27 @@ use crate::papers::step::{Context, Over, Program, Step, job, lab_of, link, serve
 
 pub(crate) struct Parallel;
 
-/// The paper does not give the round trip; it is about that of Grid'5000's sites at the two ends of France.
+/// Not given in the paper: about the round trip between Grid'5000's sites at the two ends of France.
 const RTT_US: u64 = 20_000;
-/// As in figure 2. Bytes.
+/// Lengths of messages, as in figure 2. Bytes.
 const SIZES: [u64; 6] = [100_000, 200_000, 500_000, 1_000_000, 3_000_000, 10_000_000];
 
 const LONGEST: f64 = 10_000_000.0;
 
-/// How messages go.
+/// Software that carries a message.
 #[derive(Clone, Copy)]
 enum How {
-    /// Without MPI, over so many connections.
+    /// This number of TCP connections, without MPI.
     Tcp(u32),
     Mpi(Over, Parts),
 }
 
-/// What a message is cut into.
+/// How a message is split.
 #[derive(Clone, Copy)]
 enum Parts {
     Whole,
     Threads(u32),
-    /// So many further processes at each site.
+    /// Among this number of helper processes at each site.
     Helpers(u32),
 }
 
@@ -103,7 +103,7 @@ impl Section for Parallel {
 fn step(context: &Context<'_>, how: How, count: u32) -> Step {
     let link = link(Rate(GIGABIT), RTT_US, 0.0);
     let sizes = SIZES.map(|size| size.to_string()).join(" ");
-    // The first of each size is not counted; plain TCP has the answer of the same length.
+    // The first message of each size is not counted. Plain TCP's answer has the same length.
     let each: f64 = SIZES.iter().map(|size| link.rtt_s() + 2.0 * *size as f64 / link.goodput()).sum();
     let floor_s = f64::from(count + 1) * each;
     let (script, programs, missing) = match how {
@@ -144,7 +144,7 @@ fn step(context: &Context<'_>, how: How, count: u32) -> Step {
     }
 }
 
-/// Size and Mb/s one way, from each of a run's results.
+/// Size and rate one way in Mb/s, from each of a run's results.
 fn points(sample: &Taken) -> Vec<(f64, f64)> {
     let of = |result: &serde_json::Map<String, Value>| {
         let number = |name: &str| result.get(name).and_then(Value::as_f64);
@@ -154,7 +154,7 @@ fn points(sample: &Taken) -> Vec<(f64, f64)> {
     sample.results.iter().filter_map(of).collect()
 }
 
-/// What the longest messages come to, in a sentence.
+/// A sentence: the rates of the longest messages.
 fn reading(told: &Told<'_>, limit: f64) -> String {
     let of = |contender: &str| {
         let own = told
@@ -169,7 +169,7 @@ fn reading(told: &Told<'_>, limit: f64) -> String {
     format!("Fractions of the limit at 10 MB: {all}.")
 }
 
-/// Mb/s one way that the link allows.
+/// Highest rate one way on a link. Mb/s.
 fn limit(link: &Link, size: f64) -> f64 {
     2.0 * size * 8.0 / 1e6 / (link.rtt_s() + 2.0 * size / link.goodput())
 }
@@ -178,7 +178,7 @@ fn size_name(bytes: u64) -> String {
     if bytes < 1_000_000 { format!("{} KB", bytes / 1000) } else { format!("{} MB", bytes / 1_000_000) }
 }
 
-/// A contender's medians at each size.
+/// A contender's median at each size.
 fn medians(own: &[&Taken]) -> Vec<Option<(f64, f64)>> {
     let of = |size: f64| {
         let values = own.iter().flat_map(|sample| points(sample)).filter(|(at, _)| *at == size);
@@ -212,7 +212,7 @@ fn tell(told: &Told<'_>) -> Vec<Block> {
     ]
 }
 
-/// All the lines in one plot could not be told apart: the paper's subjects are drawn, and ours.
+/// Plot of the paper's contenders and ours only: all lines could not be told apart.
 fn chart(link: &Link, measured: Vec<Line>) -> Chart {
     let is_shown = |(name, points): &Line| {
         let starts = [

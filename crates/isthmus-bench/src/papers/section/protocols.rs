@@ -25,7 +25,7 @@ const EXCHANGE: &str = "exchange";
 const ADAPTIVE: &str = "adaptive (Isthmus)";
 const OVER: [Over; 4] =
     [Over::Isthmus, Over::Transfer("eager"), Over::Transfer("mixed"), Over::Transfer("rendezvous")];
-/// One in so many messages is behind which time counts.
+/// One of this many messages goes before time counts.
 const UNCOUNTED: u32 = 6;
 
 impl Section for Protocols {
@@ -74,7 +74,7 @@ fn preposted(context: &Context<'_>, over: Over, share: u32, messages: u32) -> St
     let link = link(Rate(GIGABIT), RTT_US, 0.0);
     let uncounted = messages / UNCOUNTED;
     let floor_s = f64::from(messages - uncounted) * MESSAGE as f64 / link.goodput();
-    // Each receive that is not posted ahead may cost a round trip.
+    // Each receive that is not posted ahead costs up to a round trip.
     let slowest_s = f64::from(messages) * (1.0 - f64::from(share) / 100.0) * link.floor_s(MESSAGE);
     let within_s = (20.0 + 4.0 * (floor_s + slowest_s)).ceil();
     Step {
@@ -121,18 +121,18 @@ fn megabytes(sample: &Taken) -> Option<f64> {
     Some(sample.fact("bytes").parse::<f64>().ok()? / 1e6 / sample.number("seconds")?)
 }
 
-/// What a protocol reaches at a share. MB/s.
+/// Throughput of a protocol at a share. MB/s.
 fn reached(told: &Told<'_>, one: &str, share: &str) -> Option<f64> {
     told.one(one, &[("what", SHARE), ("share", share)]).and_then(megabytes)
 }
 
-/// Adaptive divided by the best of those that are chosen beforehand.
+/// Throughput of the adaptive choice divided by that of the best fixed protocol.
 fn to_the_best(told: &Told<'_>, share: &str) -> Option<f64> {
     let others = OVER[1..].iter().filter_map(|over| reached(told, &name(*over), share));
     Some(reached(told, ADAPTIVE, share)? / others.reduce(f64::max)?)
 }
 
-/// Throughput against the share that is posted ahead: the slides' own axes.
+/// Throughput against the share of preposted receives, with the slides' axes.
 fn shares(told: &Told<'_>) -> Vec<Block> {
     let Some(link) = told.taken.iter().find_map(|sample| sample.link) else { return Vec::new() };
     let names = OVER.map(name);
@@ -175,7 +175,7 @@ fn shares(told: &Told<'_>) -> Vec<Block> {
     out
 }
 
-/// The exchange of protocols, and what the endpoint was made of.
+/// The change of protocols while messages flow, and the endpoint's composition.
 fn exchanged(sample: &Taken) -> Vec<Block> {
     let Some(result) = sample.results.first() else { return Vec::new() };
     let list = |name: &str| -> Vec<f64> {
@@ -226,7 +226,7 @@ fn exchanged(sample: &Taken) -> Vec<Block> {
     out
 }
 
-/// Boxes of the small protocols that a text such as `RO: acknowledged+ordered, udp: rate+search` names.
+/// Draws the protocols that a text such as `RO: acknowledged+ordered, udp: rate+search` names as boxes.
 fn composition(title: &str, text: &str) -> String {
     const BOX: [f64; 2] = [128.0, 26.0];
     const LEFT: f64 = 96.0;

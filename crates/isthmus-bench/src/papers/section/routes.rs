@@ -13,7 +13,7 @@ use crate::papers::step::{Context, Step};
 pub(crate) struct Routes;
 
 const AS3: &str = include_str!("../../../../isthmus-routes/maps/as3.toml");
-/// W* and W4 of the papers.
+/// Names of subnets; W* and W4 are the papers'.
 const NAMES: [(u64, &str); 5] = [(1, "SN1"), (2, "SN2"), (3, "SN3"), (100, "W*"), (104, "W4")];
 const WHAT: &str = "what";
 
@@ -59,12 +59,12 @@ impl Section for Routes {
     }
 }
 
-/// A map whose subnets lack zero-copy and OS bypass.
+/// A map whose subnets offer neither zero-copy nor OS bypass.
 fn incapable(map: &str) -> String {
     map.lines().filter(|line| !line.starts_with("capabilities")).collect::<Vec<_>>().join("\n") + "\n"
 }
 
-/// The map of the example with subnets 1, 2, 5, 6 and 8.
+/// The example's map with subnets 1, 2, 5, 6 and 8.
 fn hops() -> String {
     let mut out = String::from("[as]\nid = 1\n");
     for (id, rate) in [(1, 10), (2, 10), (5, 32), (6, 32), (8, 10)] {
@@ -79,7 +79,7 @@ fn hops() -> String {
     out
 }
 
-/// What `isthmus routes` says of the papers' maps.
+/// The step that runs `isthmus routes` on the papers' maps.
 fn maps() -> Step {
     let ask = |name: &str, words: &str| {
         format!("printf 'RESULT {{\"{name}\": %s}}\\n' \"$(@ISTHMUS@ routes {words})\" || exit 3\n")
@@ -103,7 +103,7 @@ fn maps() -> Step {
     }
 }
 
-/// A result of this name among those of a run.
+/// A run's result of this name.
 fn result<'a>(sample: &'a Taken, name: &str) -> Option<&'a Value> {
     sample.results.iter().find_map(|result| result.get(name))
 }
@@ -128,7 +128,7 @@ fn score(explained: Option<&Value>, wanted: &[u64]) -> Option<u64> {
     candidates.iter().find(|one| path(one) == wanted)?["cost"].as_u64()
 }
 
-/// The N x N table of AS3, as it was derived.
+/// The N x N table that was derived for AS3.
 fn derived(sample: &Taken) -> Vec<Vec<String>> {
     let empty = Vec::new();
     let routes = result(sample, "table").and_then(|table| table["routes"].as_array()).unwrap_or(&empty);
@@ -142,7 +142,7 @@ fn derived(sample: &Taken) -> Vec<Vec<String>> {
     NAMES.map(|(from, _)| NAMES.map(|(to, _)| cell(from, to)).to_vec()).to_vec()
 }
 
-/// Scores beside the paper's: what each is of, ours, theirs.
+/// Scores: name, ours, the paper's.
 fn scores(sample: &Taken) -> Vec<Vec<String>> {
     let doubled =
         value("doubling", 1.0).zip(value("route-public", 1.0)).map(|(factor, score)| factor * score);
@@ -186,7 +186,7 @@ fn number(result: &Map<String, Value>, name: &str) -> Option<f64> {
     result.get(name).and_then(Value::as_f64)
 }
 
-/// MB/s or milliseconds of a measurement.
+/// A measurement's result in MB/s or milliseconds.
 fn figure(result: &Map<String, Value>) -> Option<String> {
     let figures = &result.get("measured")?["figures"];
     if let Some(us) = figures["p50_us"].as_f64() {
@@ -195,7 +195,7 @@ fn figure(result: &Map<String, Value>) -> Option<String> {
     Some(format!("{:.0}", figures["bytes"].as_f64()? / figures["seconds"].as_f64()? / 1e6))
 }
 
-/// Bytes that the emulated links of these ends carried, both ways.
+/// Bytes that the emulated links between these ends carried, both ways.
 fn carried(sample: &Taken, is_private: bool) -> f64 {
     let empty = Vec::new();
     let links = sample.emulator["links"].as_array().unwrap_or(&empty);
