@@ -1,6 +1,6 @@
-//! Streams over one link model in virtual time, over seeds.
+//! Simulations of streams over the lab's link model, in virtual time, with many seeds.
 //!
-//! `ISTHMUS_SEED=N` replays one seed of the tests that run many.
+//! `ISTHMUS_SEED=N` replays one seed.
 
 mod bbr;
 mod caps;
