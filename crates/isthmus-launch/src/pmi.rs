@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-/// Longest command that is accepted. Bytes. A `spawn` has a few KiB; other values at most [`VALUE_MAX`].
+/// Longest command that is accepted. Bytes. A `spawn` has a few KiB; values have at most [`VALUE_MAX`].
 pub const COMMAND_MAX: usize = 1 << 20;
 /// Longest name of a key-value space, as told to ranks. Bytes.
 pub const SPACE_MAX: usize = 256;

@@ -94,7 +94,7 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<u8, RunError
     let usage = RunError::Usage;
     let system = |error: &dyn std::fmt::Display| RunError::System(error.to_string());
     let host = rustix::system::uname().nodename().to_string_lossy().chars().take(64).collect::<String>();
-    // Containers on one host may share its boot id, and hosts may share a name. Ranks share memory only if both agree.
+    // Containers share their host's boot id, and hosts may share a name. Ranks share memory only if both agree.
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let alone = options.parts == 1 && options.place.count == 1;
     let at = match &options.at {

@@ -222,7 +222,7 @@ impl Agent {
         self.heads().into_iter().chain(self.members()).chain(asking).collect()
     }
 
-    /// Whether this part belongs to the world with the size that it has.
+    /// Whether the world is valid, and has this part with its count of ranks.
     pub(super) fn fits(&self, world: &World) -> bool {
         let own = self.head.iter().flat_map(|head| &head.members).flatten().map(|member| member.ranks).sum();
         world.sizes.len() == self.me.parts as usize

@@ -1,6 +1,6 @@
 //! Simulations of streams over the lab's link model, in virtual time, with many seeds.
 //!
-//! `ISTHMUS_SEED=N` replays one seed.
+//! `ISTHMUS_SEED=N` replays one seed of the tests that run many.
 
 mod bbr;
 mod caps;

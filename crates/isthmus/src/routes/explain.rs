@@ -46,7 +46,7 @@ pub(super) fn explain(args: &Args) -> Result<ExitCode, Stop> {
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::from(NO) })
 }
 
-/// The subnet or AS that an argument names.
+/// The destination that an argument names: a subnet, a remote AS or an address.
 fn place(map: &RouteMap, word: &str) -> Result<Destination, Stop> {
     if let Some(subnet) = map.subnet_named(word) {
         return Ok((map.as_id(), subnet.id));

@@ -40,7 +40,7 @@ const HERE: AsId = AsId(1);
 const THERE: AsId = AsId(2);
 /// Version of the lines exchanged over ssh. Release 0.2.0 has the same.
 const VERSION: u32 = 1;
-/// This release. The other side reports it if its own differs.
+/// This release. The error about different releases names it.
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
 /// Start of the other side's first line. Output of the login shell may precede that line.
 const MARK: &str = "isthmus-ssh ";
