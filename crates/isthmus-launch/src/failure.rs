@@ -17,6 +17,7 @@ pub struct Failure {
     pub why: String,
     /// The exit status of all processes of the job.
     pub status: u8,
+    /// What kind of failure it is.
     pub kind: Kind,
 }
 

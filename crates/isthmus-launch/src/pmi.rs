@@ -101,6 +101,7 @@ pub enum Request {
 /// A request, and the thread that asks. The answer names the thread too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
+    /// The request.
     pub request: Request,
     /// PMI-2: the thread's identifier, which the answer repeats.
     pub thread: Option<String>,
