@@ -1,21 +1,21 @@
-//! Why a job ended before its time.
+//! Failures that end a job.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What ends all parts of a job, and the exit status of all.
+/// The failure that ends all parts of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// The part where it happened, from 1.
+    /// The part in which it happened, from 1.
     pub part: u32,
-    /// The rank in the world, if it happened to one.
+    /// The rank in the world; `None` if no single rank failed.
     pub rank: Option<u32>,
-    /// On which host; empty where nobody knows.
+    /// The host on which it happened; empty if unknown.
     pub host: String,
-    /// What happened, as the rest of a sentence.
+    /// What happened, as the predicate of a sentence: "called MPI_Abort with 7".
     pub why: String,
-    /// Exit status.
+    /// The exit status of all processes of the job.
     pub status: u8,
     /// What kind of failure it is.
     pub kind: Kind,
@@ -26,7 +26,7 @@ pub struct Failure {
 pub enum Kind {
     /// A rank ended with an error, or its MPI library ended the job.
     Error,
-    /// A rank was ended by a signal, or ended the job itself.
+    /// A signal ended a rank, or the rank ended the job itself.
     End,
     /// A process of `isthmus run` is gone, or was told to end.
     Gone,
@@ -45,13 +45,13 @@ impl fmt::Display for Failure {
 /// How a rank's process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// By itself, with this status.
+    /// It exited with this status.
     Status(u8),
-    /// By this signal.
+    /// This signal ended it.
     Signal(i32),
 }
 
-/// Signals with which processes are commonly ended.
+/// Names of the signals that commonly end processes.
 const SIGNALS: &[(i32, &str)] = &[
     (1, "SIGHUP"),
     (2, "SIGINT"),
@@ -70,7 +70,7 @@ const SIGNALS: &[(i32, &str)] = &[
     (24, "SIGXCPU"),
 ];
 
-/// A signal, as people know it.
+/// The name of a signal, or its number if it has no common name.
 pub(crate) fn signal_name(number: i32) -> String {
     match SIGNALS.iter().find(|known| known.0 == number) {
         Some((_, name)) => (*name).to_owned(),
@@ -79,7 +79,7 @@ pub(crate) fn signal_name(number: i32) -> String {
 }
 
 impl Ended {
-    /// As shells have it: 128 and the number of the signal.
+    /// The exit status in the convention of shells: 128 plus the number of the signal.
     pub(crate) fn status(self) -> u8 {
         match self {
             Self::Status(status) => status,

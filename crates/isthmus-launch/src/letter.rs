@@ -1,23 +1,23 @@
-//! What processes of `isthmus run` write to each other, as bytes.
+//! Messages between processes of `isthmus run` ("letters"), and their encoding.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::failure::Failure;
 
-/// Raised when the bytes of a letter change: both ends need the same.
+/// Version of the encoding, equal at both ends. Every change of it raises this number.
 pub(crate) const VERSION: u16 = 1;
-/// Longest letter. Bytes. The longest is [`Letter::Ready`] of a part of [`RANKS_MAX`] ranks.
+/// Longest letter. Bytes. [`Letter::Ready`] of a part of [`RANKS_MAX`] ranks must fit.
 pub(crate) const LETTER_MAX: u32 = 1 << 20;
-/// Keys and values in one [`Letter::Put`]. Bytes; more go in several letters.
+/// Bytes of keys and values after which a [`Letter::Put`] ends and the next begins.
 pub(crate) const PUT_MAX: usize = 64 << 10;
 /// Most parts of a job.
 pub const PARTS_MAX: u32 = 1024;
 /// Most ranks of a part.
 pub const RANKS_MAX: u32 = 1 << 16;
-/// Longest name of a job. Bytes: it is a part of names at routers and of the key-value space.
+/// Longest name of a job. Bytes. It becomes part of names at routers and of the key-value space's name.
 pub const JOB_MAX: usize = 64;
 
-/// The payload with which a process asks another for a connection; at most 1,024 bytes.
+/// The payload of a connection request, at most 1,024 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) version: u16,
@@ -31,40 +31,40 @@ pub(crate) struct Hello {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Role {
-    /// The first process of its part, whose other processes find it at this address.
+    /// The first process of its part. Its members find it at this address.
     Head { uri: String },
-    /// Another process: its number in the part, how many these are, its ranks, and what names its node.
+    /// Another process: its number in the part, the count of processes, its ranks, and the name of its node.
     Member { index: u32, count: u32, ranks: u32, node: String },
 }
 
-/// What goes by a connection. RO: letters arrive once and in order.
+/// A message on a connection. Its service level is RO: letters arrive once and in order. "Up" is towards the hub.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Letter {
-    /// Down, first: on which host the sender is.
+    /// Down, first: the sender's host.
     Welcome { host: String },
-    /// Down, instead: connect to the head of your part.
+    /// Down, in place of a welcome: connect to the head of your part at this address.
     Head { uri: String },
-    /// Up: the part is complete; the node of each rank.
+    /// Up: the part is complete. The node of each rank.
     Ready { nodes: Vec<u32> },
     /// Down to heads: all parts are complete.
     World(World),
     /// Down to members: start your ranks.
     Start(Start),
-    /// Both ways: what ranks have put, before the fence.
+    /// Both directions: what ranks have put since the last fence.
     Put(Vec<(String, String)>),
-    /// Up: all ranks below wait. Down: all ranks do; go on.
+    /// Up: all ranks below wait in a fence. Down: all ranks of the world do, so go on.
     Fence,
-    /// Up: a question about published names, answered in order.
+    /// Up: a question about published names. Answers come in the order of the questions.
     Ask(Question),
-    /// Down: its answer.
+    /// Down: the answer to the oldest open question.
     Answer(Option<String>),
-    /// Up: something ends the job. Down: end.
+    /// Up: this failure ends the job. Down: end, because of this failure.
     End(Failure),
-    /// Up: all ranks below have ended well. Down: all have.
+    /// Up: all ranks below have ended well. Down: all ranks of the world have.
     Done,
 }
 
-/// About names of ports, which the first part keeps.
+/// A question about published port names. The hub keeps them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Question {
     Publish { name: String, port: String },
@@ -74,11 +74,11 @@ pub(crate) enum Question {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct World {
-    /// Name of its key-value space.
+    /// Name of the world's key-value space.
     pub(crate) space: String,
     /// Ranks of each part.
     pub(crate) sizes: Vec<u32>,
-    /// Which ranks share a node, as MPI libraries read it.
+    /// Which ranks share a node: the value of `PMI_process_mapping`.
     pub(crate) mapping: String,
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct World {
 pub struct Start {
     /// Name of the world's key-value space.
     pub space: String,
-    /// The first of its ranks, in the world.
+    /// Rank in the world of the process's first rank.
     pub first: u32,
     /// Ranks of the world.
     pub size: u32,
@@ -95,18 +95,18 @@ pub struct Start {
     pub sizes: Vec<u32>,
     /// Index of the part, from 0.
     pub appnum: u32,
-    /// Which ranks share a node, as MPI libraries read it.
+    /// Which ranks share a node: the value of `PMI_process_mapping`.
     pub mapping: String,
-    /// Of each of its ranks: its number on its node, and how many ranks that has.
+    /// For each of the process's ranks: its number on its node, and how many ranks that node has.
     pub local: Vec<(u32, u32)>,
 }
 
 pub(crate) fn encode<T: Serialize>(what: &T) -> Vec<u8> {
-    // Into memory, of types that all can be written.
+    // Cannot fail: these types can all be encoded, and the output is memory.
     postcard::to_stdvec(what).unwrap_or_default()
 }
 
-/// `None`: these bytes are no such thing.
+/// `None` if the bytes are not exactly one value.
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     match postcard::take_from_bytes(bytes) {
         Ok((what, [])) => Some(what),
@@ -114,7 +114,7 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     }
 }
 
-/// What was put, as letters.
+/// Splits entries into letters of about [`PUT_MAX`] bytes.
 pub(crate) fn puts(entries: Vec<(String, String)>) -> Vec<Letter> {
     let (mut letters, mut piece, mut bytes) = (Vec::new(), Vec::new(), 0);
     for (key, value) in entries {

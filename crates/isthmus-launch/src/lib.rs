@@ -1,11 +1,11 @@
-//! Starts ranks in several jobs, at several sites, that together form one `MPI_COMM_WORLD`.
+//! The launcher behind `isthmus run`: starts ranks in several jobs, at several sites, as one `MPI_COMM_WORLD`.
 //!
-//! Each site's own launcher starts `isthmus run`, which starts the ranks of an unmodified MPI program and is
-//! their process manager: it answers PMI-1 and PMI-2 ([`pmi`]). The processes of `isthmus run` find each other
-//! at a meeting place ([`At`]) and talk by endpoints of the substrate: encrypted, through routers where there
-//! are some, and across broken connections.
+//! Each site's own launcher starts `isthmus run`, which starts the ranks of an unmodified MPI program. It is also their
+//! process manager: it answers PMI-1 and PMI-2 ([`pmi`]). The processes of `isthmus run` find each other at a meeting
+//! place ([`At`]). They talk over endpoints of the substrate, so their messages are encrypted, pass routers, and
+//! survive broken connections.
 //!
-//! `agent/` decides everything, without I/O; `run.rs` is the shell around it.
+//! `agent/` makes all decisions, without I/O. `run.rs` is the shell around it.
 #![forbid(unsafe_code)]
 
 mod agent;

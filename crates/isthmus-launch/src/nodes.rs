@@ -1,4 +1,4 @@
-//! Which ranks share a node, as MPI libraries are told.
+//! Numbers the nodes of ranks, and tells MPI libraries which ranks share a node.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -7,11 +7,11 @@ use crate::pmi::VALUE_MAX;
 
 /// The value of `PMI_process_mapping` for the node of each rank: blocks of (first node, nodes, ranks on each).
 ///
-/// A mapping that is longer than a value may be says that no two ranks share a node. That is always safe, and
-/// costs only the MPI's own shared memory. No mapping at all is not safe: an MPI would then compare the names
-/// of hosts, and two sites may use the same names.
+/// A mapping longer than [`VALUE_MAX`] is replaced by one in which no two ranks share a node. That is always safe; it
+/// only costs the MPI its shared memory. An absent mapping is not safe: the MPI would compare host names, and two sites
+/// may use the same names.
 pub(crate) fn mapping(nodes: &[u32]) -> String {
-    // (first node, nodes, ranks on each)
+    // Each block: (first node, nodes, ranks on each).
     let mut blocks: Vec<(u32, u32, u32)> = Vec::new();
     for run in nodes.chunk_by(|a, b| a == b) {
         let (node, ranks) = (run[0], run.len() as u32);
@@ -22,14 +22,14 @@ pub(crate) fn mapping(nodes: &[u32]) -> String {
     }
     let mut text = "(vector".to_owned();
     for (first, count, each) in blocks {
-        // Writing into a text cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(text, ",({first},{count},{each})");
     }
     text.push(')');
     if text.len() < VALUE_MAX { text } else { format!("(vector,(0,{},1))", nodes.len()) }
 }
 
-/// Numbers for the names of nodes, in the order of their first ranks.
+/// Numbers the named nodes from 0, in the order of their first ranks.
 pub(crate) fn numbered<'a>(names: impl Iterator<Item = &'a str>) -> Vec<u32> {
     let mut known = HashMap::new();
     names
@@ -40,7 +40,7 @@ pub(crate) fn numbered<'a>(names: impl Iterator<Item = &'a str>) -> Vec<u32> {
         .collect()
 }
 
-/// For each rank its number on its node, and how many ranks its node has.
+/// For each rank: its number on its node, and how many ranks that node has.
 pub(crate) fn local(nodes: &[u32]) -> Vec<(u32, u32)> {
     let mut counts: HashMap<u32, u32> = HashMap::new();
     let ranks: Vec<u32> = nodes

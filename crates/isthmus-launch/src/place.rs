@@ -1,8 +1,8 @@
-//! Where this process is in its part, as the site's launcher says by environment variables.
+//! The number of this process within its part, read from the environment variables of the site's launcher.
 
 use std::fmt;
 
-/// Its number among the processes that the launcher started, and how many these are.
+/// The number of a process among those that the launcher started, and their count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// From 0.
@@ -11,10 +11,10 @@ pub struct Place {
     pub count: u32,
 }
 
-/// Variables with the number of a process and with their count, by launcher.
+/// For each launcher, the variables with the number of a process and with their count.
 ///
-/// The innermost launcher comes first: Hydra and PRRTE start their own daemons by `srun`, whose variables
-/// then tell of the daemons. `SLURM_PROCID` is set in a batch script too, but `SLURM_STEP_NUM_TASKS` only
+/// The order is from the innermost launcher outwards. Hydra and PRRTE start their own daemons by `srun`, whose
+/// variables then describe the daemons. `SLURM_PROCID` is set in a batch script too, but `SLURM_STEP_NUM_TASKS` only
 /// within `srun`.
 const LAUNCHERS: &[(&str, &str)] = &[
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -26,14 +26,14 @@ const LAUNCHERS: &[(&str, &str)] = &[
     ("PMIX_RANK", "PMIX_SIZE"),
 ];
 
-/// Variables by which MPI libraries would find the site's launcher instead of this one.
+/// Whether a variable would lead an MPI library to the site's launcher instead of this one.
 pub(crate) fn is_of_a_launcher(name: &str) -> bool {
     ["PMI_", "PMI2_", "PMIX_", "HYDI_", "HYDRA_", "MPI_LOCAL", "PALS_"]
         .iter()
         .any(|start| name.starts_with(start))
 }
 
-/// Why a place cannot be.
+/// Why a place is impossible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong(String);
 
@@ -44,10 +44,10 @@ impl fmt::Display for Wrong {
 }
 
 impl Place {
-    /// A place; both numbers must fit.
+    /// Process `index` of `count`.
     ///
     /// # Errors
-    /// Where they do not.
+    /// If `index` is not below `count`.
     pub fn new(index: u32, count: u32) -> Result<Self, Wrong> {
         match index < count {
             true => Ok(Self { index, count }),
@@ -55,10 +55,10 @@ impl Place {
         }
     }
 
-    /// What the launcher says; `None` where there is none.
+    /// The place that the launcher's variables give; `None` without a launcher.
     ///
     /// # Errors
-    /// Where it says what cannot be.
+    /// If the variables are no numbers, or contradict each other.
     pub fn from_environment(get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, Wrong> {
         for (index, count) in LAUNCHERS {
             let (Some(rank), Some(size)) = (get(index), get(count)) else { continue };

@@ -1,124 +1,124 @@
-//! What an MPI library says to whoever started it: PMI-1 and PMI-2 as bytes, without I/O.
+//! Parser and encoder of PMI-1 and PMI-2, by which an MPI library talks to its process manager. No I/O.
 //!
-//! Both are the "simple" wire protocols of MPICH and its derivatives. A PMI-1 command is one line of words
-//! `key=value`; only `spawn` has several lines. A PMI-2 command is six digits with its length, then
-//! `key=value;` pairs. A rank says in its first command, always in the form of PMI-1, which it speaks.
+//! Both are the "simple" wire protocols of MPICH and its derivatives. A PMI-1 command is one line of `key=value` words;
+//! only `spawn` has several lines. A PMI-2 command is its length in six digits, then `key=value;` pairs. The first
+//! command has the PMI-1 form, and tells which protocol the rank speaks.
 
 use std::fmt::Write as _;
 
-/// Longest command that is taken. Bytes. A `spawn` has a few KiB; values are at most [`VALUE_MAX`].
+/// Longest command that is accepted. Bytes. A `spawn` has a few KiB; values have at most [`VALUE_MAX`].
 pub const COMMAND_MAX: usize = 1 << 20;
-/// Longest name of a key-value space that ranks must expect. Bytes.
+/// Longest name of a key-value space, as told to ranks. Bytes.
 pub const SPACE_MAX: usize = 256;
-/// Longest key. Bytes, as MPICH's own launcher has it.
+/// Longest key. Bytes. The limit of MPICH's own launcher.
 pub const KEY_MAX: usize = 64;
-/// Longest value. Bytes, as MPICH's own launcher has it: older MPICHes read lines of little more.
+/// Longest value. Bytes. The limit of MPICH's own launcher: older MPICHes read lines that are hardly longer.
 pub const VALUE_MAX: usize = 1024;
 
-/// Digits before a PMI-2 command.
+/// Number of digits before a PMI-2 command.
 const LENGTH: usize = 6;
 
-/// What a rank asks.
+/// A request of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// The first command: which protocol it speaks.
+    /// The first command: the protocol that the rank speaks.
     Init,
-    /// PMI-2: who am I?
+    /// PMI-2: the asking rank's number, the world's size and the program's index.
     FullInit,
     /// PMI-1: the longest names, keys and values.
     Maxes,
     /// How many ranks there may be in all.
     UniverseSize,
-    /// Of which program of the job it is.
+    /// The index of the rank's program (`MPI_APPNUM`).
     Appnum,
     /// The name of the job's key-value space.
     SpaceName,
-    /// Keep a value.
+    /// Store a value.
     Put {
         /// At most [`KEY_MAX`] bytes.
         key: String,
         /// At most [`VALUE_MAX`] bytes.
         value: String,
     },
-    /// A value that some rank has put.
+    /// Get a value that some rank has put.
     Get {
         /// As it was put.
         key: String,
     },
-    /// PMI-2: what the launcher knows of the job.
+    /// PMI-2: get an attribute of the job.
     GetJob {
         /// Such as `PMI_process_mapping`.
         key: String,
     },
-    /// PMI-2: keep a value for the ranks of this node.
+    /// PMI-2: store a value for the ranks of this node.
     PutNode {
-        /// As of [`Request::Put`].
+        /// As in [`Request::Put`].
         key: String,
-        /// As of [`Request::Put`].
+        /// As in [`Request::Put`].
         value: String,
     },
-    /// PMI-2: a value that a rank of this node has put.
+    /// PMI-2: get a value that a rank of this node has put.
     GetNode {
         /// As it was put.
         key: String,
-        /// Whether to answer only when it is there.
+        /// Whether to delay the answer until the value exists.
         wait: bool,
     },
-    /// Wait until all ranks have asked this; then what they have put can be got.
+    /// Wait until all ranks have asked this. Afterwards every rank can get what the others have put.
     Fence,
-    /// The rank is done with the launcher.
+    /// The rank needs the process manager no more.
     Finalize,
     /// End the job.
     Abort {
         /// The job's exit status.
         code: i32,
-        /// What the rank says about it; may be empty.
+        /// The rank's message about it; may be empty.
         message: String,
     },
-    /// Publish a port's name.
+    /// Publish the port of a service.
     Publish {
-        /// The service.
+        /// Name of the service.
         name: String,
         /// Its port.
         port: String,
     },
-    /// Take it back.
+    /// Withdraw a published service.
     Unpublish {
-        /// The service.
+        /// Name of the service.
         name: String,
     },
-    /// The port of a service.
+    /// Get the port of a service.
     LookUp {
-        /// The service.
+        /// Name of the service.
         name: String,
     },
     /// Start more ranks.
     Spawn,
-    /// A command that is not known, by its name.
+    /// An unknown command, by its name.
     Other(String),
 }
 
-/// A request, and the thread of the rank that asks: its answer says so, too.
+/// A request, and the thread that asks. The answer names the thread too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// What is asked.
+    /// The request.
     pub request: Request,
-    /// PMI-2: the thread's own word, which comes back in the answer.
+    /// PMI-2: the thread's identifier, which the answer repeats.
     pub thread: Option<String>,
 }
 
-/// What is answered.
+/// An answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// To [`Request::Init`].
     Init,
     /// To [`Request::FullInit`].
     FullInit {
-        /// Of the rank that asks, in the world.
+        /// Rank in the world of the asker.
         rank: u32,
-        /// Of the world.
+        /// Size of the world.
         size: u32,
-        /// Index of its program.
+        /// Index of the asker's program.
         appnum: u32,
     },
     /// To [`Request::Maxes`].
@@ -129,7 +129,7 @@ pub enum Reply {
     Appnum(u32),
     /// To [`Request::SpaceName`].
     SpaceName(String),
-    /// To [`Request::Put`]: whether it is kept.
+    /// To [`Request::Put`]: whether the value was stored.
     Put(bool),
     /// To [`Request::Get`]: the value, if there is one.
     Get(Option<String>),
@@ -143,41 +143,41 @@ pub enum Reply {
     Fence,
     /// To [`Request::Finalize`].
     Finalize,
-    /// To [`Request::Publish`]: whether the name was free.
+    /// To [`Request::Publish`]: whether the name is now published.
     Publish(bool),
-    /// To [`Request::Unpublish`]: whether it was there.
+    /// To [`Request::Unpublish`]: whether the name was published.
     Unpublish(bool),
     /// To [`Request::LookUp`].
     LookUp(Option<String>),
-    /// To [`Request::Spawn`]: no.
+    /// To [`Request::Spawn`]: refused.
     NoSpawn,
     /// To [`Request::Other`].
     Unknown(String),
 }
 
-/// Why a rank's bytes make no sense.
+/// Why the bytes of a rank cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Nonsense {
-    /// Longer than [`COMMAND_MAX`].
+    /// More than [`COMMAND_MAX`] bytes.
     #[error("a command of more than {COMMAND_MAX} bytes")]
     TooLong,
     /// Not a command of PMI.
     #[error("{0:?} is no command of PMI-1 or PMI-2")]
     Command(String),
-    /// A command without what it needs.
+    /// A command without a required key.
     #[error("the command {command} lacks {key}")]
     Lacks {
         /// The command's name.
         command: String,
-        /// What is missing.
+        /// The missing key.
         key: &'static str,
     },
-    /// A version that nobody speaks.
+    /// An unsupported version.
     #[error("PMI version {0}; this launcher speaks 1 and 2")]
     Version(String),
 }
 
-/// What one rank says, put together from pieces.
+/// The PMI conversation with one rank: reassembles its commands, and encodes the answers.
 #[derive(Debug, Default)]
 pub struct Session {
     bytes: Vec<u8>,
@@ -185,10 +185,10 @@ pub struct Session {
 }
 
 impl Session {
-    /// Takes in what the rank wrote.
+    /// Appends bytes that the rank wrote.
     ///
     /// # Errors
-    /// [`Nonsense::TooLong`] where that would be more than a command may have.
+    /// [`Nonsense::TooLong`] if more than [`COMMAND_MAX`] bytes would be buffered.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), Nonsense> {
         if self.bytes.len() + bytes.len() > COMMAND_MAX {
             return Err(Nonsense::TooLong);
@@ -197,10 +197,10 @@ impl Session {
         Ok(())
     }
 
-    /// The next whole command.
+    /// The next complete command.
     ///
     /// # Errors
-    /// [`Nonsense`]; nothing that follows can be understood then.
+    /// [`Nonsense`]; what follows cannot be parsed then.
     pub fn next_request(&mut self) -> Result<Option<Asked>, Nonsense> {
         let Some((head, len)) = self.command()? else { return Ok(None) };
         let bytes: Vec<u8> = self.bytes.drain(..head + len).skip(head).collect();
@@ -213,7 +213,7 @@ impl Session {
         self.understand(&pairs.ok_or_else(|| Nonsense::Command(excerpt(&text)))?).map(Some)
     }
 
-    /// Where the next command is: bytes before it, and its length.
+    /// Position of the next complete command: bytes before it, and its length.
     fn command(&self) -> Result<Option<(usize, usize)>, Nonsense> {
         let bytes = &self.bytes;
         if bytes.len() <= LENGTH {
@@ -269,7 +269,7 @@ impl Session {
             "barrier_in" | "kvs-fence" => Request::Fence,
             "finalize" => Request::Finalize,
             "abort" => {
-                // PMI-2 of older MPICHes gives no code.
+                // PMI-2 of older MPICHes sends no code.
                 let code = pairs.get("exitcode").and_then(|text| text.parse().ok()).unwrap_or(1);
                 let message = pairs.get("message").or(pairs.get("error_msg")).unwrap_or_default();
                 Request::Abort { code, message: excerpt(message) }
@@ -286,10 +286,10 @@ impl Session {
         Ok(Asked { request, thread: pairs.get("thrid").map(str::to_owned) })
     }
 
-    /// An answer as the rank reads it.
+    /// Encodes an answer in the rank's protocol.
     pub fn encode(&self, reply: &Reply, thread: Option<&str>) -> Vec<u8> {
         if *reply == Reply::Init {
-            // In the form of PMI-1 whatever is spoken from then on.
+            // This answer has the form of PMI-1 in both protocols.
             let (version, subversion) = if self.second { (2, 0) } else { (1, 1) };
             return format!("cmd=response_to_init pmi_version={version} pmi_subversion={subversion} rc=0\n")
                 .into_bytes();
@@ -298,12 +298,12 @@ impl Session {
     }
 }
 
-/// The start of what somebody else wrote, for a message.
+/// The first 80 printable characters of a rank's text, for a message.
 fn excerpt(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(80).collect()
 }
 
-/// The length of a `spawn` of PMI-1: as many pieces that end in `endcmd` as its first says.
+/// The length of a PMI-1 `spawn`. It has as many `endcmd` lines as its first part says.
 fn end_of_spawn(bytes: &[u8]) -> Option<usize> {
     let (mut at, mut total, mut pieces) = (0, 1, 0);
     while let Some(len) = bytes[at..].iter().position(|byte| *byte == b'\n') {
@@ -321,15 +321,15 @@ fn end_of_spawn(bytes: &[u8]) -> Option<usize> {
     None
 }
 
-/// The words of a command.
+/// The `key=value` pairs of a command.
 struct Pairs<'a> {
     command: &'a str,
     pairs: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> Pairs<'a> {
-    /// Words between spaces. A backslash in a value keeps the space that follows; both stay, since who gets
-    /// the value takes the backslash out again.
+    /// Splits at spaces. A backslash escapes the next character, and stays in the value: the rank that gets the value
+    /// removes it.
     fn first(line: &'a str) -> Option<Self> {
         let mut words = Vec::new();
         let (mut start, mut kept) = (0, false);
@@ -395,14 +395,14 @@ fn first(reply: &Reply) -> Vec<u8> {
         Reply::LookUp(Some(port)) => format!("cmd=lookup_result rc=0 info=ok msg=success port={port}"),
         Reply::LookUp(None) => kept("lookup_result", false, "not_published"),
         Reply::NoSpawn => "cmd=spawn_result rc=-1 status=no_spawn msg=no_spawn".to_owned(),
-        // Nobody who speaks PMI-1 asks these.
+        // No PMI-1 request leads to these.
         Reply::Init | Reply::FullInit { .. } | Reply::PutNode(_) => failed("error", "unknown_command"),
         Reply::Unknown(command) => failed(&answer_to(command), "unknown_command"),
     };
     (text + "\n").into_bytes()
 }
 
-/// The name of the answer to a command that is not known.
+/// The name of the answer to an unknown command.
 fn answer_to(command: &str) -> String {
     let name: String = command.chars().filter(|c| c.is_ascii_alphanumeric() || "_-".contains(*c)).collect();
     format!("{name}_result")
@@ -441,7 +441,7 @@ fn second(reply: &Reply, thread: Option<&str>) -> Vec<u8> {
                 thread,
             );
         }
-        // Nobody who speaks PMI-2 asks these.
+        // No PMI-2 request leads to these.
         Reply::Init | Reply::Maxes | Reply::UniverseSize(_) | Reply::Appnum(_) => {
             ("error-response", rc(false))
         }
@@ -452,7 +452,7 @@ fn second(reply: &Reply, thread: Option<&str>) -> Vec<u8> {
 fn framed(name: &str, rest: &str, thread: Option<&str>) -> Vec<u8> {
     let mut text = format!("cmd={name};");
     if let Some(thread) = thread {
-        // Writing into a text cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(text, "thrid={thread};");
     }
     text.push_str(rest);

@@ -1,4 +1,4 @@
-//! The processes of the ranks: how they are started, fed, heard and ended.
+//! The processes of the ranks: starts them, passes their PMI commands and output on, and ends them.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
@@ -18,9 +18,9 @@ use crate::letter::Start;
 use crate::place::is_of_a_launcher;
 use crate::run::Input;
 
-/// How long a rank may leave an answer unread. Answers are short, so its socket has room for hundreds.
+/// How long a rank may leave an answer unread. Its socket has room for hundreds of them.
 const ANSWER: Duration = Duration::from_secs(10);
-/// How long the end of a rank's process waits for the end of what it says.
+/// After a rank's process ends, how long its last PMI commands may take to arrive.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Longest line that `--label` keeps in one piece. Bytes.
 const LINE_MAX: u64 = 64 << 10;
@@ -28,10 +28,10 @@ const LINE_MAX: u64 = 64 << 10;
 /// What the ranks of one process have in common.
 #[derive(Debug)]
 pub(crate) struct Program<'a> {
-    /// Program and arguments of the process that becomes the rank (`become_rank`), up to the rank's own.
+    /// Command line that calls `become_rank`; `words` follow it.
     pub(crate) starter: &'a [OsString],
     pub(crate) words: &'a [OsString],
-    /// Set where the user has set nothing else.
+    /// Environment variables, where the user has not set them.
     pub(crate) defaults: &'a [(String, String)],
     pub(crate) job: &'a str,
     pub(crate) parts: u32,
@@ -49,8 +49,8 @@ pub(crate) struct RankProcess {
     writers: Vec<JoinHandle<()>>,
 }
 
-/// Starts one rank. To be called from a thread that lives as long as the ranks: the kernel ends a rank when
-/// the thread that started it ends.
+/// Starts one rank. The calling thread must outlive the ranks: the kernel ends a rank when the thread that started it
+/// ends.
 pub(crate) fn start(
     program: &Program<'_>,
     start: &Start,
@@ -59,7 +59,7 @@ pub(crate) fn start(
 ) -> io::Result<RankProcess> {
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_write_timeout(Some(ANSWER))?;
-    // Only this rank inherits it: it is closed here before the next one starts.
+    // Only this rank inherits it: this process closes it before it starts the next rank.
     rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
     let world = start.first + rank;
     let (local_rank, local_size) = start.local[rank as usize];
@@ -91,7 +91,7 @@ pub(crate) fn start(
     ] {
         command.env(name, value);
     }
-    // A rank is in a group of its own, where a terminal would stop it.
+    // Each rank has its own process group, and a terminal stops a background group that reads from it.
     if rank > 0 || io::stdin().is_terminal() {
         command.stdin(Stdio::null());
     }
@@ -122,12 +122,12 @@ pub(crate) fn start(
     })?;
     let told = inputs.clone();
     named("isthmus-rank", move || {
-        // It stays a zombie, so that nobody signals another process of its number.
+        // The process stays a zombie, so that its id is not reused while we may still signal it.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         while rustix::process::waitid(WaitId::Pid(pid), options)
             .is_err_and(|error| error == rustix::io::Errno::INTR)
         {}
-        // What it said last explains its end. What it has left behind may still have its socket.
+        // Its last command may explain its end. A process that it left behind may hold its socket open.
         let until = Instant::now() + LAST_WORDS;
         while !reader.is_finished() && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
@@ -160,15 +160,15 @@ fn copy_labelled(
             if line.last() != Some(&b'\n') {
                 line.push(b'\n');
             }
-            // One call for each line: those of several ranks do not mix. A reader that is gone does not end
-            // the rank, which may still be computing.
+            // One call per line, so that lines of several ranks do not mix. Errors are ignored: if nobody reads the
+            // output, the rank may still be computing.
             let _ = to.write_all(&line).and_then(|()| to.flush());
         }
     })
 }
 
 impl RankProcess {
-    /// Takes note of its end.
+    /// Collects the exit status of the ended process.
     pub(crate) fn reap(&mut self) -> Ended {
         self.has_ended = true;
         match self.child.wait() {
@@ -181,10 +181,10 @@ impl RankProcess {
         self.has_ended
     }
 
-    /// Sends a signal to it and to what it has started.
+    /// Sends a signal to the rank's process group, which includes what the rank has started.
     pub(crate) fn signal(&self, signal: Signal) {
         if !self.has_ended {
-            // Its group is gone where it has just begun, or has ended.
+            // The group does not exist yet if the process has just begun, and no longer if all of it has ended.
             let _ = rustix::process::kill_process_group(self.pid, signal)
                 .or_else(|_| rustix::process::kill_process(self.pid, signal));
         }
@@ -194,7 +194,7 @@ impl RankProcess {
         self.pmi.write_all(bytes)
     }
 
-    /// Waits until its labelled output is written, which what it has left behind may hold up.
+    /// Waits until the labelled output is written. A process that the rank has left behind may hold it open.
     pub(crate) fn drain(&mut self, until: Instant) {
         for writer in self.writers.drain(..) {
             while !writer.is_finished() && Instant::now() < until {
@@ -212,14 +212,14 @@ fn how(status: ExitStatus) -> Ended {
     }
 }
 
-/// Becomes a rank of `isthmus run`, which is the process `parent`: the kernel kills it when that ends, however
-/// that ends. Returns only if it cannot, with the exit status and the reason.
+/// Becomes a rank of `isthmus run`, the process `parent`. The kernel kills the rank when `parent` ends for any reason.
+/// Returns only on failure, with the exit status and the reason.
 pub fn become_rank(parent: u32, words: &[OsString]) -> (u8, String) {
     let Some((program, arguments)) = words.split_first() else { return (2, "no program".to_owned()) };
     if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
         return (3, format!("cannot have this rank end with isthmus run: {error}"));
     }
-    // It may have ended before.
+    // The parent may have ended before the call above.
     if rustix::process::getppid().map(Pid::as_raw_nonzero).map(|pid| pid.get().unsigned_abs()) != Some(parent)
     {
         return (3, "isthmus run has ended".to_owned());

@@ -23,16 +23,16 @@ use crate::place::Place;
 use crate::pmi::Session;
 use crate::ranks::{self, Program, RankProcess};
 
-/// Inputs that wait for the main thread; who has more waits.
+/// Most inputs that wait for the main thread. Threads with further ones block.
 const INPUTS_MAX: usize = 1024;
-/// How long a call to another process may take before it is looked for anew.
+/// How long a connection request may take before this process looks for the other one again.
 const CALL: Duration = Duration::from_secs(15);
-/// How long ranks may take to end after SIGTERM; then they get SIGKILL. Three parts of the 5 s in which a job
-/// ends: detection, this, and the last words.
+/// How long ranks may take to end after SIGTERM, before they get SIGKILL. A failed job is to end within 5 s, detection
+/// included.
 const MERCY: Duration = Duration::from_secs(1);
-/// How long ranks may take to vanish after SIGKILL: one may hang in the kernel.
+/// How long ranks may take to vanish after SIGKILL. A rank may hang in the kernel.
 const BURIAL: Duration = Duration::from_secs(1);
-/// Why another process is turned down; its text says it.
+/// Code with which a connection request is refused. The payload has the reason as text.
 const NO: u32 = 1;
 
 /// What `isthmus run` is to do.
@@ -42,33 +42,32 @@ pub struct Options {
     pub job: String,
     /// Which part this is, from 1.
     pub part: u32,
-    /// How many there are.
+    /// How many parts there are.
     pub parts: u32,
     /// Which process of the part this is.
     pub place: Place,
     /// How many ranks this process starts.
     pub ranks: u32,
-    /// Where the processes find each other; none where there is only one, or for part 1, which then says its
-    /// address.
+    /// Where the processes find each other. `None` for a single process, and for part 1 if it prints its address.
     pub at: Option<At>,
     /// File with the secret for [`At::Host`].
     pub secret: Option<PathBuf>,
-    /// How long to wait for the others.
+    /// How long to wait for the other processes.
     pub wait: Duration,
     /// Begin each line of output with its rank.
     pub label: bool,
     /// The program and its arguments.
     pub program: Vec<OsString>,
-    /// What starts a process that calls [`crate::become_rank`], up to the program's own words.
+    /// Command line of a process that calls [`crate::become_rank`]; `program` follows it.
     pub starter: Vec<OsString>,
-    /// Environment of the ranks, where the user has set nothing else.
+    /// Environment variables of the ranks, where the user has not set them.
     pub defaults: Vec<(String, String)>,
 }
 
-/// Why nothing was started.
+/// Why `run` failed, apart from failures of the job.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The user's words or settings are wrong.
+    /// An option or setting is wrong.
     #[error("{0}")]
     Usage(String),
     /// The system refused something.
@@ -76,7 +75,7 @@ pub enum RunError {
     System(String),
 }
 
-/// What happens, for the main thread.
+/// An event for the main thread.
 #[derive(Debug)]
 pub(crate) enum Input {
     Event(Event),
@@ -86,16 +85,16 @@ pub(crate) enum Input {
     Signal(i32),
 }
 
-/// Starts the ranks of a part, or of a process of it, and returns the exit status when the job is over. `tell`
-/// gets what the user is to read, a line at a time.
+/// Starts the ranks of one process of a part. Returns the exit status when the job is over. `tell` receives lines for
+/// the user.
 ///
 /// # Errors
-/// [`RunError`] where nothing was started.
+/// [`RunError`] if an option is wrong or the system refuses a resource.
 pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<u8, RunError> {
     let usage = RunError::Usage;
     let system = |error: &dyn std::fmt::Display| RunError::System(error.to_string());
     let host = rustix::system::uname().nodename().to_string_lossy().chars().take(64).collect::<String>();
-    // Containers of one host may share its name, and hosts a name. Only those that share both share memory.
+    // Containers share their host's boot id, and hosts may share a name. Ranks share memory only if both agree.
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let alone = options.parts == 1 && options.place.count == 1;
     let at = match &options.at {
@@ -172,7 +171,7 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<u8, RunError
     status
 }
 
-/// The endpoint by which processes of `isthmus run` talk.
+/// The endpoint over which processes of `isthmus run` talk.
 fn open() -> Result<Endpoint, RunError> {
     let wrong = |error: Error| match error {
         Error::Configuration(_) | Error::Device(_) => RunError::Usage(error.to_string()),
@@ -194,12 +193,12 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), RunErro
     started.map(|_| ()).map_err(|error| RunError::System(format!("no thread: {error}")))
 }
 
-/// A call under way.
+/// A connection request in progress.
 #[derive(Debug)]
 enum Call {
-    /// To another process, of this part.
+    /// To a process of this part.
     Out(u32),
-    /// Of another process, which was admitted.
+    /// From another process, and admitted.
     In(Hello),
 }
 
@@ -211,13 +210,13 @@ struct Shell<'a> {
     inputs: SyncSender<Input>,
     links: HashMap<Link, Connection>,
     calls: HashMap<u64, Call>,
-    /// The last context that was given to a call.
+    /// The context of the latest request.
     contexts: u64,
     ranks: Vec<RankProcess>,
     sessions: Vec<Session>,
     announced: Announced,
     began: Instant,
-    /// When ranks that are still there are killed.
+    /// When to kill the remaining ranks.
     kill_at: Option<Instant>,
     /// The exit status, when the job is over.
     finish: Option<u8>,
@@ -287,7 +286,7 @@ impl Shell<'_> {
                 agent.rank_ended(now, rank, how);
             }
             Input::Signal(number) => {
-                // Who asks twice does not want to wait.
+                // A second signal means that the user does not want to wait.
                 if let Some(at) = &mut self.kill_at {
                     *at = Instant::now();
                 }
@@ -307,7 +306,7 @@ impl Shell<'_> {
                         Err("the two sides have different releases of Isthmus; install the same".to_owned())
                     }
                 };
-                // A caller that is gone meanwhile calls again.
+                // Ignore errors: a caller that has gone requests again.
                 match verdict {
                     Ok(hello) => {
                         self.contexts += 1;
@@ -356,7 +355,7 @@ impl Shell<'_> {
                     agent.lost(now, link, &why.to_string());
                 }
                 if let Some(endpoint) = &self.endpoint {
-                    // It is over anyhow.
+                    // Ignore errors: the connection has ended already.
                     let _ = endpoint.disconnect(connection);
                 }
             }
@@ -368,7 +367,7 @@ impl Shell<'_> {
         }
     }
 
-    /// Does what the agent wants.
+    /// Carries out the agent's actions.
     fn act(&mut self, agent: &mut Agent) -> Result<(), RunError> {
         while let Some(action) = agent.next_action() {
             match action {
@@ -378,14 +377,14 @@ impl Shell<'_> {
                 Action::Send(link, letter) => self.send(agent, link, &encode(&letter)),
                 Action::Drop(link) => {
                     if let (Some(connection), Some(endpoint)) = (self.links.remove(&link), &self.endpoint) {
-                        // It is over anyhow.
+                        // Ignore errors: the connection may have ended already.
                         let _ = endpoint.disconnect(connection);
                     }
                 }
                 Action::Launch(start) => self.launch(agent, &start),
                 Action::Reply { rank, reply, thread } => {
                     let bytes = self.sessions[rank as usize].encode(&reply, thread.as_deref());
-                    // Whose process has ended hears nothing more; that is told by its end.
+                    // Other errors mean that the rank has ended, which `Input::Ended` reports.
                     if let Err(error) = self.ranks[rank as usize].answer(&bytes)
                         && error.kind() == std::io::ErrorKind::WouldBlock
                     {
@@ -424,7 +423,7 @@ impl Shell<'_> {
         let inputs = self.inputs.clone();
         spawn("isthmus-find", move || {
             thread::sleep(after);
-            // Nobody waits for it where the job is over.
+            // If the job is over, nobody receives it.
             let _ = inputs.send(Input::Found(meeting.find()));
         })
     }
@@ -448,7 +447,7 @@ impl Shell<'_> {
         loop {
             match endpoint.send(*connection, bytes, &options) {
                 Ok(()) => return,
-                // Those under way end without us.
+                // Wait for sends in progress to complete.
                 Err(Error::Full(_)) => thread::sleep(Duration::from_millis(1)),
                 Err(error) => return agent.lost(self.now(), link, &error.to_string()),
             }

@@ -1,5 +1,4 @@
-//! `isthmus bench`: latency and goodput of the substrate beside plain sockets, and MPI across
-//! emulated WANs beside its peers.
+//! `isthmus bench`: measures the substrate beside plain sockets, and MPI across emulated WANs beside its peers.
 
 mod collectives;
 mod file;
@@ -128,7 +127,7 @@ impl Test {
         match self {
             Self::Pingpong => &[Level::Uu, Level::Ru, Level::Ro],
             Self::Stream => &[Level::Uu, Level::Ru, Level::Ro],
-            // UU has no remote memory.
+            // UU connections cannot access remote memory.
             Self::Rma => &[Level::Ru, Level::Ro],
         }
     }
@@ -190,7 +189,7 @@ fn measure(test: Test, run: &Run) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The first of a round pays for what is cold: in each it is another.
+/// One round of all measurements. The first measurement pays for cold caches, so each round begins with another level.
 fn one_round(test: Test, run: &Run, round: u32, say: &impl Fn(Row, bool)) -> Result<(), Fault> {
     let transports = match &run.at.transport[..] {
         [] => vec![None],
@@ -240,7 +239,7 @@ fn measure_substrate(
     Ok(())
 }
 
-/// Plain sockets, and what other programs there are, in the same run.
+/// Measures plain sockets and other installed programs in the same run.
 fn beside(test: Test, run: &Run, place: &Place, say: &impl Fn(Row)) -> Result<(), Fault> {
     let (size, count) = (test.size(run), test.count(run));
     match test {

@@ -1,4 +1,4 @@
-//! `isthmus completions`: what a shell needs to complete commands and options.
+//! `isthmus completions`: prints the completion script of a shell.
 
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main<Cli: CommandFactory>(args: &Args) -> ExitCode {
-    // It panics where it cannot write.
+    // `generate` panics if it cannot write, so it writes to memory.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "isthmus", &mut script);
     out!("{}", String::from_utf8_lossy(&script));

@@ -116,7 +116,7 @@ pub(crate) struct Args {
     share: Option<Share>,
 }
 
-/// A rate; of one that is written as a size it is said how.
+/// Parses a rate. If the text is a size, the error shows how to write it as a rate.
 fn limit(text: &str) -> Result<Rate, String> {
     text.parse::<Rate>().map_err(|error| match text.parse::<Size>() {
         Ok(_) if text.ends_with(['b', 'B']) => format!("{error}; of bytes a second \"{text}/s\""),
@@ -124,7 +124,7 @@ fn limit(text: &str) -> Result<Rate, String> {
     })
 }
 
-/// `isthmus-cp`: the same, for launchers: what they started shares the work.
+/// `isthmus-cp`: the same command for launchers, whose processes share the work.
 pub(crate) fn main_shared(mut args: Args) -> ExitCode {
     if args.share.is_none() {
         args.share = match share::of_launcher(|name| std::env::var(name).ok()) {
@@ -160,7 +160,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
     })
 }
 
-/// What is to be done, and ssh, where that leads to the other side.
+/// The transfer, and the ssh session if the other side is reached by ssh.
 fn transfer(args: &Args) -> Result<(Transfer, Option<Session>), MoverError> {
     let usage = |text: String| MoverError::Usage(text);
     if let Some(block) = args.block
@@ -210,7 +210,7 @@ fn transfer(args: &Args) -> Result<(Transfer, Option<Session>), MoverError> {
     Ok((transfer, end.session))
 }
 
-/// The other side.
+/// The other side of the copy.
 struct End {
     service: Address,
     trust: Option<Trust>,
@@ -220,7 +220,7 @@ struct End {
     session: Option<Session>,
 }
 
-/// A service that runs there already.
+/// The other side is a service that runs already.
 fn by_service(
     args: &Args,
     remote: Remote,
@@ -237,7 +237,7 @@ fn by_service(
     Ok(End { service, trust, settings, export: remote.export, direction, session: None })
 }
 
-/// One that ssh starts.
+/// The other side is a service that ssh starts.
 fn by_ssh(
     args: &Args,
     remote: &Remote,
@@ -271,12 +271,12 @@ fn by_ssh(
     })
 }
 
-/// What suits the storage of this host's side.
+/// The block length that suits this host's storage.
 fn usual_block(direction: &Direction) -> u64 {
     match direction {
         Direction::Put { sources, .. } => block_for(sources.iter().map(PathBuf::as_path)),
         Direction::Get { destination, .. } if destination.is_dir() => block_for([destination.as_path()]),
-        // Of a file to come the folder knows.
+        // The file does not exist yet, so ask its folder.
         Direction::Get { destination, .. } => {
             let above = destination.parent().filter(|above| !above.as_os_str().is_empty());
             block_for([above.unwrap_or(Path::new("."))])
@@ -284,7 +284,7 @@ fn usual_block(direction: &Direction) -> u64 {
     }
 }
 
-/// Which side is this host's.
+/// Finds out which side is on this host, and so the direction of the copy.
 fn direction(places: &[OsString]) -> Result<(Remote, Direction), MoverError> {
     let usage = |text: &str| Err(MoverError::Usage(text.to_owned()));
     let Some((destination, sources)) = places.split_last() else { return usage("there is no destination") };
@@ -317,7 +317,7 @@ fn direction(places: &[OsString]) -> Result<(Remote, Direction), MoverError> {
                 return usage("the sources are of several exports; copy from one after the other");
             }
             let paths = remote.into_iter().map(|(place, written)| match &place.path[..] {
-                // What is in the export, not the export under its name.
+                // The content of the export, without a folder of the export's name.
                 b"" if written.as_bytes().ends_with(b"/") => b"./".to_vec(),
                 _ => place.path,
             });

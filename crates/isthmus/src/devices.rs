@@ -1,4 +1,4 @@
-//! `isthmus devices`: what the configuration makes of this host.
+//! `isthmus devices`: lists the devices that the configuration defines on this host.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -75,7 +75,7 @@ fn list(devices: &[Device]) -> String {
     out
 }
 
-/// Why a device carries nothing: it has no address, or its interface no link.
+/// Why a device is down: it has no address, or its interface no link. `None` if it is up.
 fn why_down(device: &Device) -> Option<String> {
     match device.address() {
         Ok(ip) => isthmus_io::interface_trouble(device.interface(), ip),
@@ -83,7 +83,7 @@ fn why_down(device: &Device) -> Option<String> {
     }
 }
 
-/// Why it is this interface, and what decides.
+/// Why the device uses this interface, and which setting decides.
 fn choice(device: &Device) -> String {
     let setting = match device.settings().interface.as_str() {
         "" => "the setting `interface` names none".to_owned(),

@@ -1,4 +1,4 @@
-//! `isthmus doctor`: is this host fit, is the peer there, and what to change if not.
+//! `isthmus doctor`: tests whether this host is fit and the peer reachable, and says what to change.
 
 mod by_ssh;
 mod way;
@@ -54,7 +54,7 @@ enum Verdict {
     Bad,
 }
 
-/// What was found, and what to do about it.
+/// A result, and a remedy if there is something to change.
 #[derive(Debug)]
 struct Finding {
     verdict: Verdict,
@@ -123,7 +123,7 @@ fn report(findings: &[Finding], json: bool) {
     }
 }
 
-/// Is the provider where libfabric will look for it?
+/// Checks whether the provider is where libfabric will look for it.
 fn provider() -> Finding {
     let path = env::var("FI_PROVIDER_PATH").unwrap_or_default();
     let holder = path.split([':', ',']).map(|part| part.trim_start_matches('+')).find(|part| {
@@ -147,7 +147,7 @@ fn provider() -> Finding {
     }
 }
 
-/// Does FI_PROVIDER let libfabric use it?
+/// Checks whether FI_PROVIDER lets libfabric use the provider.
 fn selection() -> Finding {
     let Ok(chosen) = env::var("FI_PROVIDER") else {
         return good("selection", "FI_PROVIDER is not set: libfabric offers every provider it finds");
@@ -169,10 +169,10 @@ fn selection() -> Finding {
     }
 }
 
-/// Can TCP's windows hold what the path holds?
+/// Checks whether TCP's buffers can hold the path's bandwidth-delay product.
 fn windows(bits_per_second: u64, rtt: Duration) -> Vec<Finding> {
     let bdp = (bits_per_second as f64 / 8.0 * rtt.as_secs_f64()) as u64;
-    // Half of a receive buffer is window; a sender keeps what is not acknowledged.
+    // Half of a receive buffer is window. A send buffer keeps unacknowledged data.
     [("net.ipv4.tcp_rmem", 2 * bdp), ("net.ipv4.tcp_wmem", 2 * bdp)]
         .into_iter()
         .map(|(name, wanted)| {
@@ -223,10 +223,10 @@ fn open_files() -> Finding {
     }
 }
 
-/// Can lanes between programs of this host go through memory, and without the sender?
+/// Checks whether lanes within this host can use shared memory, and read the sender's memory directly.
 fn shared_memory() -> Finding {
     const SUBJECT: &str = "memory";
-    /// From 1 on, Yama lets a process read only those that it started.
+    /// From 1 on, Yama lets a process read only the memory of its descendants.
     const YAMA: &str = "kernel.yama.ptrace_scope";
     let scope = fs::read_to_string(PathBuf::from("/proc/sys").join(YAMA.replace('.', "/")));
     let scope = scope.ok().and_then(|text| text.trim().parse::<u32>().ok()).unwrap_or(0);
@@ -253,15 +253,15 @@ fn shared_memory() -> Finding {
     }
 }
 
-/// Opens an endpoint, talks to itself, and to the peer if one is named.
+/// Opens an endpoint, and exchanges messages with itself and with the named peer.
 fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
-    // Doctors find each other by host and port. What they send is empty, so nothing is open but that.
+    // Doctors know each other's host and port only, so admission is open. Their messages are empty, so this is safe.
     let admission = match &args.peer {
         Some(peer) if has_key(peer) => settings.admission,
         None if !args.listen => settings.admission,
         _ => Admission::Open,
     };
-    // A peer that does not answer is given up shortly before the doctor ends, with the reason of the last attempt.
+    // The peer is given up shortly before the doctor ends, so that the reason of the last attempt can be shown.
     let peer_timeout = settings.peer_timeout.min(Span(args.timeout.0 / 10 * 9));
     let settings = &Settings { admission, peer_timeout, ..settings.clone() };
     let endpoint = match Endpoint::open(settings, None, Arc::default()) {
@@ -318,12 +318,12 @@ fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
     findings
 }
 
-/// Whether an address as text is a whole one, by which closed endpoints admit.
+/// Whether the text is a complete address with a key, by which closed endpoints admit.
 fn has_key(text: &str) -> bool {
     text.rsplit_once('#').is_some_and(|(_, end)| end.contains('.'))
 }
 
-/// Whether what leaves this host can be read on its way.
+/// Checks whether data that leaves this host is encrypted.
 fn encryption(settings: &Settings) -> Finding {
     const SUBJECT: &str = "encryption";
     match settings.tls {
@@ -338,7 +338,7 @@ fn encryption(settings: &Settings) -> Finding {
     }
 }
 
-/// Keeps the endpoint answering: a delivered message needs no program at this end.
+/// Keeps the endpoint answering. Delivery of a message needs no action of the program.
 fn listen(endpoint: &Endpoint, limit: Duration) {
     outln!("listening at {}", endpoint.address());
     let start = Instant::now();
@@ -350,10 +350,10 @@ fn listen(endpoint: &Endpoint, limit: Duration) {
     }
 }
 
-/// Tag of the doctor's messages.
+/// Tag of the doctor's messages: "doctor" in ASCII.
 const TAG: u64 = 0x646f_6374_6f72;
 
-/// Time until a message was delivered to `address`, connection set up beforehand.
+/// Time until a message is delivered to `address`, on a connection that exists already.
 fn exchange(endpoint: &Endpoint, address: &Address, limit: Duration) -> Result<Duration, String> {
     let peer = endpoint.peer(address).map_err(|error| error.to_string())?;
     let deadline = Instant::now() + limit;

@@ -1,4 +1,4 @@
-//! `isthmus env`: what to set so that an MPI uses the provider.
+//! `isthmus env`: prints the environment variables that make an MPI use the provider.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ pub(crate) enum Mpi {
 }
 
 impl Mpi {
-    /// The folder of what is compiled for it.
+    /// The name of its folder of compiled libraries.
     fn name(self) -> &'static str {
         match self {
             Self::Mpich => "mpich",
@@ -56,7 +56,7 @@ impl Mpi {
         }
     }
 
-    /// Open MPI's pml cm leaves everything to the provider.
+    /// Whether the MPI has shared memory of its own. Open MPI's pml cm leaves everything to the provider.
     fn has_own_shared_memory(self) -> bool {
         self != Self::Openmpi
     }
@@ -79,17 +79,17 @@ impl Shell {
     fn set(self, name: &str, value: &str) -> String {
         match self {
             Self::Sh => format!("export {name}={}", quoted(value)),
-            // One line: backquotes make a space of a line's end.
+            // One line: backquotes turn line ends into spaces.
             Self::Csh => format!("setenv {name} {};", quoted_for_csh(value)),
             Self::Fish => format!("set -gx {name} {};", quoted_for_fish(value)),
         }
     }
 }
 
-/// Built by `make collectives`, below the provider's folder in `collectives/MPI`.
+/// The library that `make collectives` builds, in `collectives/MPI` below the provider's folder.
 const COLLECTIVES: &str = "libisthmus-collectives.so";
 
-/// Said to people where nothing would go by the provider within a host.
+/// A note for people if the provider would carry nothing within a host.
 const OWN_SHARED_MEMORY: &str = "isthmus env: on one host MPI's own shared memory carries everything; to see isthmus at \
     work there, add --no-shared-memory";
 
@@ -119,7 +119,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
         for (name, value) in variables {
             outln!("{}", args.shell.set(name, &value));
         }
-        // Not for programs that read this; standard output is the shell's.
+        // Standard output belongs to the shell. Programs that capture standard error do not need the note.
         if args.mpi.has_own_shared_memory() && !args.no_shared_memory && std::io::stderr().is_terminal() {
             errln!("{OWN_SHARED_MEMORY}");
         }
@@ -139,7 +139,7 @@ pub(crate) fn variables(mpi: Mpi, folder: &str, no_shared_memory: bool) -> Vec<(
             }
         }
         Mpi::Openmpi => {
-            // pml cm takes every message to the provider, those inside a host too.
+            // pml cm sends every message to the provider, also within a host.
             set("OMPI_MCA_pml", "cm");
             set("OMPI_MCA_mtl", "ofi");
             set("OMPI_MCA_mtl_ofi_provider_include", "isthmus");
@@ -160,7 +160,7 @@ fn is_plain(value: &str) -> bool {
     value.chars().all(|c| c.is_ascii_alphanumeric() || "/._-:,^+".contains(c))
 }
 
-/// For csh, which looks for "!" even between quotes.
+/// Quotes for csh, which interprets "!" even between quotes.
 fn quoted_for_csh(value: &str) -> String {
     if is_plain(value) {
         return value.to_owned();
@@ -168,7 +168,7 @@ fn quoted_for_csh(value: &str) -> String {
     format!("'{}'", value.replace('\'', r"'\''").replace('!', r"\!"))
 }
 
-/// For fish, where a backslash counts between quotes.
+/// Quotes for fish, which interprets backslashes between quotes.
 fn quoted_for_fish(value: &str) -> String {
     if is_plain(value) {
         return value.to_owned();
@@ -176,7 +176,7 @@ fn quoted_for_fish(value: &str) -> String {
     format!("'{}'", value.replace('\\', r"\\").replace('\'', r"\'"))
 }
 
-/// For a POSIX shell.
+/// Quotes for POSIX shells.
 fn quoted(value: &str) -> String {
     if is_plain(value) { value.to_owned() } else { format!("'{}'", value.replace('\'', r"'\''")) }
 }

@@ -1,13 +1,13 @@
-//! Where the parts of an installation are.
+//! Finds the parts of an installation.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// The provider's file name: libfabric loads what ends in `-fi.so`.
+/// The provider's file name. libfabric loads files that end in `-fi.so`.
 pub(crate) const LIBRARY: &str = "libisthmus-fi.so";
 
-/// The folder of the provider, relative to this program: `../lib`, `../lib/isthmus` and the same of `lib64` and of
-/// Debian's `lib/x86_64-linux-gnu`, or the program's own.
+/// The provider's folder, relative to this program: `../lib`, `../lib/isthmus`, `../lib64/isthmus`, Debian's
+/// `../lib/ARCH-linux-gnu/isthmus`, or the program's own folder.
 pub(crate) fn provider_folder() -> Option<PathBuf> {
     let program = env::current_exe().ok()?;
     let bin = program.parent()?;

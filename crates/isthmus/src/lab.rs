@@ -1,4 +1,4 @@
-//! `isthmus lab`: several sites and wide-area links on one machine.
+//! `isthmus lab`: emulates several sites and wide-area links on one machine.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -232,7 +232,7 @@ fn run(args: &RunArgs) -> Result<ExitCode, LabError> {
     outcome
 }
 
-/// A wrong name is bad usage and known before anything is made.
+/// Checks the sites of `--in` before the lab is made: a wrong name is bad usage.
 fn check_sites_named(args: &RunArgs, config: &LabConfig) -> Result<(), LabError> {
     for name in args.inside.iter().step_by(2) {
         if name != HUB && !config.sites.iter().any(|site| site.name == *name) {
@@ -250,11 +250,11 @@ fn write_report(path: &PathBuf, report: &isthmus_lab::report::LabReport) -> io::
     std::fs::write(path, text)
 }
 
-/// A command of the lab that was started.
+/// A started command of the lab.
 struct Running {
     child: Child,
     pidfd: OwnedFd,
-    /// The command after `--`: when it ends, the lab ends.
+    /// It is the command after `--`. The lab ends when it ends.
     is_main: bool,
     status: Option<ExitStatus>,
 }
@@ -281,7 +281,7 @@ fn start(mut command: Command, what: &str, is_main: bool) -> Result<Running, Lab
     Ok(Running { child, pidfd, is_main, status: None })
 }
 
-/// Waits for the commands, a signal, or the end of the time.
+/// Waits until the commands end, a signal comes, or the time is over.
 fn watch(
     args: &RunArgs,
     lab: &Lab,
@@ -305,7 +305,7 @@ fn watch(
     };
     lab.end_processes();
     for one in &mut running {
-        // Killed or ended already: this only collects it.
+        // It has been killed or has ended, so `wait` only collects it.
         let _ = one.child.wait();
     }
     Ok(ExitCode::from(code))
@@ -318,7 +318,7 @@ fn reap(running: &mut [Running]) -> Result<(), LabError> {
     Ok(())
 }
 
-/// The lab's exit status, once it is known.
+/// The lab's exit status; `None` until it is decided.
 fn verdict(running: &[Running]) -> Option<u8> {
     if let Some(main) = running.iter().find(|one| one.is_main) {
         return main.status.map(code_of);
@@ -337,11 +337,11 @@ fn sleep_until_news(running: &[Running], signals: &Signals, deadline: Option<Ins
     let unfinished = running.iter().filter(|one| one.status.is_none());
     let mut fds: Vec<_> = unfinished.map(|one| PollFd::new(&one.pidfd, PollFlags::IN)).collect();
     fds.push(PollFd::new(&signals.0, PollFlags::IN));
-    // An interruption only makes the next look early.
+    // Ignore errors: an interrupted `poll` only makes the next check early.
     let _ = poll(&mut fds, left.as_ref());
 }
 
-/// Signals that end the lab, as bytes to read.
+/// Signals that end the lab. Each is one byte to read.
 struct Signals(UnixStream);
 
 impl Signals {
@@ -351,7 +351,7 @@ impl Signals {
         let mut watched = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         std::thread::Builder::new().name("lab-signals".into()).spawn(move || {
             for signal in &mut watched {
-                // The reader is gone only when the lab is ending anyway.
+                // Ignore errors: the reader is gone only if the lab is ending.
                 let _ = (&writer).write_all(&[signal as u8]);
             }
         })?;
@@ -371,7 +371,7 @@ fn exec(args: &ExecArgs) -> Result<ExitCode, LabError> {
     replace_by(command, args.lab.as_deref(), &args.site)
 }
 
-/// Becomes `command` inside the site; returns only on failure.
+/// Becomes `command` inside the site. Returns only on failure.
 fn replace_by(mut command: Command, lab: Option<&str>, host: &str) -> Result<ExitCode, LabError> {
     let lab = LabState::find(lab)?;
     let site = lab.site(host)?;
@@ -399,7 +399,7 @@ fn rsh(words: &[OsString]) -> Result<ExitCode, LabError> {
     replace_by(command, None, host)
 }
 
-/// Whether input is to be shut, and what follows the options.
+/// Skips the options. Returns whether `-n` closes the input, and the remaining words.
 fn skip_rsh_options(words: &[OsString]) -> (bool, &[OsString]) {
     let (mut no_input, mut i) = (false, 0);
     while let Some(option) = words.get(i).and_then(|w| w.to_str()?.strip_prefix('-')) {

@@ -1,6 +1,6 @@
-//! The isthmus command: one file per subcommand.
+//! The `isthmus` command, with one file per subcommand.
 
-// They panic where nothing can be written; see `output`.
+// The print macros panic if they cannot write; use those of `output`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 #[macro_use]
@@ -74,7 +74,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// The name under which this program is `isthmus cp` for launchers.
+/// The name under which this program does `isthmus cp` for launchers.
 const SHARED_CP: &str = "isthmus-cp";
 
 /// Copy files with several processes: mpiexec -n 4 isthmus-cp ...
@@ -100,7 +100,7 @@ fn run() -> ExitCode {
         Ok(command) => command,
         Err(words) => return explain(&words),
     };
-    // A daemon's starts and reloads belong in the journal.
+    // Daemons log at info level by default: the journal should have their starts and reloads.
     let daemon = matches!(command, Command::Router(_) | Command::Serve(_));
     let format = match &command {
         Command::Router(args) => args.log_format(),
@@ -136,11 +136,11 @@ fn run() -> ExitCode {
     }
 }
 
-/// What is wrong with the words of the command, or the help that they ask for.
+/// Prints clap's error, or the help that the arguments ask for.
 fn explain(words: &clap::Error) -> ExitCode {
     let text = words.render();
     if words.use_stderr() {
-        // As clap prints it.
+        // As clap itself would print it.
         match std::io::stderr().is_terminal() && !no_color() {
             true => err!("{}", text.ansi()),
             false => err!("{text}"),
@@ -159,7 +159,7 @@ fn no_color() -> bool {
     std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
-/// `ISTHMUS_LOG` chooses what is logged. Default: warnings, and what a daemon does.
+/// Starts the log. `ISTHMUS_LOG` sets the filter; by default `default` and above is logged.
 fn log_to<W>(writer: W, default: LevelFilter, format: LogFormat)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
@@ -175,7 +175,7 @@ where
         }
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
-    // What the engine decides, and why (docs/decisions.md).
+    // The engine's log: what it decides, and why (docs/decisions.md).
     isthmus_io::log::set_hook(|severity, text| match severity {
         Severity::Warn => tracing::warn!(target: "isthmus_io", "{text}"),
         Severity::Info => tracing::info!(target: "isthmus_io", "{text}"),

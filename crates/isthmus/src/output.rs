@@ -1,9 +1,8 @@
-//! What the command prints. No failed write panics: `println!` and `eprintln!` would.
+//! Output of the command. A failed write never panics here; `println!` and `eprintln!` would panic.
 //!
-//! Standard output holds results. A result that cannot be written (a full disk) changes the exit
-//! status to 3, whatever else was done. A reader that has gone away (`| head`) is a quiet end.
-//! Standard error holds remarks and the log, which nobody may depend on: they are dropped where
-//! they cannot be written, and the log says later how many lines are missing.
+//! Standard output holds results. If a result cannot be written (a full disk), the exit status becomes 3. If the reader
+//! has gone away (`| head`), the command ends quietly. Standard error holds remarks and the log. What cannot be written
+//! there is dropped, and the log later tells how many of its lines are missing.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
@@ -18,31 +17,31 @@ use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuild
 /// Exit status of a command whose results could not be written.
 const FAILED: u8 = 3;
 
-/// What became of the first result that could not be written.
+/// The first error of writing a result.
 static LOST: Mutex<Option<io::Error>> = Mutex::new(None);
 
-/// As `print!`, without its panic.
+/// Like `print!`, but never panics.
 macro_rules! out {
     ($($arg:tt)*) => { $crate::output::result(format_args!($($arg)*)) };
 }
 
-/// As `println!`, without its panic.
+/// Like `println!`, but never panics.
 macro_rules! outln {
     () => { $crate::output::result(format_args!("\n")) };
     ($($arg:tt)*) => { $crate::output::result(format_args!("{}\n", format_args!($($arg)*))) };
 }
 
-/// As `eprintln!`, without its panic.
+/// Like `eprintln!`, but never panics.
 macro_rules! errln {
     ($($arg:tt)*) => { $crate::output::remark(format_args!("{}\n", format_args!($($arg)*))) };
 }
 
-/// As `eprint!`, without its panic.
+/// Like `eprint!`, but never panics.
 macro_rules! err {
     ($($arg:tt)*) => { $crate::output::remark(format_args!($($arg)*)) };
 }
 
-/// Writes to standard output. See the module about failures.
+/// Writes to standard output. The module's text describes failures.
 pub(crate) fn result(text: Arguments<'_>) {
     let mut out = io::stdout().lock();
     if let Err(error) = write_patiently(&mut out, text.to_string().as_bytes()) {
@@ -50,7 +49,7 @@ pub(crate) fn result(text: Arguments<'_>) {
     }
 }
 
-/// As `write_all` and `flush`, also where another program that shares the file made it non-blocking.
+/// Like `write_all` and `flush`. Also works if another program that shares the file made it non-blocking.
 fn write_patiently(out: &mut io::StdoutLock<'_>, mut bytes: &[u8]) -> io::Result<()> {
     loop {
         let done = match bytes {
@@ -74,12 +73,12 @@ fn write_patiently(out: &mut io::StdoutLock<'_>, mut bytes: &[u8]) -> io::Result
     }
 }
 
-/// Writes to standard error, if it takes it.
+/// Writes to standard error; ignores failures.
 pub(crate) fn remark(text: Arguments<'_>) {
     let _ = io::stderr().lock().write_all(text.to_string().as_bytes());
 }
 
-/// Whether a result could not be written, or its reader has gone away.
+/// Whether writing a result failed, or its reader has gone away.
 pub(crate) fn has_failed() -> bool {
     LOST.lock().is_ok_and(|lost| lost.is_some())
 }
@@ -90,9 +89,8 @@ fn lose(error: io::Error) {
     }
 }
 
-/// The exit status of a command that would have ended with `code`.
-///
-/// Status 3 replaces 0 and 1 where results were lost; other failures keep their own.
+/// The exit status of a command that would have ended with `code`. If results were lost, 3 replaces 0 and 1; other
+/// statuses stay.
 pub(crate) fn end(code: ExitCode) -> ExitCode {
     let lost = LOST.lock().ok().and_then(|mut lost| lost.take());
     match lost {
@@ -104,22 +102,20 @@ pub(crate) fn end(code: ExitCode) -> ExitCode {
     }
 }
 
-/// Where the log goes: to standard error, or nowhere if that takes nothing.
-///
-/// It reports success whatever happens, as the log's machinery would panic otherwise.
+/// Writes the log to standard error, or drops it. Reports success in any case: the log's machinery would panic on an
+/// error.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LogWriter;
 
-/// Lines of the log that were dropped since the last one that was written.
+/// Log lines dropped since the last line that was written. Count.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
-/// Lines of a daemon that waited to be written: beyond them the log is dropped.
+/// Most log lines of a daemon that wait to be written; further ones are dropped.
 const WAITING_MAX: usize = 4096;
-/// Lines that were dropped as too many waited, and how many of them are in [`DROPPED`].
+/// Counter of lines dropped because too many waited, and how many of those [`DROPPED`] includes.
 static OVERFLOWN: OnceLock<(ErrorCounter, AtomicU64)> = OnceLock::new();
 
-/// Standard error by way of a thread, so that a daemon never waits for who reads its log.
-///
-/// Lines that still wait when the guard goes are written, for a second at most.
+/// Writes to standard error from a thread of its own, so that a daemon never waits for the reader of its log. When the
+/// guard is dropped, waiting lines are written for at most a second.
 pub(crate) fn patient_log() -> (NonBlocking, WorkerGuard) {
     let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(WAITING_MAX);
     let (writer, guard) = builder.finish(LogWriter);
@@ -142,7 +138,7 @@ impl Write for LogWriter {
     }
 }
 
-/// Writes a line, and before it how many were dropped; counts it where it cannot be written.
+/// Writes the count of dropped lines, if any, and the line. A line that cannot be written is counted as dropped.
 fn write_line(to: &mut impl Write, line: &[u8], dropped: &AtomicU64) {
     let missing = dropped.load(Relaxed);
     let told = match missing {
@@ -166,7 +162,7 @@ fn write_line(to: &mut impl Write, line: &[u8], dropped: &AtomicU64) {
 mod tests {
     use super::*;
 
-    /// Takes nothing while it is full.
+    /// A writer that refuses everything while it is full.
     struct Disk {
         full: bool,
         text: Vec<u8>,

@@ -1,4 +1,4 @@
-//! `isthmus routes`: the route map, checked, shown, explained and drawn.
+//! `isthmus routes`: checks, shows, explains and draws the route map.
 
 mod explain;
 mod show;
@@ -94,7 +94,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
     };
     result.unwrap_or_else(|stop| {
         match &stop {
-            // As compilers write them, so that editors find the line.
+            // In the form of compiler messages, so that editors find the line.
             Stop::Faults(faults) => errln!("{faults}"),
             other => errln!("isthmus routes: {other}"),
         }
@@ -111,7 +111,7 @@ fn read_map(path: &Path) -> Result<RouteMap, Stop> {
 }
 
 impl TableArgs {
-    /// The table, and how long reading and computing took.
+    /// The table, and how long reading the map and computing took.
     fn table(&self) -> Result<(Table, [Duration; 2]), Stop> {
         let start = Instant::now();
         let map = read_map(&self.map)?;
@@ -150,14 +150,14 @@ fn check(args: &CheckArgs) -> Result<ExitCode, Stop> {
     print(&text)
 }
 
-/// What no fault of the map's parts shows, but their sum: parts that do not reach each other.
+/// Notes about subnets that do not reach each other: no single part of the map is at fault there.
 fn unconnected(map: &RouteMap) -> String {
     const LISTED: usize = 10;
     let table = Table::compute(map, Metric::Hops, None);
     let mut lines = Vec::new();
     for from in map.subnets().iter().filter(|subnet| !subnet.role.leads_out()) {
         for to in map.subnets().iter().filter(|to| to.id != from.id) {
-            // Routes lead both ways: one line for each pair.
+            // Routes lead in both directions, so each pair gets one line.
             if (to.role.leads_out() || from.id < to.id) && table.route(from.id, to.id).is_err() {
                 lines.push(format!("  note: no route joins {} and {}\n", from.name, to.name));
             }
@@ -183,7 +183,7 @@ fn draw(args: &DrawArgs) -> Result<ExitCode, Stop> {
     }
 }
 
-/// `1,2,104`, as in the papers; `-` where no routing is needed.
+/// A path as `1,2,104`, the notation of the papers; `-` if no routing is needed.
 fn path_text(path: &[SubnetId]) -> String {
     let ids: Vec<_> = path.iter().map(|subnet| subnet.0.to_string()).collect();
     if ids.is_empty() { "-".to_owned() } else { ids.join(",") }

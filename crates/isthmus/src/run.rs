@@ -1,4 +1,4 @@
-//! `isthmus run`: ranks of several jobs that form one world.
+//! `isthmus run`: starts the ranks of several jobs as one world.
 
 use std::env;
 use std::ffi::OsString;
@@ -57,7 +57,7 @@ pub(crate) struct Args {
     program: Vec<OsString>,
 }
 
-/// `I/N`.
+/// The argument `I/N`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
     part: u32,
@@ -86,7 +86,7 @@ pub(crate) struct RankArgs {
     program: Vec<OsString>,
 }
 
-/// The subcommand of [`RankArgs`].
+/// Name of the subcommand with [`RankArgs`].
 const BECOME: &str = "run-rank";
 
 pub(crate) fn main(args: Args) -> ExitCode {
@@ -132,7 +132,7 @@ fn options(args: Args) -> Result<Options, RunError> {
     })
 }
 
-/// What makes MPICH and Intel MPI take the provider; neither minds what is for the other.
+/// Variables that make MPICH and Intel MPI use the provider. Each ignores those of the other.
 fn defaults(folder: Option<PathBuf>) -> Result<Vec<(String, String)>, RunError> {
     let set = || env::var_os("FI_PROVIDER_PATH").map(PathBuf::from);
     let folder = folder.or_else(install::provider_folder).or_else(set).ok_or_else(|| {

@@ -75,7 +75,7 @@ fn read(args: &Args) -> Result<ServeConfig, MoverError> {
     status_address(&config).map(|_| config)
 }
 
-/// Where the status is served; the name in the configuration is looked up now.
+/// The address of the status page. A host name in the configuration is resolved now.
 fn status_address(config: &ServeConfig) -> Result<Option<SocketAddr>, MoverError> {
     let Some(status) = &config.status else { return Ok(None) };
     let at = status.first().map_err(|error| MoverError::Usage(format!("status: {error}")))?;
@@ -83,7 +83,7 @@ fn status_address(config: &ServeConfig) -> Result<Option<SocketAddr>, MoverError
     Ok(Some(at))
 }
 
-/// The configuration as it is now; none where there are faults in it.
+/// Reads the configuration again. `None` if it has faults.
 fn read_again(args: &Args) -> Option<ServeConfig> {
     match read(args) {
         Ok(config) => {

@@ -1,4 +1,4 @@
-//! `isthmus state`: what the endpoints of a running program wait for.
+//! `isthmus state`: shows what the endpoints of a running program wait for.
 
 use std::process::ExitCode;
 

@@ -1,9 +1,9 @@
-//! Failures, and how the job ends.
+//! Failures, and how they end the job.
 
 use super::*;
 
 impl Agent {
-    /// Something failed at this process, and not a rank of it.
+    /// Something other than a rank failed at this process.
     pub(super) fn fail_own(&mut self, now: Duration, why: String) {
         let failure = Failure {
             part: self.me.part,
@@ -22,13 +22,13 @@ impl Agent {
         self.fail(now, Failure { part: self.me.part, rank: Some(first + rank), host, why, status, kind });
     }
 
-    /// A failure, here or below: ends the ranks at once, and lets the hub decide what is told.
+    /// Handles a failure here or below. Kills the ranks at once; the hub decides which failure is reported.
     pub(super) fn fail(&mut self, now: Duration, failure: Failure) {
         match &mut self.phase {
             Phase::Over => {}
             Phase::Failing { best, until } => {
                 if failure.kind > best.kind {
-                    // Nothing explains it better.
+                    // The worst kind: no later failure can explain it.
                     *until = now;
                     *best = failure.clone();
                     self.report(failure);
@@ -45,7 +45,7 @@ impl Agent {
                 self.act(Action::Kill);
                 match (&self.hub, &self.up) {
                     (None, Some(_)) => self.report(failure),
-                    // Nothing that explains it can come where nothing runs, or nobody else is there.
+                    // No explanation can follow if no ranks run, or if there is no other process.
                     (None, None) => self.end(failure),
                     (Some(_), _) if self.start.is_none() || patience.is_zero() || self.below().is_empty() => {
                         self.end(failure)
@@ -63,7 +63,7 @@ impl Agent {
         }
     }
 
-    /// The job ends, for this reason.
+    /// Ends the job for this reason.
     pub(super) fn end(&mut self, failure: Failure) {
         if self.phase == Phase::Over {
             return;
@@ -75,7 +75,7 @@ impl Agent {
         for link in self.below() {
             self.act(Action::Send(link, Letter::End(failure.clone())));
         }
-        // One process of a part is enough to say it, where it can.
+        // One process of a part is enough to say it: the head, or a process that has no connection.
         let is_alone = self.up.as_ref().is_none_or(|up| up.host.is_none());
         if self.head.is_some() || is_alone {
             self.act(Action::Tell(format!("the job ends: {failure}")));
@@ -146,7 +146,7 @@ impl Agent {
         }
     }
 
-    /// A signal for this process.
+    /// This process received a signal.
     pub(crate) fn signalled(&mut self, now: Duration, number: i32) {
         let status = Ended::Signal(number).status();
         let why = format!("was told to end: its isthmus run received {}", signal_name(number));

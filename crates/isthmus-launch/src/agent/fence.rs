@@ -1,9 +1,9 @@
-//! Fences: what ranks put goes up the tree once, and comes down with that of all others.
+//! Fences: what ranks have put goes up the tree once, and the data of all ranks come down once.
 
 use super::*;
 
 impl Agent {
-    /// Keeps what ranks below have put until the fence.
+    /// Keeps what ranks below have put, until the fence.
     pub(super) fn take_in(&mut self, now: Duration, entries: Vec<(String, String)>) {
         let bytes: usize = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
         self.store_bytes += bytes;
@@ -14,7 +14,7 @@ impl Agent {
         self.fresh.extend(entries);
     }
 
-    /// Goes on where all ranks below wait in a fence.
+    /// Goes on if all ranks below wait in a fence. Fails if one of them has ended, since the others would wait forever.
     pub(super) fn check_fence(&mut self, now: Duration) {
         if self.phase != Phase::Running {
             return;
@@ -84,7 +84,7 @@ impl Agent {
         );
     }
 
-    /// Tells above that all ranks below wait.
+    /// Tells the process above that all ranks below wait.
     pub(super) fn send_fence(&mut self) {
         for member in self.head.iter_mut().flat_map(|head| &mut head.members).flatten() {
             member.fenced = false;
@@ -100,7 +100,7 @@ impl Agent {
         }
     }
 
-    /// All ranks of the world wait: they go on, and know what all have put.
+    /// All ranks of the world wait in the fence: stores what they have put, and lets them go on.
     pub(super) fn pass_fence(&mut self, entries: Vec<(String, String)>) {
         for member in self.head.iter_mut().flat_map(|head| &mut head.members).flatten() {
             member.fenced = false;

@@ -1,4 +1,4 @@
-//! How the processes find each other, and begin.
+//! How the processes find each other, and how the world starts.
 
 use super::*;
 
@@ -14,7 +14,7 @@ impl Agent {
         }
     }
 
-    /// The hub is at this address.
+    /// The search for the hub gave this address.
     pub(crate) fn found(&mut self, uri: String) {
         if !self.is_over() && self.up.is_none() {
             self.connect(uri, 1);
@@ -35,7 +35,7 @@ impl Agent {
         self.act(Action::Connect { uri, part, hello });
     }
 
-    /// It is not there yet: look again.
+    /// The hub was not found or not reached: look again.
     pub(crate) fn not_found(&mut self, why: String) {
         if self.is_over() {
             return;
@@ -44,7 +44,7 @@ impl Agent {
         self.act(Action::Find { after: AGAIN });
     }
 
-    /// The other side refuses for a reason that time does not change.
+    /// The other side refuses for a reason that does not pass.
     pub(crate) fn refused(&mut self, now: Duration, why: String) {
         self.fail_own(now, format!("cannot join job {}: {why}", self.me.job));
     }
@@ -56,7 +56,7 @@ impl Agent {
         }
     }
 
-    /// Whether the process that says this may connect; if not, what it is told.
+    /// Whether a process with this hello may connect. The error is the text that it gets.
     pub(crate) fn admits(&self, hello: &Hello) -> Result<(), String> {
         let me = &self.me;
         if hello.version != VERSION {
@@ -102,7 +102,7 @@ impl Agent {
 
     /// A process that was admitted is connected.
     pub(crate) fn accepted(&mut self, link: Link, hello: Hello) {
-        // Another may have come meanwhile.
+        // Another process may have taken its place since it was admitted.
         if self.is_over() || self.admits(&hello).is_err() {
             return self.act(Action::Drop(link));
         }
@@ -153,7 +153,7 @@ impl Agent {
         self.act(Action::Send(link, Letter::Welcome { host }));
     }
 
-    /// Goes on where all processes of this part are there.
+    /// Goes on if all processes of this part are there.
     pub(super) fn check_gathered(&mut self) {
         let Some(head) = &mut self.head else { return };
         if head.is_ready || head.members.iter().any(Option::is_none) {
@@ -179,14 +179,14 @@ impl Agent {
         }
     }
 
-    /// Starts the world where all parts are complete.
+    /// Starts the world if all parts are complete.
     pub(super) fn check_world(&mut self) {
         let Some(hub) = &self.hub else { return };
         let parts: Option<Vec<&Vec<u32>>> =
             hub.parts.iter().map(|part| part.as_ref().and_then(|part| part.nodes.as_ref())).collect();
         let Some(parts) = parts else { return };
         let sizes: Vec<u32> = parts.iter().map(|nodes| nodes.len() as u32).collect();
-        // Nodes of different parts are different ones, whatever their hosts are called.
+        // Nodes of different parts are different, even if their hosts have the same names.
         let mut all = Vec::new();
         for nodes in parts {
             let first = all.iter().max().map_or(0, |last| last + 1);
@@ -222,7 +222,7 @@ impl Agent {
         self.heads().into_iter().chain(self.members()).chain(asking).collect()
     }
 
-    /// Whether a world is one that this part is in.
+    /// Whether the world is valid, and has this part with its count of ranks.
     pub(super) fn fits(&self, world: &World) -> bool {
         let own = self.head.iter().flat_map(|head| &head.members).flatten().map(|member| member.ranks).sum();
         world.sizes.len() == self.me.parts as usize
@@ -230,7 +230,7 @@ impl Agent {
             && world.sizes.get(self.me.part as usize - 1) == Some(&own)
     }
 
-    /// As a head: has the ranks of this part started.
+    /// As a head: tells all processes of this part to start their ranks.
     pub(super) fn begin(&mut self, world: &World) {
         let Some(head) = &self.head else { return };
         let before = world.sizes.iter().take(self.me.part as usize - 1);

@@ -1,7 +1,7 @@
-//! One process of `isthmus run`: everything that it decides, without I/O and without a clock.
+//! One process of `isthmus run`: all its decisions, without I/O and without a clock.
 //!
-//! The processes of a job form a tree. The first process of each part is the *head* of the part. The others
-//! of the part, its *members*, connect to it. The head of part 1 is the *hub*: the other heads connect to it.
+//! The processes of a job form a tree. The first process of each part is its *head*. The others, its *members*, connect
+//! to the head. The head of part 1 is also the *hub*, to which the other heads connect.
 //!
 //! ```text
 //!        part 1                      part 2
@@ -12,13 +12,12 @@
 //!  ranks  ranks                     ranks ranks
 //! ```
 //!
-//! Everybody finds the hub by what `--at` says. The hub tells a member of another part where its head is.
-//! When all members of all parts are there, each process starts its ranks. What ranks put before a fence goes
-//! up the tree once, and comes down once with that of all others. So a fence costs one round trip between the
-//! parts, however many ranks there are.
+//! Every process finds the hub by `--at`. The hub tells a member of another part where its head is. When all members of
+//! all parts are there, each process starts its ranks. At a fence, what ranks have put goes up the tree once. The data
+//! of all ranks come down once. So a fence costs one round trip between the parts, for any number of ranks.
 //!
-//! The first failure that reaches the hub ends the job. The hub waits up to [`GRACE_ERROR`] for a better one: when a
-//! process dies, ranks elsewhere may report the loss of their peer sooner than the tree reports its cause.
+//! The first failure that reaches the hub ends the job. The hub waits up to [`GRACE_ERROR`] for one that explains it:
+//! when a process dies, ranks elsewhere may report the loss of their peer before the tree reports its cause.
 
 mod ending;
 mod fence;
@@ -36,26 +35,26 @@ use crate::letter::{
 use crate::nodes;
 use crate::pmi::{Asked, KEY_MAX, Reply, Request, VALUE_MAX};
 
-/// How long the hub waits for what explains that a rank was killed, such as SIGTERM for its `isthmus run`.
+/// How long the hub waits for the reason why a rank was killed, such as a SIGTERM to its `isthmus run`.
 const GRACE: Duration = Duration::from_millis(500);
-/// How long the hub waits for what explains an error of a rank. A rank that talks to a process that is gone
-/// may notice it a second before the tree does, which tries for 2.3 s to reach it.
+/// How long the hub waits for the reason of a rank's error. The tree tries for 2.3 s to reach a process that is gone. A
+/// rank that talks to that process may notice its end up to a second earlier.
 const GRACE_ERROR: Duration = Duration::from_millis(2000);
-/// How long others wait for the hub's word after a failure of their own: [`GRACE_ERROR`], and a round trip.
+/// How long other processes wait for the hub's decision after a failure: [`GRACE_ERROR`] and a round trip.
 const VERDICT: Duration = Duration::from_millis(2800);
-/// How soon to look again for a hub that is not there: half of it is lost on average when it comes.
+/// Time between two searches for the hub. On average half of it is lost once the hub is there.
 const AGAIN: Duration = Duration::from_millis(200);
-/// When to say for what is waited.
+/// Time after its start at which a head tells for whom it waits.
 const NOTICE: Duration = Duration::from_secs(2);
-/// Most bytes that the key-value space may have. A world of 100,000 ranks has some 50 MB.
+/// Most bytes in the key-value space. A world of 100,000 ranks needs about 50 MB.
 const STORE_MAX: usize = 1 << 30;
-/// Most names of ports that a job may publish at once.
+/// Most port names that a job may publish at once, and most values of a node.
 const NAMES_MAX: usize = 4096;
 
-/// A connection to another process, as the shell numbers them.
+/// Number of a connection to another process. The shell assigns it.
 pub(crate) type Link = u64;
 
-/// What a process is told at its start.
+/// What a process knows at its start.
 #[derive(Clone, Debug)]
 pub(crate) struct Me {
     pub(crate) job: String,
@@ -65,27 +64,27 @@ pub(crate) struct Me {
     /// Its number among the processes of its part, from 0.
     pub(crate) index: u32,
     pub(crate) count: u32,
-    /// Ranks that it starts.
+    /// How many ranks it starts.
     pub(crate) ranks: u32,
     pub(crate) host: String,
-    /// Names its node among those of its part.
+    /// Identifies its node within its part.
     pub(crate) node: String,
     /// Its own address.
     pub(crate) uri: String,
-    /// What `--at` says, for messages.
+    /// The value of `--at`, for messages.
     pub(crate) at: String,
-    /// How long to wait for other processes.
+    /// How long to wait for the other processes.
     pub(crate) wait: Duration,
     /// Makes the name of the key-value space unique.
     pub(crate) nonce: u64,
 }
 
-/// What the shell is to do.
+/// An action for the shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Let others find this process by `--at`.
     Announce,
-    /// Look by `--at` for the hub, after so long.
+    /// Look for the hub by `--at`, after this time.
     Find {
         after: Duration,
     },
@@ -99,7 +98,7 @@ pub(crate) enum Action {
     /// End a connection.
     Drop(Link),
     Launch(Start),
-    /// Answer a rank, by its number among those of this process.
+    /// Answer the rank with this number in this process.
     Reply {
         rank: u32,
         reply: Reply,
@@ -109,7 +108,7 @@ pub(crate) enum Action {
     Kill,
     /// Say something to the user.
     Tell(String),
-    /// End with this status.
+    /// End with this exit status.
     Finish(u8),
 }
 
@@ -119,9 +118,9 @@ struct Rank {
     initialised: bool,
     finalised: bool,
     ended: bool,
-    /// In a fence, with its thread.
+    /// `Some` in a fence: the thread that waits.
     fence: Option<Option<String>>,
-    /// Waits for values of its node: key and thread.
+    /// Values of its node that it waits for: key and thread.
     wants: Vec<(String, Option<String>)>,
 }
 
@@ -130,7 +129,7 @@ enum Phase {
     /// Not all processes are there.
     Gathering,
     Running,
-    /// Something failed; the hub has not decided yet what is told.
+    /// Something failed. The hub has not decided yet which failure is reported.
     Failing {
         best: Failure,
         until: Duration,
@@ -138,10 +137,10 @@ enum Phase {
     Over,
 }
 
-/// A process of the own part, as its head sees it.
+/// A process of this part, as its head sees it.
 #[derive(Debug)]
 struct Member {
-    /// None: the head itself.
+    /// `None` for the head itself.
     link: Option<Link>,
     ranks: u32,
     node: String,
@@ -159,7 +158,7 @@ struct Head {
 /// A part, as the hub sees it.
 #[derive(Debug)]
 struct Part {
-    /// None: the hub's own.
+    /// `None` for the hub's own part.
     link: Option<Link>,
     uri: String,
     host: String,
@@ -171,7 +170,7 @@ struct Part {
 #[derive(Debug)]
 struct Hub {
     parts: Vec<Option<Part>>,
-    /// Members of other parts that ask for their head, and which part.
+    /// Members of other parts that wait for the address of their head, with their part.
     asking: Vec<(Link, u32)>,
     names: HashMap<String, String>,
 }
@@ -183,7 +182,7 @@ enum Asker {
     Link(Link),
 }
 
-/// What the answer to a question is about.
+/// The kind of the question.
 #[derive(Clone, Copy, Debug)]
 enum About {
     Publish,
@@ -191,12 +190,12 @@ enum About {
     LookUp,
 }
 
-/// The process to which this one is connected: head or hub.
+/// The process to which this one is connected: its head or the hub.
 #[derive(Debug)]
 struct Up {
     link: Link,
     part: u32,
-    /// Known from its welcome on.
+    /// `None` until the welcome.
     host: Option<String>,
 }
 
@@ -215,18 +214,18 @@ pub(crate) struct Agent {
     store_bytes: usize,
     /// What ranks below have put since the last fence.
     fresh: Vec<(String, String)>,
-    /// What came from above since the last fence.
+    /// What other ranks have put, received from above since the last fence.
     fallen: Vec<(String, String)>,
     node_store: BTreeMap<String, String>,
     askers: VecDeque<Asker>,
     has_told_wait: bool,
     has_told_spawn: bool,
-    /// Why the hub was not found, the last time.
+    /// Why the latest search for the hub failed.
     trouble: String,
 }
 
 impl Agent {
-    /// Checks what a user may have got wrong.
+    /// Checks the user's options.
     pub(crate) fn check(me: &Me) -> Result<(), String> {
         let is_name =
             |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
@@ -310,7 +309,7 @@ impl Agent {
         matches!(self.phase, Phase::Failing { .. } | Phase::Over)
     }
 
-    /// When to be called again although nothing happens.
+    /// When to call `tick` if nothing happens before.
     pub(crate) fn due(&self) -> Option<Duration> {
         match &self.phase {
             Phase::Gathering if !self.is_waiting_for_us() => None,
@@ -321,7 +320,7 @@ impl Agent {
         }
     }
 
-    /// Whether this process watches the time until others come.
+    /// Whether this process watches the time until the others come.
     fn is_waiting_for_us(&self) -> bool {
         let welcomed = self.up.as_ref().is_some_and(|up| up.host.is_some());
         let gathered = self.head.as_ref().is_none_or(|head| head.is_ready);
@@ -361,7 +360,7 @@ impl Agent {
         }
     }
 
-    /// Who is not there yet.
+    /// Names the processes or parts that have not come.
     fn missing(&self) -> String {
         let numbers = |missing: Vec<usize>, one: &str, more: &str| {
             let shown: Vec<String> = missing.iter().take(8).map(ToString::to_string).collect();
@@ -435,7 +434,7 @@ impl Agent {
             }
             Letter::Answer(answer) => self.pass_answer(answer),
             Letter::Done => self.finish(),
-            // Nobody sends these downwards, or not so.
+            // Never sent downwards, or not acceptable now.
             Letter::World(_) | Letter::Start(_) | Letter::Ready { .. } | Letter::Ask(_) => {}
         }
     }
@@ -462,7 +461,7 @@ impl Agent {
                 (&mut part.fenced, &mut part.done)
             }
             (None, Some(member)) => (&mut member.fenced, &mut member.done),
-            // Of one who only asks for its head.
+            // From a process that only asks for its head.
             (None, None) => return,
         };
         match letter {
@@ -481,7 +480,7 @@ impl Agent {
                 self.check_fence(now);
             }
             Letter::Ask(question) => self.ask(question, Asker::Link(link)),
-            // Nobody sends these upwards.
+            // Never sent upwards.
             Letter::Welcome { .. }
             | Letter::Head { .. }
             | Letter::World(_)
@@ -491,7 +490,7 @@ impl Agent {
     }
 }
 
-/// Indices of what is not there.
+/// Indices of the empty entries.
 fn absent<T>(places: &[Option<T>]) -> impl Iterator<Item = usize> {
     places.iter().enumerate().filter(|(_, place)| place.is_none()).map(|(index, _)| index)
 }

@@ -1,4 +1,4 @@
-//! Names of ports, which the hub keeps for the whole job.
+//! Published port names, which the hub keeps for the whole job.
 
 use super::*;
 
@@ -18,7 +18,7 @@ impl Agent {
         }
     }
 
-    /// Answers come in the order of the questions.
+    /// Passes an answer to the oldest asker: answers come in the order of the questions.
     pub(super) fn pass_answer(&mut self, answer: Option<String>) {
         match self.askers.pop_front() {
             Some(Asker::Link(link)) => self.act(Action::Send(link, Letter::Answer(answer))),

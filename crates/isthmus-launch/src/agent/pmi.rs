@@ -1,4 +1,4 @@
-//! What the ranks of this process ask and do.
+//! Answers the PMI requests of this process's ranks, and handles their ends.
 
 use super::*;
 
@@ -57,9 +57,9 @@ impl Agent {
                 } else {
                     format!(": {message}")
                 };
-                // MPI libraries end a job by the same call, with codes that no process can end with.
+                // MPI libraries abort a job by the same call, with codes outside the range of exit statuses.
                 let kind = if (0..=255).contains(&code) { Kind::End } else { Kind::Error };
-                // The low byte is what a process can end with; 0 would mean that all went well.
+                // A process's exit status is the low byte. A status of 0 would mean success.
                 let status = match code as u8 {
                     0 => 1,
                     status => status,
@@ -98,7 +98,7 @@ impl Agent {
         self.act(Action::Reply { rank, reply, thread });
     }
 
-    /// Keeps a value for the ranks of this process, which are on one node.
+    /// Stores a value for the ranks of this process, which are on one node.
     pub(super) fn put_node(&mut self, rank: u32, key: String, value: String, thread: Option<String>) {
         let fits = key.len() <= KEY_MAX && value.len() <= VALUE_MAX && self.node_store.len() < NAMES_MAX;
         self.act(Action::Reply { rank, reply: Reply::PutNode(fits), thread });
@@ -117,12 +117,11 @@ impl Agent {
         self.node_store.insert(key, value);
     }
 
-    /// A rank's process could not be started.
     pub(crate) fn not_started(&mut self, now: Duration, rank: u32, why: &str) {
         self.fail_rank(now, rank, format!("could not be started: {why}"), 126, Kind::End);
     }
 
-    /// A rank says what cannot be understood.
+    /// A rank sent bytes that cannot be parsed.
     pub(crate) fn nonsense(&mut self, now: Duration, rank: u32, why: &str) {
         self.fail_rank(now, rank, format!("does not speak PMI: {why}"), 1, Kind::End);
     }
@@ -162,7 +161,7 @@ impl Agent {
         self.check_fence(now);
     }
 
-    /// MPI_Init needs all ranks: one that has ended without it would be waited for in vain.
+    /// Fails if a rank has ended without MPI_Init while others call it: they would wait for it forever.
     pub(super) fn check_absent(&mut self, now: Duration) {
         let absent = self.ranks.iter().position(|rank| rank.ended && !rank.initialised);
         if let Some(rank) = absent.filter(|_| self.ranks.iter().any(|rank| rank.initialised)) {
@@ -176,7 +175,7 @@ impl Agent {
         }
     }
 
-    /// Goes on where all ranks below have ended well.
+    /// Goes on if all ranks below have ended well.
     pub(super) fn check_done(&mut self) {
         let Some(head) = &self.head else { return };
         if !head.members.iter().flatten().all(|member| member.done) {

@@ -1,21 +1,21 @@
-//! Whole jobs in memory: agents, and the letters between them.
+//! Simulates whole jobs in memory: agents, and the letters between them.
 
 use std::collections::VecDeque;
 
 use super::*;
 use crate::letter::{decode, encode};
 
-/// The processes of a job, and what is under way between them.
+/// The processes of a job, and the letters in flight between them.
 struct Net {
     agents: Vec<Agent>,
     now: Duration,
     announced: bool,
     /// Processes that look for the hub.
     finders: VecDeque<usize>,
-    /// By link: its two ends.
+    /// The two ends of each link.
     links: Vec<(usize, usize)>,
     under_way: VecDeque<(usize, Link, Letter)>,
-    /// Letters that went between parts.
+    /// Count of letters between different parts.
     between_parts: usize,
     dead: Vec<bool>,
     replies: Vec<Vec<(u32, Reply)>>,
@@ -61,7 +61,7 @@ impl Net {
         self.agents.len() - 1
     }
 
-    /// Lets everything happen that can, without time passing.
+    /// Handles everything that is due, without time passing.
     fn settle(&mut self) {
         loop {
             let mut has_acted = false;
@@ -141,7 +141,7 @@ impl Net {
         self.settle();
     }
 
-    /// A process vanishes; those that are connected to it learn it.
+    /// A process vanishes, and those connected to it notice.
     fn die(&mut self, at: usize) {
         self.dead[at] = true;
         for link in 0..self.links.len() {
@@ -174,7 +174,7 @@ impl Net {
         self.settle();
     }
 
-    /// All ranks of all processes.
+    /// All ranks: process, and rank of the process.
     fn ranks(&self) -> Vec<(usize, u32)> {
         (0..self.agents.len())
             .flat_map(|at| (0..self.agents[at].me.ranks).map(move |rank| (at, rank)))
@@ -203,7 +203,7 @@ fn me(parts: u32, (part, index, count, ranks): Process) -> Me {
     }
 }
 
-/// Three parts: of three processes, of one with four ranks, and of two with two each.
+/// Three parts: three processes with one rank each, one process with four, and two with two each.
 const THREE: &[Process] =
     &[(1, 0, 3, 1), (1, 1, 3, 1), (1, 2, 3, 1), (2, 0, 1, 4), (3, 0, 2, 2), (3, 1, 2, 2)];
 
@@ -228,7 +228,7 @@ fn parts_form_one_world_in_whatever_order_their_processes_come() {
                 (start.size, start.sizes.as_slice(), start.appnum),
                 (11, &[3, 4, 4][..], process.0 - 1)
             );
-            // Nodes of the three parts have the same names, and are different ones.
+            // The three parts use the same node names, for different nodes.
             assert_eq!(start.mapping, "(vector,(0,3,1),(3,1,4),(4,2,2))");
             firsts.push((process.0 * 10 + process.1, start.first));
         }
@@ -278,7 +278,7 @@ fn a_fence_costs_the_same_letters_between_parts_however_many_ranks_there_are() {
         }
         counts.push(net.between_parts - before);
     }
-    // Up and down: what was put, and the fence.
+    // Up and down, each: one letter with the data, and the fence.
     assert_eq!(counts, [4, 4]);
 }
 
@@ -388,7 +388,7 @@ fn who_does_not_fit_is_refused_with_the_reason() {
     for (other, words) in trials {
         let mut net = Net::new(2, &[(1, 0, 2, 1)]);
         if other.part == 1 {
-            // A second first process would be a hub of its own; as a member it meets the first.
+            // A second process 0 would be a hub of its own. So two members with the same index meet the hub.
             let me = Me { index: 1, count: 2, uri: "isthmus://x".to_owned(), ..other };
             net.join(me.clone());
             net.settle();
@@ -421,7 +421,7 @@ fn the_job_is_over_when_all_ranks_are() {
 
 #[test]
 fn a_world_that_cannot_go_on_ends() {
-    // One process without MPI_Init, in a fence that the others wait in.
+    // The ranks of one process end without the fence in which all others wait.
     let mut net = Net::new(3, THREE);
     for (at, rank) in net.ranks().into_iter().filter(|(at, _)| *at != 3) {
         net.pmi(at, rank, Request::Fence);
@@ -432,13 +432,13 @@ fn a_world_that_cannot_go_on_ends() {
     net.pass(GRACE);
     assert_eq!(net.finished, vec![Some(1); 6]);
     assert!(net.everything_told().contains("all ranks of part 2 have ended"));
-    // The same among the ranks of one process.
+    // The same among the ranks of one process: one ends without MPI_Init.
     let mut net = Net::new(1, &[(1, 0, 1, 2)]);
     net.ended(0, 1, Ended::Status(0));
     net.pmi(0, 0, Request::Init);
     net.pass(GRACE);
     assert!(net.everything_told().contains("rank 1 (part 1, host host10) ended without MPI_Init"));
-    // A rank that leaves in the middle.
+    // A rank ends without MPI_Finalize.
     let mut net = Net::new(1, &[(1, 0, 1, 2)]);
     net.pmi(0, 0, Request::Init);
     net.ended(0, 0, Ended::Status(0));

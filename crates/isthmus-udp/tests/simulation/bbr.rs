@@ -1,33 +1,32 @@
-//! BBR as a neighbour: version 1, as Linux has it (`tcp_bbr.c`; Cardwell et al., "BBR", 2016;
+//! BBR version 1 as a neighbour, as in Linux (`tcp_bbr.c`; Cardwell et al., "BBR", 2016;
 //! draft-cardwell-iccrg-bbr-congestion-control-00).
 //!
-//! It has start-up, drain, the gain cycle, the probe of the round trip, and the cap of two bandwidth-delay products.
-//! It leaves out what Linux adds for token-bucket policers, aggregated acknowledgements and the first round of a
-//! recovery.
+//! It has Startup, Drain, ProbeBW's gain cycle, ProbeRTT, and the cap of two bandwidth-delay products. It leaves out
+//! Linux's additions for token-bucket policers, aggregated acknowledgements and the first round of a recovery.
 
 use std::collections::VecDeque;
 
 use isthmus_udp::Micros;
 use isthmus_udp::congestion::{AckSample, CongestionControl};
 
-/// 2 / ln 2: doubles the delivery rate in each round of start-up.
+/// Gain of Startup: 2 / ln 2 doubles the delivery rate in each round.
 const HIGH_GAIN: f64 = 2.885;
-/// Gains of a cycle; each lasts a round trip.
+/// Pacing gains of ProbeBW's cycle; each lasts one round trip.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
-/// Round trips' worth of the bandwidth that may be under way.
+/// Gain of the congestion window, in bandwidth-delay products.
 const WINDOW_GAIN: f64 = 2.0;
-/// Rounds over which the largest delivery rate is the bandwidth.
+/// Length of the bandwidth's max filter. Round trips.
 const BANDWIDTH_ROUNDS: u64 = 10;
-/// A path is full after so many rounds in which the bandwidth grew by less than this.
+/// The pipe is full after `FULL_ROUNDS` rounds in which the bandwidth grew by less than the factor `FULL_GROWTH`.
 const FULL_ROUNDS: u32 = 3;
 const FULL_GROWTH: f64 = 1.25;
-/// How long the least round trip counts, how long the probe of it lasts, and what it leaves under way.
+/// How long the minimum RTT is valid, how long ProbeRTT lasts, and its congestion window (packets).
 const RTT_LASTS_US: Micros = 10_000_000;
 const PROBE_RTT_US: Micros = 200_000;
 const PACKETS_LEAST: u64 = 4;
-/// Linux paces by a hundredth less than the bandwidth.
+/// Linux paces 1 % below the bandwidth.
 const PACING_MARGIN: f64 = 0.99;
-/// Packets at first (RFC 6928).
+/// Initial window (RFC 6928). Packets.
 const PACKETS_FIRST: u64 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,7 +37,7 @@ enum State {
     ProbeRtt { until: Micros },
 }
 
-/// What an acknowledgement told: when it came, when the newest packet of it had left, and what had arrived by then.
+/// An acknowledgement: its arrival, the departure of the newest packet it covers, and the bytes delivered by then.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     at: Micros,
@@ -46,22 +45,22 @@ struct Told {
     delivered: u64,
 }
 
-/// See the module's text.
+/// The state of BBR.
 #[derive(Debug)]
 pub(crate) struct Bbr {
     state: State,
-    /// The newest last, for a little longer than a round trip.
+    /// Recent acknowledgements, the newest last. Covers a little more than a round trip.
     told: VecDeque<Told>,
     delivered: u64,
     round: u64,
-    /// The largest delivery rate of each of the last rounds. Bytes/s.
+    /// The largest delivery rate of each of the last rounds, with the round's number. Bytes/s.
     rates: VecDeque<(u64, f64)>,
     rtt_us: Micros,
     rtt_at: Micros,
     full_rate: f64,
     full_rounds: u32,
     is_full: bool,
-    /// Place in the cycle, and since when.
+    /// Phase of the gain cycle, and its start.
     phase: usize,
     phase_since: Micros,
     in_flight: u64,
@@ -69,7 +68,7 @@ pub(crate) struct Bbr {
 }
 
 impl Bbr {
-    /// In start-up.
+    /// Starts in Startup.
     pub(crate) fn new() -> Self {
         Self {
             state: State::Startup,
@@ -106,8 +105,8 @@ impl Bbr {
         }
     }
 
-    /// Takes in a delivery rate, as of draft-cheng-iccrg-delivery-rate-estimation: what arrived since the newest packet
-    /// left, over the longer of the times in which it left and arrived.
+    /// Takes a delivery-rate sample (draft-cheng-iccrg-delivery-rate-estimation): bytes delivered since the newest
+    /// packet left, divided by the longer of the send and the acknowledgement interval.
     fn note_rate(&mut self, sample: &AckSample, rtt_us: Micros) {
         self.delivered += sample.acked_bytes;
         let sent_at = sample.now - rtt_us;
@@ -141,7 +140,7 @@ impl Bbr {
         }
     }
 
-    /// Begins the cycle anywhere but at 0.75; here where chance would have it by the clock.
+    /// Enters ProbeBW at any phase except 0.75. BBR chooses at random; here the clock decides.
     fn begin_cycle(&mut self, now: Micros) {
         self.state = State::ProbeBandwidth;
         let at = (now / 1_000 % 7) as usize;
@@ -215,7 +214,7 @@ impl CongestionControl for Bbr {
         let first = PACKETS_FIRST * self.packet_bytes;
         match self.state {
             State::ProbeRtt { .. } => PACKETS_LEAST * self.packet_bytes,
-            // Until the path is full the window grows by what arrives.
+            // Until the pipe is full, the window grows by the bytes delivered.
             _ if !self.is_full => (first + self.delivered).min(self.product(HIGH_GAIN).max(first)),
             State::Drain => self.product(HIGH_GAIN),
             _ => self.product(WINDOW_GAIN).max(PACKETS_LEAST * self.packet_bytes),

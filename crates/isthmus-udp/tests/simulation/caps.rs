@@ -1,4 +1,4 @@
-//! An administrator's cap: what streams send together stays below it, and comes up to it.
+//! The administrator's cap: the total rate of streams stays below it, and comes close to it.
 
 use isthmus_udp::{Cap, Micros};
 
@@ -6,12 +6,12 @@ use crate::net::{Flow, Net, PathSpec, config};
 use crate::together::sites;
 
 const SECOND_US: Micros = 1_000_000;
-/// What a packet of 9,000 bytes takes of an Ethernet, and what of that is its stream's. Bytes.
+/// Ethernet bytes of a packet with an MTU of 9,000, and the stream's share of them.
 const WIRE: f64 = 9_038.0;
 const STREAM: f64 = 8_940.0;
 
-/// Runs flows that have more to send than the time suffices for, each from the moment on that is given with it.
-/// What all have brought, by tenths of a second. Bytes.
+/// Runs flows that always have data to send. Each begins at the time given with it. Returns the bytes read of all
+/// flows, every 0.1 s.
 fn run(net: &mut Net, flows: &mut [(Micros, Flow)], time_us: Micros) -> Vec<u64> {
     let start = net.now;
     let mut seen = Vec::new();
@@ -33,7 +33,7 @@ fn run(net: &mut Net, flows: &mut [(Micros, Flow)], time_us: Micros) -> Vec<u64>
     seen
 }
 
-/// Never more than the cap in any second, beyond what quanta make of it, and close to it in the last seconds.
+/// Checks that the rate never exceeds the cap in any second, apart from quanta, and comes close to it at the end.
 fn check(what: &str, cap: u64, seen: &[u64]) {
     let most = cap as f64 * STREAM / WIRE;
     let by_second = seen.iter().zip(&seen[10..]).map(|(from, to)| (to - from) as f64 / most);
@@ -68,7 +68,7 @@ fn streams_of_a_port_stay_below_their_cap_together_and_reach_it() {
     }
 }
 
-/// Processes of their own, each with the same cap: what the ledger makes of them.
+/// Separate processes, each with the same cap, share it by the ledger.
 #[test]
 fn flows_of_a_host_that_share_a_plan_stay_below_the_cap_as_one_would() {
     for (rtt_us, bytes_per_s) in [(24_000, 12_500_000), (100_000, 62_500_000)] {
@@ -82,7 +82,7 @@ fn flows_of_a_host_that_share_a_plan_stay_below_the_cap_as_one_would() {
             flows.push((0, flow));
         }
         let seen = run(&mut net, &mut flows, 12 * SECOND_US);
-        // Those that begin know nothing of each other yet.
+        // In the first 2 s, new processes do not know of each other yet.
         check(&format!("{rtt_us} us, four processes"), bytes_per_s, &seen[20..]);
         let least = flows.iter().map(|(_, flow)| flow.read).min().unwrap_or(0);
         assert!(least > seen[seen.len() - 1] / 8, "{rtt_us} us: one has {least}");

@@ -1,5 +1,5 @@
-//! Ranks of a program that begin to send at about the same time, from a cold start: what they reach together over
-//! seeds, those among them in which they once took half as long again.
+//! Ranks that begin to send at about the same time, from a cold start. Measures their total rate over seeds, including
+//! seeds in which they once took half as long again.
 
 use isthmus_lab::model::Loss;
 use isthmus_lab::rng::Rng;
@@ -11,14 +11,14 @@ use crate::together::sites;
 const FLOWS: usize = 4;
 const BYTES: u64 = 100_000_000;
 
-/// How ranks begin.
+/// How the ranks begin.
 struct Crowd {
     path: PathSpec,
-    /// What each sends to measure the path while its stream opens. Bytes.
+    /// Bytes that each sends to measure the path while its stream opens.
     train: u32,
-    /// How long the streams have been open. Microseconds.
+    /// Time between opening the streams and sending. Microseconds.
     before_us: u64,
-    /// How far apart they are opened, each behind the one before, and used, all of them. At most. Microseconds.
+    /// Longest time between two openings, and between the first send and any other. Microseconds.
     apart_us: u64,
 }
 
@@ -32,7 +32,7 @@ fn step(net: &mut Net, flows: &mut [Flow], until: u64) -> bool {
 }
 
 impl Crowd {
-    /// What they reach of the floor.
+    /// Runs the ranks. Returns the fraction of the floor that they reach.
     fn run(&self) -> f64 {
         let mut net = sites(&self.path, FLOWS);
         let mut rng = Rng::new(self.path.seed, 31);
@@ -69,8 +69,7 @@ impl Crowd {
 #[test]
 fn ranks_that_begin_at_once_fill_the_path_whatever_chance_has_them_do() {
     let stalls = StallSpec { every_us: 20_000, least_us: 1_000, most_us: 5_000 };
-    // Round trip, loss, train, how long open before, how far apart, whether hosts stand still; the least that any
-    // seed may reach.
+    // RTT, loss, train, open before sending, spread, whether hosts stall; the least fraction of the floor for any seed.
     let cases = [
         (24_000, 0.0, 0, 58_000, 30_000, false, 0.96),
         (24_000, 0.0, 0, 30_000, 30_000, true, 0.92),
@@ -102,7 +101,7 @@ fn ranks_that_begin_at_once_fill_the_path_whatever_chance_has_them_do() {
     }
 }
 
-/// Flows over a short path are not planned for together, and its queue holds little.
+/// The ledger does not plan for flows over a short path, and the path's queue is short.
 #[test]
 fn ranks_fill_a_short_path_whose_queue_is_short() {
     let busy = StallSpec { every_us: 1_000, least_us: 20, most_us: 300 };

@@ -1,4 +1,4 @@
-//! Whatever the path does, the bytes arrive, in order, once.
+//! Bytes arrive in order and exactly once, whatever the path does.
 
 use isthmus_lab::model::Loss;
 use isthmus_lab::rng::Rng;
@@ -89,7 +89,7 @@ fn both_directions_carry_at_once() {
                 flow.feed(&mut net);
             }
             assert!(net.step(limit), "seed {seed}");
-            // Each port accepts one stream and opens one.
+            // Each port opens one stream and accepts one.
             let events: Vec<_> =
                 (0..2).map(|port| std::iter::from_fn(|| net.event(port)).collect::<Vec<_>>()).collect();
             for (flow, port) in flows.iter_mut().zip([1, 0]) {
@@ -127,7 +127,7 @@ fn protocols_are_exchanged_at_any_moment_while_data_flows() {
             flow.drain(&mut net);
             rest = rest.saturating_sub(1);
             if rest == 0 {
-                // At times one follows at once on the other, at times not for long.
+                // Switches follow each other at once, or after a long pause.
                 let most = [1, 20, 800][rng.up_to(2) as usize];
                 rest = rng.up_to(most);
                 let mtu = MtuKind::ALL[rng.up_to(1) as usize];
@@ -171,7 +171,7 @@ fn a_link_that_was_down_for_two_seconds_is_used_again_within_two_round_trips() {
     for (rtt_us, loss) in
         [(1_000, 0.0), (24_000, 0.0), (24_000, 0.05), (100_000, 0.0), (100_000, 0.1), (366_000, 0.0)]
     {
-        // From when on, by a clock that begins at 1 s.
+        // Times on a clock that begins at 1 s.
         let (cut, back) = (1_500_000 + 4 * rtt_us, 3_500_000 + 4 * rtt_us);
         let loss = Loss::Independent(loss);
         let path = PathSpec { rtt_us, loss, down: vec![(cut, back)], ..Default::default() };
@@ -191,7 +191,7 @@ fn a_link_that_was_down_for_two_seconds_is_used_again_within_two_round_trips() {
         }
         let took = resumed - back;
         println!("{rtt_us} us, {loss:?}: {:.2} RTT", took as f64 / rtt_us as f64);
-        // Probes are not closer than 5 ms.
+        // Probes are at least 5 ms apart.
         assert!(took <= (2 * rtt_us).max(10_000), "{rtt_us}: {took} us");
         let rate = flow.read as f64 * 1e6 / (end - 3_000_000) as f64;
         assert!(rate > 0.6 * path.goodput(), "{rtt_us}: {rate}");

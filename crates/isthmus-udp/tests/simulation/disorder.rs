@@ -1,4 +1,4 @@
-//! Paths whose losses come in bursts, that change the order of packets, or deliver them twice.
+//! Paths that lose packets in bursts, reorder them, or duplicate them.
 
 use isthmus_lab::model::Loss;
 
@@ -6,7 +6,7 @@ use crate::net::{Net, PathSpec, median, transfer_after};
 
 const BYTES: u64 = 200_000_000;
 
-/// Bytes/s of a transfer between programs that have started, the median of three seeds.
+/// Bytes/s of a transfer on an open stream, the median of three seeds.
 fn goodput(path: &PathSpec) -> f64 {
     median([1, 2, 3].map(|seed| {
         let path = PathSpec { seed, ..path.clone() };
@@ -36,7 +36,7 @@ fn costs_at_most_a_tenth(
     }
 }
 
-/// Bursts of so many packets on average, all of each lost.
+/// Losses in bursts of `packets` on average. Within a burst, every packet is lost.
 pub(crate) fn bursts(loss: f64, packets: f64) -> Loss {
     let to_good = 1.0 / packets;
     let to_bad = to_good * loss / (1.0 - loss);
@@ -45,7 +45,7 @@ pub(crate) fn bursts(loss: f64, packets: f64) -> Loss {
 
 #[test]
 fn losses_in_bursts_cost_little_more_than_as_many_single_ones() {
-    // How it varies with seeds, the table of percentiles tells.
+    // The table of percentiles (`seeds`) shows how much this varies with seeds.
     for (loss, packets, rtts_us) in
         [(0.01, 4.0, &RTTS_US[..]), (0.01, 10.0, &RTTS_US[..]), (0.05, 4.0, &RTTS_US[..3])]
     {

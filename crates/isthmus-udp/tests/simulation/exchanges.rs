@@ -1,7 +1,7 @@
-//! Programs at both ends that exchange messages, from a cold start, each the next when what it sent is
-//! known to have arrived and what it expects is here: how long that takes, as a table.
+//! Exchanges of messages between two programs, from a cold start. A program sends its next message when its last one is
+//! acknowledged and the expected one has arrived. A table has the times.
 //!
-//! `ISTHMUS_GOLDEN=write cargo test -p isthmus-udp --test simulation exchanges` writes it anew.
+//! `ISTHMUS_GOLDEN=write cargo test -p isthmus-udp --test simulation exchanges` writes the table anew.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -19,13 +19,13 @@ const QUEUES: &str = "tests/simulation/queues.txt";
 const TIMES: usize = 20;
 const RUNS: u64 = 5;
 const DEFAULT: &str = "rate";
-/// What says that a message is here. Bytes.
+/// Length of a receipt, which acknowledges a part of a message. Bytes.
 const RECEIPT: u64 = 48;
-/// What opens a lane. Bytes.
+/// Length of a lane's first message. Bytes.
 const HELLO: u64 = 64;
 
-/// Messages go in fragments of so many bytes, between which receipts have their turn, and by the lane that the
-/// other end opened goes so much of them: one carries bulk, the other little.
+/// Length of a fragment; receipts may go between fragments. `BESIDE`: the part of each message that takes the lane
+/// which the other end opened. So one lane carries bulk, the other little. Bytes.
 const FRAGMENT: u64 = 50_000;
 const BESIDE: u64 = 16_000;
 
@@ -33,26 +33,26 @@ const BESIDE: u64 = 16_000;
 enum Item {
     Hello,
     Fragment,
-    /// The last of a message's on its lane.
+    /// The last fragment of a message on its lane.
     Last,
     Receipt,
 }
 
-/// One end's view of a lane.
+/// A lane, as one end sees it.
 #[derive(Default)]
 struct Lane {
     stream: Option<StreamId>,
-    /// What waits to be written: receipts, the rest of what is being written, and what follows.
+    /// Waiting to be written: receipts, the rest of the present item, and the items that follow.
     receipts: u64,
     writing: u64,
     waiting: VecDeque<(u64, Item)>,
-    /// What the other end has begun to write, and how much of it has come.
+    /// Items that the other end has begun to write, and the bytes of the first that have arrived.
     expected: VecDeque<(u64, Item)>,
     read: u64,
 }
 
 impl Lane {
-    /// The next to be written.
+    /// The next item to write. Receipts go first.
     fn next(&mut self) -> Option<(u64, Item)> {
         if self.receipts > 0 {
             self.receipts -= 1;
@@ -62,16 +62,16 @@ impl Lane {
     }
 }
 
-/// Two programs joined by two lanes, each of which one of them opened.
+/// Two programs joined by two lanes. Each program opened one of them.
 struct Pair {
     net: Net,
     lanes: [[Lane; 2]; 2],
-    /// Parts of the present message that are still to come, and receipts for what was sent.
+    /// Parts of the present message yet to arrive, and receipts yet to arrive for the message sent.
     parts: [i32; 2],
     receipts: [i32; 2],
     done: [usize; 2],
     began: [u64; 2],
-    /// Whether the lane that an end opened was answered: then its first message goes.
+    /// Whether the lane that an end opened was answered. Only then its first message goes.
     is_open: [bool; 2],
     took: Vec<f64>,
     bytes: u64,
@@ -92,7 +92,7 @@ impl Pair {
         Self { net, lanes, parts, receipts, done, began, took: Vec::new(), bytes, is_open: [false; 2] }
     }
 
-    /// A message goes by the lanes that are there.
+    /// Queues the next message on the lanes that exist.
     fn begin(&mut self, end: usize) {
         let mut left = self.bytes;
         for index in [1 - end, end] {
@@ -166,7 +166,7 @@ impl Pair {
             self.is_open[end] = true;
             self.begin(end);
         }
-        // What comes of the next message of one who is ahead is not missed in this one.
+        // If the other end is ahead, parts of its next message may be here already: `parts` then does not count.
         let (done, others) = (self.done[end], self.done[1 - end]);
         let is_here = others > done || others == done && self.is_open[1 - end] && self.parts[end] == 0;
         if self.is_open[end] && done < TIMES && self.receipts[end] == 0 && is_here {
@@ -180,7 +180,7 @@ impl Pair {
         (0..2).for_each(|lane| self.write(end, lane));
     }
 
-    /// How long all exchanges take, and each. Seconds.
+    /// Runs all exchanges. Returns their total time, and the time of each. Seconds.
     fn run(mut self) -> (f64, Vec<f64>) {
         let start = self.net.now;
         while self.done != [TIMES; 2] {
@@ -225,12 +225,12 @@ fn few_exchanges_take_more_than_their_round_trip_whatever_is_lost() {
         text.push('\n');
     }
     println!("{text}");
-    // The first opens the lane.
+    // The first exchange also opens the lane.
     assert!(most_late <= 7.0, "{most_late} of a hundred exchanges");
     compare(TABLE, &text);
 }
 
-/// An acknowledgement that falls due with the last packet but one goes into it only where it fits.
+/// An acknowledgement that falls due with the second-to-last packet is added to it only if it fits.
 #[test]
 fn exchanges_take_as_long_whatever_is_left_for_their_last_packet() {
     let path = PathSpec { rtt_us: 366_000, ..Default::default() };
@@ -244,16 +244,16 @@ fn exchanges_take_as_long_whatever_is_left_for_their_last_packet() {
     }
 }
 
-/// Hosts that others use too: whoever turns a stream does not run for a moment now and then.
+/// Busy hosts: the thread that drives a stream stalls for a moment now and then.
 const BUSY: StallSpec = StallSpec { every_us: 1_000, least_us: 20, most_us: 300 };
 
-/// A link's queue holds a round trip, and at least 16 packets, as a lab's do.
+/// A path whose queue holds one round trip, and at least 16 packets, as in the lab.
 fn shallow(rtt_us: u64, loss: f64, host_stalls: StallSpec, seed: u64) -> PathSpec {
     let loss = Loss::Independent(loss);
     PathSpec { rtt_us, queue_us: rtt_us.max(1_157), seed, loss, host_stalls, ..Default::default() }
 }
 
-/// The lane that carries little of each message loses ends of that, and with them what says that nothing followed.
+/// The lane that carries little loses the ends of messages, and with them the sign that nothing follows.
 #[test]
 fn a_lane_that_carries_little_is_not_slow_for_what_it_loses() {
     for seed in 1..=10 {
@@ -264,8 +264,8 @@ fn a_lane_that_carries_little_is_not_slow_for_what_it_loses() {
     }
 }
 
-/// A path whose round trip is shorter than what a host sends at a time, and than it takes to run again, is filled
-/// without overflowing its queue.
+/// Fills a path whose round trip is shorter than a quantum of the pacer and shorter than a host's stall, without
+/// overflowing its queue.
 #[test]
 fn a_short_path_with_a_short_queue_is_filled() {
     let mut text = format!(
@@ -274,7 +274,7 @@ fn a_short_path_with_a_short_queue_is_filled() {
          MTU 9000.\n\n",
     );
     const RTTS_US: [u64; 7] = [50, 100, 300, 900, 2_000, 5_000, 10_000];
-    // Of paths that are much shorter than a quantum, of exchanges and one way.
+    // The worst results on paths much shorter than a quantum: exchanges, and one direction.
     let (mut least, mut least_one_way): (f64, f64) = (1.0, 1.0);
     let _ = write!(text, "{:<44}", "RTT ms");
     RTTS_US.iter().for_each(|rtt| {
@@ -308,8 +308,7 @@ fn a_short_path_with_a_short_queue_is_filled() {
     compare(SHALLOW, &text);
 }
 
-/// Switches have queues that are much shorter than a long path's round trip: what begins a message is not to overflow
-/// them.
+/// Queues of switches are much shorter than a long path's round trip. The start of a message must not overflow them.
 #[test]
 fn exchanges_over_a_long_path_do_with_a_short_queue() {
     const QUEUES_US: [u64; 5] = [600, 1_160, 2_500, 5_000, 10_000];

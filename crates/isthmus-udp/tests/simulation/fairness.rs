@@ -5,8 +5,8 @@ use isthmus_udp::Composition;
 use crate::net::{Flow, Net, PathSpec, config, seeds};
 use isthmus_lab::model::Loss;
 
-/// Two flows on one path, the second of which begins so long after the first; and from when until when what
-/// each has counts. Microseconds.
+/// Two flows on one path. The second begins `later_us` after the first. Shares are measured during `counts_us`.
+/// Microseconds.
 struct Pair<'a> {
     path: PathSpec,
     compositions: [&'a str; 2],
@@ -15,7 +15,7 @@ struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// The shares of the link that they have.
+    /// Each flow's share of the link.
     fn shares(&self) -> [f64; 2] {
         let [first, second] = self.compositions.map(|composition| {
             let mut settings = config(&self.path);
@@ -45,8 +45,8 @@ impl Pair<'_> {
     }
 }
 
-/// Mean shares between 10 s and 40 s of a slow link, the second having begun 2 s and a little after
-/// the first: who has how much depends on that little, too.
+/// Mean shares from 10 s to 40 s on a slow link. The second flow begins at least 2 s after the first. The mean covers
+/// twelve starts, since the exact start matters too.
 fn shares(first: &str, second: &str, rtt_us: u64) -> [f64; 2] {
     const STARTS: u64 = 12;
     let path = PathSpec { rate_bps: 100_000_000, rtt_us, queue_us: rtt_us, mtu: 1_500, ..Default::default() };
@@ -73,8 +73,8 @@ fn a_cubic_flow_keeps_two_fifths_whoever_was_first() {
     }
 }
 
-/// As one measures it: from one second after both began on, which is sooner than CUBIC has grown back from
-/// its first losses.
+/// Measures as a user would: from one second after both flows began. CUBIC has not yet recovered from its first losses
+/// then.
 #[test]
 fn a_cubic_flow_that_begins_at_the_same_time_keeps_two_fifths_from_the_first_seconds_on() {
     for rtt_us in [24_000, 100_000] {
@@ -106,8 +106,8 @@ fn two_of_a_kind_share() {
     }
 }
 
-/// Time in which flows carry so many bytes each, as a fraction of the floor. They start together,
-/// or were opened so long before and start one so long after another. Microseconds.
+/// Time in which flows carry `bytes` each, as a fraction of the floor. `opened`: they were opened so long before, and
+/// start one after another at this distance. Microseconds. Without it they start together.
 fn together(path: &PathSpec, flows: usize, bytes: u64, opened: Option<(u64, u64)>) -> f64 {
     let configs = (0..2 * flows).map(|_| config(path)).collect();
     let mut net = Net::new(path, configs);
@@ -143,7 +143,7 @@ fn together(path: &PathSpec, flows: usize, bytes: u64, opened: Option<(u64, u64)
 #[test]
 fn flows_that_start_together_fill_the_path_and_none_starves() {
     for (rtt_us, loss, least) in [(24_000, 0.0, 0.9), (24_000, 0.01, 0.9), (100_000, 0.01, 0.7)] {
-        // Who overflows the queue of whom in start-up is chance: what counts is the mean.
+        // Which flow overflows the queue in start-up is chance, so the mean counts.
         let path = PathSpec { rtt_us, loss: Loss::Independent(loss), ..Default::default() };
         let each = [4, 8].map(|flows| together(&path, flows, 500_000_000 / flows as u64, None));
         println!("{rtt_us} us, loss {loss}: 4 flows {:.3}, 8 flows {:.3}", each[0], each[1]);
@@ -153,8 +153,7 @@ fn flows_that_start_together_fill_the_path_and_none_starves() {
     }
 }
 
-/// Lanes of a program's processes: opened when it started, used at the same time. Each has found
-/// the path empty.
+/// Lanes of a program's processes are opened when it starts, and used at the same time. Each has found the path empty.
 #[test]
 fn flows_that_were_opened_before_share_what_each_had_for_itself() {
     for (rtt_us, queue_us, least) in

@@ -1,7 +1,7 @@
-//! The golden table: goodput by composition, round trip and loss, kept as text, so that a
-//! change of behaviour shows as a difference in review.
+//! The golden table: goodput by composition, round trip and loss. It is kept as text, so that a review shows each
+//! change of behaviour.
 //!
-//! `ISTHMUS_GOLDEN=write cargo test -p isthmus-udp --test simulation golden` writes it anew.
+//! `ISTHMUS_GOLDEN=write cargo test -p isthmus-udp --test simulation golden` writes the table anew.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -17,18 +17,18 @@ const LOSSES: [f64; 6] = [0.0, 0.0001, 0.001, 0.01, 0.05, 0.1];
 
 struct Row {
     composition: &'static str,
-    /// The stream was opened two round trips before, as by a program that has started.
+    /// Whether the stream was opened two round trips before, as by a program that has started.
     opened: bool,
     mtu: u32,
     /// Bytes of the transfer.
     bytes: u64,
-    /// Longest that a cell may take; beyond, what was carried by then counts. Seconds.
+    /// Time limit of a cell. If it is reached, the bytes carried by then count. Seconds.
     limit_s: f64,
 }
 
 const DEFAULT: &str = "rate+adaptive+measured+search";
 
-/// Cubic is measured by what it carries in 20 s: at loss it would take hours.
+/// CUBIC is measured by what it carries in 20 s. With loss, a whole transfer would take hours.
 const ROWS: [Row; 5] = [
     Row { composition: DEFAULT, opened: false, mtu: 9_000, bytes: 500_000_000, limit_s: 60.0 },
     Row { composition: DEFAULT, opened: true, mtu: 9_000, bytes: 500_000_000, limit_s: 60.0 },
@@ -55,8 +55,7 @@ const ROWS: [Row; 5] = [
     },
 ];
 
-/// The floor's time over the time taken, from the first packet of a cold start to the last
-/// acknowledgement.
+/// The floor's time divided by the time taken, from the first packet of a cold start to the last acknowledgement.
 fn fraction(row: &Row, rtt_us: u64, loss: f64) -> f64 {
     let path = PathSpec { rtt_us, loss: Loss::Independent(loss), mtu: row.mtu, ..Default::default() };
     let mut settings = config(&path);
@@ -94,7 +93,7 @@ fn table() -> String {
     text
 }
 
-/// Compares a table with what is kept of it, or keeps it anew.
+/// Compares a table with the stored one, or stores it anew.
 pub(crate) fn compare(kept: &str, new: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(kept);
     if std::env::var_os("ISTHMUS_GOLDEN").is_some_and(|what| what == "write") {

@@ -1,4 +1,4 @@
-//! How streams begin and end.
+//! How streams open and close.
 
 use isthmus_lab::model::Loss;
 use isthmus_udp::{Event, Failure, PortConfig};
@@ -13,7 +13,7 @@ fn strict(path: &PathSpec) -> PortConfig {
     PortConfig { strangers_max: 0, ..config(path) }
 }
 
-/// When `bytes` first bytes are all readable at the other side. Microseconds.
+/// Time until `bytes`, sent with the opening, are readable at the other side. Microseconds.
 fn first_bytes(net: &mut Net, bytes: &[u8]) -> u64 {
     let (start, limit) = (net.now, net.now + 10_000_000);
     let id = net.open(0, 1);
@@ -41,7 +41,7 @@ fn data_goes_with_the_first_flight() {
     assert!(took < 51_000, "{took} us for half a round trip of 50,000");
 }
 
-/// A lane that is opened ahead of its first message, as one whose carrier is still to be chosen.
+/// A lane is opened ahead of its first message, while its carrier is still to be chosen.
 #[test]
 fn who_asks_for_a_stream_is_answered_within_a_round_trip_though_a_tenth_is_lost() {
     for rtt_us in [24_000, 100_000] {
@@ -75,7 +75,7 @@ fn who_has_proved_its_address_is_known_later() {
     let mut net = Net::new(&path(), vec![config(&path()), strict(&path())]);
     transfer(&mut net, 1_000, true, 10.0).expect("it ends");
     let limit = net.now + 20_000_000;
-    // The application gives the stream up; what was learned stays.
+    // The application closes the stream, but what it learned about the path stays.
     close_all(&mut net, limit);
     let took = first_bytes(&mut net, &[7; 100]);
     assert!(took < 51_000, "{took} us");
@@ -103,7 +103,7 @@ fn a_second_transfer_starts_from_what_the_first_learned() {
     assert!(warm < 1.1 * path.floor_s(100_000_000), "{warm} s");
 }
 
-/// Others, such as TCP, may have found out how much a path carries, or thought so.
+/// Others, such as TCP, may have measured the path's rate, rightly or wrongly.
 #[test]
 fn a_transfer_starts_from_what_others_have_found_and_finds_more() {
     for (supposed, bytes) in [(115_000_000, 1_000_000), (40_000_000, 20_000_000)] {
@@ -123,7 +123,7 @@ fn a_transfer_starts_from_what_others_have_found_and_finds_more() {
     }
 }
 
-/// The few packets of a short stream do not show what the path loses, those of a long one do.
+/// The few packets of a short stream do not show the path's loss. Those of a long one do.
 #[test]
 fn a_later_stream_knows_the_losses_of_the_path_only_if_enough_packets_have_shown_them() {
     for (bytes, copied) in [(8, 3 * 8), (10_000_000, 0)] {
@@ -175,7 +175,7 @@ fn what_is_left_to_say_to_who_has_ended_its_side_is_not_said_for_long() {
     let limit = net.now + 200_000;
     while net.step(limit) {}
     let Some(Event::Accepted(id, _)) = net.event(1) else { panic!("nobody called") };
-    // The process ends; its host says nothing of that.
+    // The process ends, and its host does not report that.
     net.ports[0] = isthmus_udp::Port::new(PortConfig { sessions_only: true, ..config(&path) }, [99; 16]);
     let (now, before) = (net.now, net.sent[1]);
     net.ports[1].with(now, id, |stream| stream.write(b"and you"));
@@ -192,7 +192,7 @@ fn a_peer_that_has_forgotten_the_stream_resets_it_and_one_that_is_gone_is_notice
     let limit = net.now + 1_000_000;
     while net.step(limit) {}
     assert!(net.ports[0].stream(id).is_some_and(|stream| stream.is_open()));
-    // A new process at the same address.
+    // A new process listens at the same address.
     net.ports[1] = isthmus_udp::Port::new(config(&path()), [99; 16]);
     let now = net.now;
     net.ports[0].with(now, id, |stream| stream.write(b"are you there"));

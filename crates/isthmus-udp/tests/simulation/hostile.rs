@@ -1,4 +1,4 @@
-//! Strangers and liars: no bytes panic, and what they cost is bounded.
+//! Hostile packets: no bytes cause a panic, and their cost is bounded.
 
 use isthmus_lab::model::Loss;
 use isthmus_lab::rng::Rng;
@@ -9,7 +9,7 @@ use crate::net::{Flow, Net, PathSpec, address, config, seeds, transfer};
 
 fn random_bytes(rng: &mut Rng) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..rng.up_to(100)).map(|_| rng.next_u64() as u8).collect();
-    // Most of them look like ours.
+    // Make most of them look like our packets.
     if let Some(first) = bytes.first_mut()
         && rng.chance(0.9)
     {
@@ -67,7 +67,7 @@ fn a_flood_of_openings_is_answered_with_less_than_three_times_its_bytes_and_soon
     assert!(port.is_empty(), "{} are left", port.len());
 }
 
-/// A packet of somebody on the path, who knows the ids.
+/// A packet forged by somebody on the path, who knows the ids.
 fn forged(target: u64, number: u64, frames: &[Frame<'_>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     Packet::Numbered {
@@ -82,7 +82,7 @@ fn forged(target: u64, number: u64, frames: &[Frame<'_>]) -> Vec<u8> {
     bytes
 }
 
-/// The id that packets to port 1 carry.
+/// The id in packets to port 1.
 fn id_of_port_1(net: &mut Net) -> u64 {
     let flow = Flow::new(net, 0, 1, 0, true);
     let limit = net.now + 1_000_000;
@@ -143,8 +143,8 @@ fn who_does_not_know_the_id_or_writes_from_elsewhere_changes_nothing() {
     assert!(![0, 1].into_iter().any(failed));
 }
 
-/// Strangers who send all but the first byte, so that nothing can be read: together they take what guests may, and an
-/// honest one among them loses nothing.
+/// Strangers send all but their first byte, so that nothing can be read. Together they take at most the guests' memory,
+/// and an honest stream among them loses nothing.
 #[test]
 fn what_guests_send_takes_bounded_memory_until_they_are_admitted() {
     const MOST: usize = 4 << 20;
@@ -173,7 +173,7 @@ fn what_guests_send_takes_bounded_memory_until_they_are_admitted() {
     }
     assert!(failed > 50, "{failed}");
     assert_eq!(port.with(100, honest, |stream| (stream.failure(), stream.readable())), Some((None, 1000)));
-    // Who is admitted counts no more.
+    // An admitted stream no longer counts as a guest.
     let before = port.guests_memory();
     port.admit_stream(honest);
     assert!(port.guests_memory() < before);
@@ -183,7 +183,7 @@ fn what_guests_send_takes_bounded_memory_until_they_are_admitted() {
     assert_eq!(port.with(500, honest, |stream| stream.failure()), Some(None));
 }
 
-/// A packet of `source` with 1,000 bytes at `offset`.
+/// Delivers a packet of `source` with 1,000 bytes at `offset`.
 fn say(port: &mut Port, source: u64, number: u64, offset: u64) {
     let mut bytes = Vec::new();
     let header = Header::Open { source, token: [0; 24], window: 1 << 20 };
@@ -193,16 +193,16 @@ fn say(port: &mut Port, source: u64, number: u64, offset: u64) {
     port.on_packet(number, number, address(source as usize), &mut bytes);
 }
 
-/// What a chunk of the store takes: where a piece is held, so much is.
+/// Bytes of a chunk of the store. Any piece occupies at least one whole chunk.
 const CHUNK: usize = 64 << 10;
 
 #[test]
 fn of_who_was_not_admitted_little_is_held_behind_a_gap() {
     let mut port = Port::new(PortConfig { guest_gap: 64 << 10, ..PortConfig::default() }, [1; 16]);
-    // All but the first byte.
+    // Everything except the first byte.
     (0..1_000).for_each(|number| say(&mut port, 1, number, 1 + 1000 * number));
     assert!(port.guests_memory() <= 3 * CHUNK, "{} bytes", port.guests_memory());
-    // The rest was not taken: it may come again, and what can be read is not held back.
+    // The rest was dropped. It may be sent again, and readable data are not limited.
     (0..1_000).for_each(|number| say(&mut port, 1, 1_000 + number, 1000 * number));
     let Some(Event::Accepted(id, _)) = port.poll_event() else { panic!("not accepted") };
     assert_eq!(port.stream(id).map(|stream| stream.readable()), Some(1_000_000));
@@ -230,7 +230,7 @@ fn what_streams_hold_together_is_bounded_and_all_go_on() {
             }
         }
     }
-    // 1 MB of each, of which the first byte is missing.
+    // 1 MB of each stream, without the first byte.
     let bound = MOST + STREAMS as usize * 2 * CHUNK;
     for number in 1..1_000 {
         for source in 1..=STREAMS {
@@ -239,7 +239,7 @@ fn what_streams_hold_together_is_bounded_and_all_go_on() {
         }
     }
     assert!(port.memory() > MOST / 2);
-    // It comes again, in order, and all of it is taken.
+    // All of it is sent again in order, and accepted.
     for source in 1..=STREAMS {
         let id = streams[source as usize - 1];
         for piece in 1..900 {
@@ -252,7 +252,7 @@ fn what_streams_hold_together_is_bounded_and_all_go_on() {
     }
 }
 
-/// Bounds that packets lost on the way reach again and again.
+/// Packet losses make streams reach these bounds again and again.
 #[test]
 fn an_honest_stream_arrives_whole_whatever_may_be_held() {
     for seed in seeds(4) {
@@ -260,7 +260,7 @@ fn an_honest_stream_arrives_whole_whatever_may_be_held() {
             let path = PathSpec { loss: Loss::Independent(0.05), seed, ..PathSpec::default() };
             let settings = PortConfig { guest_gap, memory_max, ..config(&path) };
             let mut net = Net::new(&path, vec![settings.clone(), settings]);
-            // Where memory is short, the acceptor's application admits who has called.
+            // With little memory, the acceptor's application admits every stream.
             net.admits = guest_gap == u64::MAX;
             transfer(&mut net, 1_000_000, true, 60.0).expect("it ends");
         }

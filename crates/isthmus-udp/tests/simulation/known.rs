@@ -1,4 +1,4 @@
-//! Streams to an address that only some know: who does not know it reaches nothing, and who does has no part in the
+//! Streams to an address that only some know. Others reach nothing with it, and those who know it cannot touch the
 //! streams of others.
 
 use isthmus_lab::rng::Rng;
@@ -44,7 +44,7 @@ fn keys_cost_no_round_trip() {
     }
 }
 
-/// The first packet of a stream that port 0 opens, to whom it knows so.
+/// The first packet of a stream that port 0 opens with what it knows about port 1.
 fn opening(net: &mut Net, known: &Initial) -> Vec<u8> {
     let now = net.now;
     net.ports[0].open_known(now, address(1), known);
@@ -74,7 +74,7 @@ fn an_opening_that_comes_again_is_answered_by_other_keys() {
     let mut net = known_pair(&PathSpec::default());
     let now = net.now;
     let packet = opening(&mut net, &initial());
-    // Recorded, and sent from other addresses: what leaves for each is unlike all else.
+    // A recorded packet is sent again from other addresses. Each answer differs from all others.
     let mut answers = Vec::new();
     for host in [0, 5, 6] {
         net.ports[1].on_packet(now, now, address(host), &mut packet.clone());
@@ -85,7 +85,7 @@ fn an_opening_that_comes_again_is_answered_by_other_keys() {
     assert!(answers[0] != answers[1] && answers[1] != answers[2] && answers[0] != answers[2]);
 }
 
-/// An open stream, its ends at both ports, both by their own keys.
+/// Opens a stream, and returns its ends at both ports. Both use their own keys.
 fn open_stream(net: &mut Net) -> [StreamId; 2] {
     let id = net.open(0, 1);
     let mut accepted = None;

@@ -1,20 +1,20 @@
-//! Small messages: how long they take, and how many packets they cost.
+//! Small messages: their latency, and the packets that they cost.
 
 use isthmus_lab::model::Loss;
 use isthmus_udp::{Counters, Event, StreamId};
 
 use crate::net::{Net, PathSpec, seeds};
 
-/// One stream, ends 0 and 1.
+/// One stream with ends 0 and 1.
 struct Pair {
     net: Net,
     ids: [StreamId; 2],
-    /// When it was opened, with the first message.
+    /// When the stream was opened with the first message.
     opened: u64,
 }
 
 impl Pair {
-    /// The first message has arrived, and is not answered.
+    /// Opens a stream with a first message, and returns when that has arrived.
     fn new(path: &PathSpec) -> Self {
         let mut net = Net::pair(path);
         let (now, id) = (net.now, net.open(0, 1));
@@ -39,7 +39,7 @@ impl Pair {
         self.net.ports[end].with(now, self.ids[end], |stream| stream.write(b"12345678"));
     }
 
-    /// Waits for 8 bytes.
+    /// Waits for 8 bytes and reads them.
     fn read(&mut self, end: usize) {
         let limit = self.net.now + 10_000_000;
         while self.net.ports[end].stream(self.ids[end]).map_or(0, |stream| stream.readable()) < 8 {
@@ -49,7 +49,7 @@ impl Pair {
         self.net.ports[end].with(now, self.ids[end], |stream| stream.consume(now, 8));
     }
 
-    /// The first message there and back, the opening included.
+    /// The first round trip, including the opening of the stream.
     fn first_round_trip_us(&mut self) -> u64 {
         self.write(1);
         self.read(0);
@@ -60,7 +60,7 @@ impl Pair {
         self.round_trip_with_pause_us(0)
     }
 
-    /// The same where the one that is asked takes some time.
+    /// The same, but the other end waits before it answers.
     fn round_trip_with_pause_us(&mut self, pause_us: u64) -> u64 {
         let start = self.net.now;
         self.write(0);
@@ -79,7 +79,7 @@ fn eight_bytes_over_a_path_that_loses_a_tenth_take_a_round_trip_nearly_always() 
         let path = PathSpec { rtt_us, loss: Loss::Independent(0.1), ..Default::default() };
         let mut pair = Pair::new(&path);
         (0..200).for_each(|_| {
-            pair.round_trip_us(); // it learns how much is lost
+            pair.round_trip_us(); // learns the path's loss
         });
         let before: u64 = pair.net.sent.iter().sum();
         let mut took: Vec<u64> = (0..4_000).map(|_| pair.round_trip_us()).collect();
@@ -97,7 +97,7 @@ fn eight_bytes_over_a_path_that_loses_a_tenth_take_a_round_trip_nearly_always() 
     }
 }
 
-/// Of what a path loses nothing is known at its first messages.
+/// Nothing is known about the path's loss when its first messages go.
 #[test]
 fn the_first_messages_over_a_path_that_loses_a_tenth_are_not_late_either() {
     const TRIPS: usize = 10;
@@ -145,7 +145,7 @@ fn where_nothing_is_lost_copies_cease_and_then_nothing_is_sent_twice() {
     }
 }
 
-/// There what is lost is soon sent again.
+/// On a short path a lost packet is soon sent again, so copies are not needed.
 #[test]
 fn nothing_is_supposed_to_be_lost_on_a_short_path() {
     let mut pair = Pair::new(&PathSpec { rtt_us: 1_000, ..Default::default() });
@@ -166,7 +166,7 @@ fn an_answer_that_comes_soon_takes_the_acknowledgement_along() {
     for (pause_us, loss, most) in [(200, 0.0, 1.05), (700, 0.0, 1.05), (200, 0.1, 4.1), (5_000, 0.0, 2.05)] {
         let path = PathSpec { loss: Loss::Independent(loss), ..Default::default() };
         let mut pair = Pair::new(&path);
-        // It asks, and takes as long to ask again.
+        // End 0 asks, and waits as long before it asks again.
         let turn = |pair: &mut Pair| {
             let took = pair.round_trip_with_pause_us(pause_us);
             let next = pair.net.now + pause_us;

@@ -1,4 +1,4 @@
-//! Streams over one link model in virtual time, over seeds.
+//! Simulations of streams over the lab's link model, in virtual time, with many seeds.
 //!
 //! `ISTHMUS_SEED=N` replays one seed of the tests that run many.
 

@@ -1,7 +1,7 @@
-//! Messages of some size that follow each other, each when the one before is known to have arrived, as
-//! a program's exchanges do: how long they take, as a table.
+//! Messages that follow each other, as a program's exchanges do: each is sent when the previous one is acknowledged. A
+//! table has their times.
 //!
-//! `ISTHMUS_GOLDEN=write cargo test -p isthmus-udp --test simulation messages` writes it anew.
+//! `ISTHMUS_GOLDEN=write cargo test -p isthmus-udp --test simulation messages` writes the table anew.
 
 use std::fmt::Write;
 
@@ -12,12 +12,11 @@ use crate::net::PathSpec;
 use crate::trickle::Feed;
 
 const TABLE: &str = "tests/simulation/messages.txt";
-/// The first of them, by which the path becomes known: their time does not count.
+/// Messages at the start that are not counted: by them the path becomes known.
 const FIRST: usize = 10;
 const COUNTED: usize = 30;
 
-/// What messages of so many bytes take until that is known at their sender, in multiples of what
-/// a path takes that loses nothing.
+/// Time until a message is acknowledged, as a multiple of the time on a path without loss.
 fn took(path: &PathSpec, bytes: u64) -> Vec<f64> {
     let mut feed = Feed::new(path);
     let floor = path.rtt_us as f64 / 1e6 + bytes as f64 / path.goodput();

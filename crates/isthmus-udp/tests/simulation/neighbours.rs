@@ -1,10 +1,9 @@
-//! What a flow takes of a link beside one of another kind, and what it leaves to it.
+//! The share of a link that a flow takes beside one with another congestion control.
 //!
 //! `neighbours.txt` holds one row for each control, neighbour, round trip and queue. `bounds` of each [`Row`] bound the
-//! share of the flow that is named first: from below, so that it is not starved, and from above, so that it does not
-//! starve the other. `ISTHMUS_GOLDEN=write cargo test -p isthmus-udp --test simulation neighbours` writes the table anew;
-//! the bounds are tightened by hand.
-//! `ISTHMUS_NEIGHBOURS="background beside cubic"` runs the rows that begin with that.
+//! share of the flow that is named first. The lower bound keeps it from starving, the upper one keeps it from starving
+//! the other. `ISTHMUS_GOLDEN=write cargo test -p isthmus-udp --test simulation neighbours` writes the table anew; the
+//! bounds are tightened by hand. `ISTHMUS_NEIGHBOURS="background beside cubic"` runs only the rows that begin so.
 
 use std::fmt::Write;
 use std::ops::RangeInclusive;
@@ -16,15 +15,15 @@ use crate::golden::compare;
 use crate::net::{Flow, Net, PathSpec, config};
 
 const TABLE: &str = "tests/simulation/neighbours.txt";
-/// The second flow begins so long after the first. Microseconds.
+/// Time between the starts of two flows. Microseconds.
 const LATER_US: u64 = 2_000_000;
-/// What counts of a run. Microseconds.
+/// The part of a run that is measured. Microseconds.
 const COUNTS_US: std::ops::Range<u64> = 10_000_000..30_000_000;
 const RTTS_MS: [u64; 2] = [24, 100];
-/// Hundredths of a round trip.
+/// Queue lengths. Percent of a round trip.
 const QUEUES: [u64; 3] = [25, 100, 400];
 
-/// A control and its neighbour, and for each round trip and queue the bounds of its share.
+/// A control and its neighbour. `bounds`: of the control's share, for each round trip and queue.
 struct Row {
     own: &'static str,
     other: Option<&'static str>,
@@ -42,7 +41,7 @@ const ROWS: [Row; 8] = [
         other: Some("bbr"),
         bounds: [[0.37..=0.48, 0.22..=0.55, 0.41..=0.47], [0.13..=0.25, 0.13..=0.20, 0.35..=0.45]],
     },
-    // At 100 ms and a short queue CUBIC leaves a fifth of the link idle (`cubic alone`), and background takes of that.
+    // At 100 ms with a short queue CUBIC leaves a fifth of the link idle (`cubic alone`). Background takes part of it.
     Row {
         own: "background",
         other: Some("cubic"),
@@ -55,9 +54,9 @@ const ROWS: [Row; 8] = [
     Row { own: "cubic", other: Some("bbr"), bounds: ANY },
 ];
 
-/// Shown to compare with.
+/// Bounds of rows that only serve for comparison.
 const ANY: [[RangeInclusive<f64>; 3]; 2] = [const { [const { 0.0..=1.0 }; 3] }; 2];
-/// Less than best effort.
+/// Bounds of less than best effort.
 const BELOW: [[RangeInclusive<f64>; 3]; 2] = [const { [const { 0.0..=0.05 }; 3] }; 2];
 const ALONE: [[RangeInclusive<f64>; 3]; 2] = [const { [const { 0.95..=1.0 }; 3] }; 2];
 
@@ -73,7 +72,7 @@ fn begin(net: &mut Net, port: usize, control: &str) -> Flow {
     flow
 }
 
-/// The shares of the link that flows have of which each begins [`LATER_US`] after the one before.
+/// Shares of the link, for flows of which each begins [`LATER_US`] after the previous one.
 fn shares<const N: usize>(path: &PathSpec, controls: [&str; N]) -> [f64; N] {
     let mut net = Net::new(path, (0..2 * N).map(|_| config(path)).collect());
     let start = net.now;
@@ -99,7 +98,7 @@ fn shares<const N: usize>(path: &PathSpec, controls: [&str; N]) -> [f64; N] {
     std::array::from_fn(|i| (flows[i].read - before[i]) as f64 / bytes)
 }
 
-/// What the control and its neighbour have if it begins first, and if it begins second.
+/// Shares of the control and its neighbour: if it begins first, and if it begins second.
 fn both_orders(path: &PathSpec, own: &str, other: Option<&str>) -> [[f64; 2]; 2] {
     let Some(other) = other else {
         let [alone] = shares(path, [own]);

@@ -1,4 +1,4 @@
-//! Ports joined by links of the lab's model, in virtual time.
+//! A network in virtual time: ports joined by links of the lab's model.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -11,28 +11,28 @@ use isthmus_udp::{Event, Initial, Micros, Port, PortConfig, Session, StreamId};
 
 use crate::stalls::{StallSpec, Stalls};
 
-/// Ethernet header, IPv4 and UDP before a UDP payload. Bytes.
+/// Headers before a UDP payload: Ethernet, IPv4 and UDP. Bytes.
 const FRAME_BYTES: u32 = 14 + 20 + 8;
 
-/// What a path is like, the same both ways.
+/// Properties of a path, the same in both directions.
 #[derive(Clone, Debug)]
 pub(crate) struct PathSpec {
     pub(crate) rate_bps: u64,
     pub(crate) rtt_us: u64,
-    /// Bottleneck queue. Microseconds of the rate.
+    /// Length of the bottleneck's queue. Microseconds at the path's rate.
     pub(crate) queue_us: u64,
     pub(crate) loss: Loss,
     pub(crate) reorder: f64,
     pub(crate) duplicate: f64,
     pub(crate) jitter_us: u64,
-    /// IP bytes that a packet may have.
+    /// Longest IP packet. Bytes.
     pub(crate) mtu: u32,
     pub(crate) down: Vec<(u64, u64)>,
-    /// Moments in which the hosts, and the link, each by itself, stand still.
+    /// Stalls of each host, and of each direction of the link, independent of each other.
     pub(crate) host_stalls: StallSpec,
     pub(crate) link_stalls: StallSpec,
     pub(crate) seed: u64,
-    /// There and back, in place of what the rest says of the link but its seed and MTU.
+    /// The two directions in detail. They replace all properties of the link except seed and MTU.
     pub(crate) directions: Option<Box<[DirectionSpec; 2]>>,
 }
 
@@ -76,28 +76,28 @@ impl PathSpec {
         })
     }
 
-    /// Bytes of stream per second that fit: packets full, losses taken off.
+    /// Bytes of stream per second that the path can carry: full packets, less losses.
     pub(crate) fn goodput(&self) -> f64 {
         let ip = f64::from(self.mtu);
         self.rate_bps as f64 / 8.0 * (ip - 28.0) / (ip + 14.0 + 24.0) * (1.0 - self.loss.mean())
     }
 
-    /// The least time in which so many bytes are delivered and acknowledged. Seconds.
+    /// The least time in which a stream can deliver `bytes` and learn of it. Seconds.
     pub(crate) fn floor_s(&self, bytes: u64) -> f64 {
         self.rtt_us as f64 / 1e6 + bytes as f64 / self.goodput()
     }
 }
 
-/// By what packets are sealed.
+/// The keys with which packets are sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     /// A session for each stream.
     Session,
-    /// What the opener knows of the acceptor, and then a secret of both.
+    /// First what the opener knows about the acceptor, then a secret that both share.
     Address,
 }
 
-/// What is known of every port here.
+/// The secret that openers know about every port here.
 pub(crate) fn initial() -> Initial {
     Initial::new(b"an address")
 }
@@ -110,35 +110,35 @@ struct Delivery {
     bytes: Vec<u8>,
 }
 
-/// A packet that waits for a link that stands still: by which port it was sent, and whereto.
+/// A packet that waits for a stalled link: its sender's port, its destination, its bytes.
 type Waiting = (usize, SocketAddr, Vec<u8>);
 
-/// A host whose processor takes its time with each packet, and whose socket holds so much.
+/// A host whose processor needs time for each packet, and whose socket has a limited buffer.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
-    /// Bytes/s (UDP payload); 0: as fast as they come.
+    /// Bytes/s (UDP payload) that it reads; 0: no limit.
     pub(crate) rate: u64,
     pub(crate) socket_bytes: usize,
-    /// It runs for so long of each such time; 0: always. Microseconds.
+    /// (time, period): it runs for this time of each period. A period of 0: always. Microseconds.
     pub(crate) slot_us: (Micros, Micros),
     socket: VecDeque<Delivery>,
     held_bytes: usize,
-    /// When it is done with the packet before.
+    /// When the previous packet is done.
     free_at: Micros,
-    /// Fractions of a microsecond that are left over.
+    /// Remainder of the division of work by the rate, carried to the next packet.
     rest: u64,
-    /// Packets that found no room, and of them those that the port was not told of.
+    /// Packets that found no room, and those of them that the port has not heard of. Count.
     pub(crate) dropped: u64,
     untold: u64,
 }
 
 impl Reader {
-    /// When the next packet has been read.
+    /// When the packet at the head has been read.
     fn due(&self) -> Option<Micros> {
         self.socket.front().map(|_| self.free_at)
     }
 
-    /// When it has worked for so long.
+    /// The time at which `work_us` of work that begins at `now` is done.
     fn after(&self, mut now: Micros, mut work_us: Micros) -> Micros {
         let (slot, every) = self.slot_us;
         while let Some(into) = now.checked_rem(every).filter(|_| work_us > 0) {
@@ -149,12 +149,12 @@ impl Reader {
         now + work_us
     }
 
-    /// It is done with the packet at the head, however long that would have taken.
+    /// Finishes the packet at the head at once.
     pub(crate) fn go_on(&mut self) {
         self.free_at = 0;
     }
 
-    /// Takes the time for the packet at the head.
+    /// Starts to work on the packet at the head.
     fn begin(&mut self, from: Micros) {
         if let Some(next) = self.socket.front() {
             let work = next.bytes.len() as u64 * 1_000_000 + self.rest;
@@ -164,19 +164,19 @@ impl Reader {
     }
 }
 
-/// Ports; each packet takes the direction that belongs to its sender's side: all ports of
-/// even index share one, those of odd index the other.
+/// Ports and the two directions of a link. All ports with even index send in one direction, those with odd index in the
+/// other.
 pub(crate) struct Net {
     pub(crate) now: Micros,
     pub(crate) ports: Vec<Port>,
     links: [Direction; 2],
     link_stalls: [Stalls; 2],
     waiting: [Vec<Waiting>; 2],
-    /// What has crossed a link that stands still.
+    /// Packets that have crossed a link which is stalled.
     late: [Vec<Delivery>; 2],
     host_stalls: Vec<Stalls>,
     pub(crate) readers: Vec<Reader>,
-    /// What has come to hosts that stand still.
+    /// Packets that have arrived at stalled hosts.
     inbox: Vec<Vec<Delivery>>,
     mtu: u32,
     flying: BinaryHeap<Reverse<(u64, u64, usize)>>,
@@ -184,20 +184,20 @@ pub(crate) struct Net {
     free: Vec<usize>,
     age: u64,
     buffers: Vec<Vec<u8>>,
-    /// Packets sent, by port, and their bytes (UDP payload).
+    /// Packets and bytes (UDP payload) sent, by port.
     pub(crate) sent: Vec<u64>,
     pub(crate) sent_bytes: Vec<u64>,
-    /// Where set, a packet in this share of cases is also sent again later, and damaged.
+    /// If set: one packet in 20 is sent a second time later, perhaps damaged.
     pub(crate) mischief: Option<isthmus_lab::rng::Rng>,
-    /// Where set, one packet in a hundred comes with some bits altered.
+    /// If set: one packet in a hundred arrives with some bits flipped.
     pub(crate) noise: Option<isthmus_lab::rng::Rng>,
-    /// Streams are opened within sessions, and all that mischief sends comes from where the
-    /// genuine packet came from.
+    /// If set: streams are opened with these keys, and all packets of `mischief` have the address of the genuine
+    /// sender.
     pub(crate) sealed: Option<By>,
-    /// Applications admit whoever opens a stream.
+    /// Whether applications admit every stream that is opened.
     pub(crate) admits: bool,
     sessions: u64,
-    /// Streams that were opened and accepted, by port.
+    /// Streams opened or accepted, by port.
     pub(crate) opened: Vec<(usize, StreamId)>,
 }
 
@@ -206,7 +206,7 @@ pub(crate) fn address(port: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, host], 4_000 + port as u16))
 }
 
-/// Settings of a port on such a path.
+/// Settings of a port on this path.
 pub(crate) fn config(path: &PathSpec) -> PortConfig {
     let mut config = PortConfig::default();
     config.stream.payload_max = 8_972.min(path.mtu.max(1_500) - 28);
@@ -248,7 +248,7 @@ impl Net {
         Self::new(path, vec![config(path), config(path)])
     }
 
-    /// The next session, of which both ends know.
+    /// A new session, known to both ends.
     pub(crate) fn session(&mut self) -> Session {
         self.sessions += 1;
         let mut rng = isthmus_lab::rng::Rng::new(self.sessions, 99);
@@ -270,7 +270,7 @@ impl Net {
         id
     }
 
-    /// Both ends of a stream that is opened to a known address share a secret when it begins.
+    /// If streams are sealed by address, gives this end the secret that both ends share.
     fn rekey(&mut self, port: usize, id: StreamId) {
         if self.sealed == Some(By::Address) {
             self.ports[port].with(self.now, id, |stream| stream.rekey(&Secret([9; Secret::LEN])));
@@ -289,13 +289,13 @@ impl Net {
         Some(event)
     }
 
-    /// Sends what is due.
+    /// Sends everything that is due.
     pub(crate) fn flush(&mut self) {
         for port in 0..self.ports.len() {
             if self.stands_still(port) {
                 continue;
             }
-            // A port that never stops sending at one moment would hang here.
+            // A port that sends without end at one moment would hang here.
             for round in 0.. {
                 assert!(round < 100_000, "port {port} sends without end");
                 let mut out = self.buffers.pop().unwrap_or_default();
@@ -313,7 +313,7 @@ impl Net {
         }
     }
 
-    /// Whether a port's host stands still now.
+    /// Whether a port's host is stalled now.
     pub(crate) fn stands_still(&mut self, port: usize) -> bool {
         self.host_stalls[port].until(self.now).is_some()
     }
@@ -361,7 +361,7 @@ impl Net {
                 _ => {}
             }
             let later = at_ns + mischief.up_to(100_000_000);
-            // Where content is not authenticated, from a wrong address, or as an exact repetition.
+            // Without authenticated content: from a wrong address, unless the packet is an exact repetition.
             let genuine = self.sealed.is_some() || damaged == packet;
             let from = if genuine { address(port) } else { address(port + 100) };
             self.fly(later, target, from, &damaged);
@@ -381,7 +381,7 @@ impl Net {
         self.flying.push(Reverse((at_ns, self.age, slot)));
     }
 
-    /// When something happens next, if ever.
+    /// Time of the next event, if there is one.
     fn next_event(&mut self) -> Option<Micros> {
         let now = self.now;
         let arrival = self.flying.peek().map(|Reverse((at, ..))| at.div_ceil(1_000));
@@ -397,7 +397,7 @@ impl Net {
         [arrival, links, ports, reads].into_iter().flatten().min()
     }
 
-    /// Lets go what was held by whatever stands still no longer.
+    /// Releases packets whose link or host is no longer stalled.
     fn release(&mut self) {
         for link in 0..2 {
             if self.link_stalls[link].until(self.now).is_none() {
@@ -436,7 +436,7 @@ impl Net {
         }
     }
 
-    /// Reads what hosts have had the time for.
+    /// Delivers packets that hosts have finished reading.
     fn read(&mut self) {
         for at in 0..self.readers.len() {
             while self.readers[at].due().is_some_and(|due| due <= self.now) {
@@ -457,8 +457,7 @@ impl Net {
         self.buffers.push(delivery.bytes);
     }
 
-    /// Goes to the next moment at which something happens, but not beyond `until`. False if
-    /// nothing does before then.
+    /// Advances to the next event, at most to `until`. Returns false if there is no event before then.
     pub(crate) fn step(&mut self, until: Micros) -> bool {
         self.flush();
         self.now = self.next_event().unwrap_or(until).max(self.now).min(until);
@@ -482,25 +481,25 @@ impl Net {
     }
 }
 
-/// One way of a transfer: known bytes go in as there is room, and come out checked.
+/// A transfer in one direction. It writes known bytes as there is room, and checks the bytes that arrive.
 pub(crate) struct Flow {
     from: usize,
     to: usize,
     stream: StreamId,
-    /// The stream at the other end, once it is accepted.
+    /// The stream's other end, once it is accepted.
     pub(crate) accepted: Option<StreamId>,
     bytes: u64,
-    /// What its program has for it so far.
+    /// Bytes that the program has given it so far.
     pub(crate) given: u64,
     written: u64,
     pub(crate) read: u64,
     pub(crate) finished: bool,
-    /// Content is checked (it costs time).
+    /// Whether content is checked, which costs time.
     checked: bool,
     scratch: Vec<u8>,
 }
 
-/// Byte `at` of a stream.
+/// The expected byte at position `at` of a stream.
 fn pattern(at: u64) -> u8 {
     ((at * 167) ^ (at >> 8) ^ (at >> 17)) as u8
 }
@@ -524,20 +523,19 @@ impl Flow {
         }
     }
 
-    /// The stream at the sender.
+    /// The sender's end of the stream.
     pub(crate) fn stream(&self) -> StreamId {
         self.stream
     }
 
-    /// Writes a little, as who has just connected.
+    /// Writes a little, like a program that has just connected.
     pub(crate) fn greet(&mut self, net: &mut Net) {
         let (now, id) = (net.now, self.stream);
         self.written +=
             net.ports[self.from].with(now, id, |stream| stream.write(&[0; 20])).expect("it lives") as u64;
     }
 
-    /// Writes what there is room for, also while it leaves, and ends the stream behind the
-    /// last byte.
+    /// Writes and sends as long as there is room. Ends the stream after the last byte.
     pub(crate) fn feed(&mut self, net: &mut Net) {
         let mut before = u64::MAX;
         if net.stands_still(self.from) {
@@ -564,7 +562,7 @@ impl Flow {
             }
             let (scratch, checked) = (&self.scratch[..len], self.checked);
             let took = net.ports[self.from].with(now, self.stream, |stream| match stream.written() % 5 {
-                // What is read at the other end does not tell how it was written.
+                // Use all ways to write in turn: the receiver cannot tell them apart.
                 1 | 2 if checked => stream.lend(Bytes::copy_from_slice(scratch)),
                 3 if checked => {
                     stream.own(stream.written() / 4 * 3);
@@ -583,7 +581,7 @@ impl Flow {
         }
     }
 
-    /// Reads and checks what has come.
+    /// Reads and checks the bytes that have arrived.
     pub(crate) fn drain(&mut self, net: &mut Net) {
         let Some(id) = self.accepted.filter(|_| !net.stands_still(self.to)) else { return };
         let Some(stream) = net.ports[self.to].stream(id) else { return };
@@ -613,7 +611,7 @@ impl Flow {
         }
     }
 
-    /// Notes who accepted it.
+    /// Takes note of the accepted stream.
     pub(crate) fn on_event(&mut self, net: &mut Net) {
         while let Some(event) = net.event(self.to) {
             match event {
@@ -629,25 +627,25 @@ impl Flow {
         }
     }
 
-    /// Whether the sender knows that all has arrived.
+    /// Whether the sender knows that everything has arrived.
     pub(crate) fn is_settled(&self, net: &Net) -> bool {
         self.written == self.bytes && net.ports[self.from].stream(self.stream).is_some_and(|s| s.is_settled())
     }
 }
 
-/// Runs one transfer until the sender knows that all has arrived. Returns the time from
-/// opening on, in seconds; or after `limit_s` how many bytes were read.
+/// Runs one transfer until the sender knows that everything has arrived. Returns the time since opening, in seconds; or
+/// after `limit_s` the bytes read.
 pub(crate) fn transfer(net: &mut Net, bytes: u64, checked: bool, limit_s: f64) -> Result<f64, u64> {
     let flow = Flow::new(net, 0, 1, bytes, checked);
     run(net, flow, limit_s)
 }
 
-/// The same of a stream that was opened, with a little data, so long before time counts.
+/// The same for a stream that was opened, with a little data, `pause_us` before the time counts.
 pub(crate) fn transfer_after(net: &mut Net, pause_us: Micros, bytes: u64, limit_s: f64) -> Result<f64, u64> {
     transfer_measured(net, 0, pause_us, bytes, limit_s)
 }
 
-/// The same where the path is measured with `train` bytes while the stream opens.
+/// The same, and the path is measured with `train` bytes while the stream opens.
 pub(crate) fn transfer_measured(
     net: &mut Net,
     train: u32,
@@ -686,14 +684,14 @@ fn run(net: &mut Net, mut flow: Flow, limit_s: f64) -> Result<f64, u64> {
     }
 }
 
-/// The one in the middle of some runs, of an even number the greater of two.
+/// The median; of an even number of runs the upper one.
 pub(crate) fn median(runs: impl IntoIterator<Item = f64>) -> f64 {
     let mut runs: Vec<f64> = runs.into_iter().collect();
     runs.sort_by(f64::total_cmp);
     runs[runs.len() / 2]
 }
 
-/// Seeds of a test that runs many: those, or the one that is asked for.
+/// Seeds for a test with many runs: `count` of them, or the one in `ISTHMUS_SEED`.
 pub(crate) fn seeds(count: u64) -> std::ops::Range<u64> {
     match std::env::var("ISTHMUS_SEED").ok().and_then(|text| text.parse().ok()) {
         Some(seed) => seed..seed + 1,

@@ -1,36 +1,36 @@
-//! Receivers whose processor does not read packets as fast as the path brings them.
+//! Receivers whose processor reads packets more slowly than the path delivers them.
 
 use isthmus_lab::model::Loss;
 use isthmus_udp::{Counters, Micros};
 
 use crate::net::{Flow, Net, PathSpec, seeds};
 
-/// What such a receiver is like.
+/// A receiver's host.
 #[derive(Clone, Copy, Debug)]
 struct Host {
-    /// Bytes/s (UDP payload); 0: it is quick.
+    /// Bytes/s (UDP payload) that it reads; 0: no limit.
     rate: u64,
     socket_bytes: usize,
 }
 
-/// A third of the path.
+/// Reads a third of the path's rate.
 const SLOW: Host = Host { rate: 40_000_000, socket_bytes: 4 << 20 };
 const QUICK: Host = Host { rate: 0, ..SLOW };
 
-/// A transfer without end, to a receiver that changes.
+/// An endless transfer to a receiver whose speed changes.
 struct Long {
     net: Net,
     flow: Flow,
 }
 
-/// What became of it for a while.
+/// Measurements of a period.
 #[derive(Debug)]
 struct Seen {
-    /// Bytes/s that were read.
+    /// Bytes/s read.
     goodput: f64,
-    /// The share of the packets sent that the receiver dropped.
+    /// Share of the sent packets that the receiver dropped.
     dropped: f64,
-    /// What was counted so far.
+    /// All counters at the end of the period.
     counters: Counters,
 }
 
@@ -65,7 +65,7 @@ impl Long {
     }
 }
 
-/// Paths of these round trips, with all losses, over so many seeds.
+/// Paths with these round trips and each loss. Lossy ones with `count` seeds.
 fn paths(rtts_us: [Micros; 3], count: u64) -> impl Iterator<Item = PathSpec> {
     rtts_us.into_iter().flat_map(move |rtt_us| {
         [0.0, 0.01, 0.1].into_iter().flat_map(move |loss| {
@@ -90,10 +90,10 @@ fn what_a_slow_receiver_reads_is_sent_and_no_more() {
         let what = what(&path, &seen);
         assert!(seen.goodput >= 0.95 * SLOW.rate as f64, "{what}");
         assert!(seen.dropped <= 0.005, "{what}");
-        // It is known to be the receiver's processor,
+        // The sender knows that the receiver's processor is the bottleneck,
         let busy_us = seen.counters.peer_busy_us - before.peer_busy_us;
         assert!((3_400_000..4_200_000).contains(&busy_us), "{busy_us}: {what}");
-        // and what the path loses is known as well.
+        // and also knows the path's loss.
         let lost = seen.counters.packets_lost - seen.counters.packets_refused;
         let lost = lost as f64 / seen.counters.packets_sent as f64;
         assert!((lost - path.loss.mean()).abs() < 0.01, "{lost}: {what}");
@@ -105,7 +105,7 @@ fn what_a_slow_receiver_reads_is_sent_and_no_more() {
 #[test]
 fn where_its_socket_holds_little_little_is_dropped() {
     for path in paths([200, 24_000, 100_000], 2) {
-        // 6 ms, and 2 ms, of which a quantum of the pacer is half.
+        // The sockets hold 6 ms and 2 ms. A quantum of the pacer is 1 ms.
         for (socket_bytes, goodput, dropped) in [(240_000, 0.95, 0.05), (80_000, 0.75, 0.15)] {
             let mut long = Long::new(&path, Host { socket_bytes, ..SLOW });
             long.run(1_000_000);
@@ -150,7 +150,7 @@ fn one_that_pauses_now_and_then_is_not_taken_for_slow() {
             long.set(QUICK);
             read += 0.94 * long.run(940_000).goodput;
         }
-        // Where the path holds more than the socket, what comes in a pause is dropped.
+        // If the path holds more than the socket, packets that arrive in a pause are dropped.
         let least = if path.rtt_us < 50_000 { 0.9 } else { 0.8 };
         let seen = long.run(1);
         assert!(read / 5.0 >= least * quick, "{read}: {}", what(&path, &seen));

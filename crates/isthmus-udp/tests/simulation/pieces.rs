@@ -1,7 +1,6 @@
-//! Flows of one host that have something to send now and then, as the processes of a program that
-//! exchange pieces: what they carry together, as a table.
+//! Flows of one host that send pieces with pauses, as a program's processes do. A table has what they carry together.
 //!
-//! `ISTHMUS_GOLDEN=write cargo test -p isthmus-udp --test simulation pieces` writes it anew.
+//! `ISTHMUS_GOLDEN=write cargo test -p isthmus-udp --test simulation pieces` writes the table anew.
 
 use std::fmt::Write;
 
@@ -15,15 +14,14 @@ use crate::together::sites;
 
 const TABLE: &str = "tests/simulation/pieces.txt";
 const FLOWS: usize = 4;
-/// How long they are looked at, from when something can have arrived on. Microseconds.
+/// Length of the measurement, from the first possible arrival. Microseconds.
 const FOR_US: u64 = 8_000_000;
-/// Runs of a cell, of which the median counts: what 4 flows happen to have to send differs much.
+/// Runs of a cell; their median counts. Results vary much with the random pieces of 4 flows.
 const SEEDS: [u64; 3] = [1, 2, 3];
-/// Least part of what fits that is carried, whatever the table says.
+/// Least fraction of the path's goodput in any cell, whatever the table says.
 const LEAST: f64 = 0.75;
 
-/// What each has to send at a time, in bytes, and how long it pauses at most when that has arrived, in
-/// microseconds.
+/// Length of a flow's pieces in bytes, and its longest pause after the arrival of a piece in microseconds.
 struct Pieces {
     least: u64,
     most: u64,
@@ -33,7 +31,7 @@ struct Pieces {
 const SMALL: Pieces = Pieces { least: 1_000_000, most: 8_000_000, pause_us: 300_000 };
 const LARGE: Pieces = Pieces { least: 4_000_000, most: 40_000_000, pause_us: 1_000_000 };
 
-/// A flow, and when its program has the next piece; `None` while one is under way.
+/// A flow, and when its program has the next piece. `None` while a piece is in flight.
 struct Sender {
     flow: Flow,
     next: Option<u64>,
@@ -52,7 +50,7 @@ impl Sender {
     }
 }
 
-/// What the flows carry, of what fits. The first always has something.
+/// The fraction of the path's goodput that the flows carry. The first one always has data to send.
 fn fraction(path: &PathSpec, pieces: &Pieces) -> f64 {
     let mut net = sites(path, FLOWS);
     let mut rng = Rng::new(path.seed, 7);

@@ -1,10 +1,10 @@
-//! Start-up on paths that are faster than the first flight shows by a queue.
+//! Start-up on paths too fast for the first flight to build a queue, which would show the rate.
 
 use isthmus_lab::model::Loss;
 
 use crate::net::{Net, PathSpec, transfer, transfer_measured};
 
-/// The fraction of the floor at which so many bytes go from a cold start, and the packets that were lost.
+/// Sends `bytes` from a cold start. Returns the fraction of the floor, and the number of lost packets.
 fn start(path: &PathSpec, bytes: u64) -> (f64, u64) {
     let mut net = Net::pair(path);
     let seconds = transfer(&mut net, bytes, false, 60.0).expect("it ends in time");
@@ -13,7 +13,7 @@ fn start(path: &PathSpec, bytes: u64) -> (f64, u64) {
     (path.floor_s(bytes) / seconds, lost)
 }
 
-/// Bursts tell the rate in a few round trips, and what they overfill is no more than a short queue.
+/// Bursts show the path's rate in a few round trips, and overfill at most a short queue.
 #[test]
 fn a_fast_path_is_filled_in_a_few_round_trips_and_no_queue_overflows() {
     for (rate, rtt_us, least) in
@@ -41,7 +41,7 @@ fn a_fast_path_is_filled_in_a_few_round_trips_and_no_queue_overflows() {
     }
 }
 
-/// What is sent behind a lost packet waits for it: there is room for that.
+/// Data behind a lost packet wait for it. There is room for them.
 #[test]
 fn single_losses_do_not_keep_a_fast_long_path_from_being_filled() {
     let fraction = |loss| {
@@ -53,15 +53,15 @@ fn single_losses_do_not_keep_a_fast_long_path_from_being_filled() {
     assert!(lossy >= 0.97 * clean, "{lossy} of the floor, {clean} without loss");
 }
 
-/// The fraction of the floor at which so many bytes go once the peer has answered, where the path was measured
-/// with `train` bytes meanwhile.
+/// The fraction of the floor for `bytes` that are sent when the peer has answered. Meanwhile the path was measured with
+/// `train` bytes.
 fn start_measured(path: &PathSpec, train: u32, bytes: u64) -> f64 {
     let mut net = Net::pair(path);
     let seconds = transfer_measured(&mut net, train, path.rtt_us + 2_000, bytes, 60.0);
     path.floor_s(bytes) / seconds.expect("it ends in time")
 }
 
-/// Who has to wait for an answer before bulk data may go uses that time.
+/// Bulk data wait for an answer. Meanwhile the sender measures the path.
 #[test]
 fn a_path_is_measured_while_the_stream_opens() {
     for (mbps, rtt_us, bytes, least) in [

@@ -1,4 +1,4 @@
-//! Streams within sessions: what is not genuine changes nothing, and is counted.
+//! Streams within sessions: packets that are not genuine change nothing, and are counted.
 
 use isthmus_lab::rng::Rng;
 use isthmus_udp::wire::{Frame, Header, Packet, put_small};
@@ -24,7 +24,7 @@ fn bytes_arrive_exactly_whatever_is_altered_cut_short_and_sent_again_on_the_way(
     for seed in seeds(150) {
         let path = any_path(seed);
         let mut settings = sealed_config(&path);
-        // Keys go before a checksum, which anybody can make.
+        // Keys replace checksums, which anybody can compute.
         settings.stream.composition.checksum = ChecksumKind::ALL[seed as usize % 2];
         let mut net = Net::new(&path, vec![settings.clone(), settings]);
         net.sealed = Some(By::Session);
@@ -60,14 +60,14 @@ fn opening(net: &mut Net, session: &Session) -> Vec<u8> {
     first_packet(&mut net.ports[0], now)
 }
 
-/// The packet that a port sends next.
+/// The next packet that a port sends.
 pub(crate) fn first_packet(port: &mut Port, now: u64) -> Vec<u8> {
     let mut packets = Vec::new();
     port.poll_transmit(now, 1, 9_000, &mut packets).expect("it sends");
     packets
 }
 
-/// One that opens a stream, of somebody who has no keys.
+/// A packet that opens a stream without keys.
 pub(crate) fn plain_opening() -> Vec<u8> {
     let mut plain = Vec::new();
     let header = Header::Open { source: 7, token: [0; 24], window: 1 << 20 };
@@ -76,7 +76,7 @@ pub(crate) fn plain_opening() -> Vec<u8> {
     plain
 }
 
-/// Bytes that a port sends at once.
+/// Bytes that a port sends at this moment.
 pub(crate) fn answers(port: &mut Port, now: u64) -> usize {
     let mut out = Vec::new();
     port.poll_transmit(now, 8, 9_000, &mut out).map_or(0, |transmit| transmit.len)
@@ -88,7 +88,7 @@ fn who_has_no_session_gets_no_answer_and_leaves_no_trace() {
     let now = net.now;
     let expected = net.session();
     net.ports[1].expect(now, address(0).ip(), expected.clone());
-    // A stranger, plain; one with a session of its own; one that saw the token and has no keys.
+    // Three strangers: one without keys, one with its own session, one that saw the token but has no keys.
     let plain = plain_opening();
     let other = net.session();
     let other = opening(&mut net, &other);
@@ -109,7 +109,7 @@ fn who_has_no_session_gets_no_answer_and_leaves_no_trace() {
         assert_eq!((net.ports[1].len(), answers(&mut net.ports[1], now)), (0, 0));
     }
     assert_eq!(net.ports[1].dropped(), Dropped { strange: 4, ..Dropped::default() });
-    // The session is none the worse for it.
+    // The session still works.
     let mut genuine = opening(&mut net, &expected);
     net.ports[1].on_packet(now, now, address(0), &mut genuine);
     assert_eq!(net.ports[1].len(), 1);
@@ -136,7 +136,7 @@ fn a_session_is_good_for_one_stream_and_for_half_a_minute() {
     assert!(late.ports[1].is_empty());
 }
 
-/// An open stream, its ends at both ports.
+/// Opens a stream, and returns its ends at both ports.
 fn open_stream(net: &mut Net) -> [StreamId; 2] {
     let id = net.open(0, 1);
     let limit = net.now + 1_000_000;
@@ -160,7 +160,7 @@ fn nobody_but_the_peer_ends_a_stream() {
     let Ok(Packet::Numbered { header: Header::Data { target, .. }, .. }) = Packet::decode(&bytes) else {
         panic!("no data packet");
     };
-    // Somebody on the path, who knows the ids and writes from the right address.
+    // Forged by somebody on the path, who knows the ids and uses the right address.
     let mut reset = Vec::new();
     Packet::Reset { target }.encode(&mut reset);
     net.ports[0].on_packet(now, now, address(1), &mut reset);

@@ -1,7 +1,7 @@
-//! How goodput varies with chance: the golden table of percentiles over seeds, on paths whose losses
-//! come in bursts, and between hosts and over links that stand still for moments.
+//! The golden table of goodput's percentiles over seeds: for paths that lose packets in bursts, and for hosts and links
+//! that stall.
 //!
-//! `ISTHMUS_GOLDEN=write cargo test -p isthmus-udp --test simulation seeds` writes it anew.
+//! `ISTHMUS_GOLDEN=write cargo test -p isthmus-udp --test simulation seeds` writes the table anew.
 
 use std::fmt::Write;
 
@@ -27,7 +27,7 @@ fn fraction(path: &PathSpec) -> f64 {
     }
 }
 
-/// A row: what the path is like, and the fraction of the floor that it carries over seeds.
+/// A row: the kind of path, and percentiles of the fraction of the floor over seeds.
 fn row(what: &str, rtt_us: u64, spoil: impl Fn(&mut PathSpec)) -> String {
     let mut all: Vec<f64> = (1..=SEEDS)
         .map(|seed| {

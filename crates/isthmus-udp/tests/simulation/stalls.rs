@@ -1,19 +1,19 @@
-//! Whoever does not run for a moment: hosts and emulators on busy machines.
+//! Stalls of hosts and of emulated links on busy machines.
 
 use isthmus_lab::rng::Rng;
 use isthmus_udp::Micros;
 
-/// Moments in which something stands still.
+/// How often something stalls, and for how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct StallSpec {
-    /// From one to the next, on average. Microseconds; 0: never.
+    /// Mean time from one stall to the next. Microseconds; 0: never.
     pub(crate) every_us: Micros,
-    /// How long one lasts: uniformly between these. Microseconds.
+    /// The length of a stall is uniform between these. Microseconds.
     pub(crate) least_us: Micros,
     pub(crate) most_us: Micros,
 }
 
-/// The same as they happen.
+/// The sequence of stalls.
 #[derive(Debug)]
 pub(crate) struct Stalls {
     spec: StallSpec,
@@ -27,7 +27,7 @@ impl Stalls {
         Self { spec, rng: Rng::new(seed, 1_000 + stream), from: 0, until: 0 }
     }
 
-    /// Until when it stands still, if it does.
+    /// The end of the present stall. `None` outside of stalls.
     pub(crate) fn until(&mut self, now: Micros) -> Option<Micros> {
         if self.spec.every_us == 0 {
             return None;

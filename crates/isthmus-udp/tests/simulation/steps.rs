@@ -1,5 +1,5 @@
-//! Ranks of a host that exchange messages step by step, as bulk-synchronous programs do: all send at once, and go on
-//! when all has arrived.
+//! Ranks of a host that exchange messages step by step, as bulk-synchronous programs do. All send at once, and go on
+//! when everything has arrived.
 //!
 //! `ISTHMUS_GOLDEN=write cargo test -p isthmus-udp --test simulation steps` writes the table anew.
 
@@ -12,10 +12,10 @@ use crate::net::{Flow, Net, PathSpec, config};
 use crate::together::sites;
 
 const TABLE: &str = "tests/simulation/steps.txt";
-/// Steps of a run, of which the first counts by itself.
+/// Steps of a run. The first is reported separately.
 const STEPS: u32 = 8;
 
-/// What steps reach of their limit, half a round trip and the bytes of all: the first, and the later ones together.
+/// What steps reach of their limit (half a round trip and the time for all bytes): the first, and all later ones.
 fn steps(path: &PathSpec, mut net: Net, ranks: usize, bytes: u64) -> (f64, f64) {
     let mut flows: Vec<Flow> =
         (0..ranks).map(|rank| Flow::new(&mut net, 2 * rank, 2 * rank + 1, 1 << 40, false)).collect();
@@ -51,7 +51,7 @@ fn steps(path: &PathSpec, mut net: Net, ranks: usize, bytes: u64) -> (f64, f64) 
     (first, (f64::from(STEPS) * limit_s - limit_s) / (all_s - limit_s / first))
 }
 
-/// A path, and the least that its later steps reach: with 4 ranks, with 16, and in the mean of the row.
+/// A path. `least`: what its later steps must reach with 4 ranks, with 16, and in the mean of the row.
 struct Row {
     rtt_us: u64,
     queue_us: u64,

@@ -1,4 +1,4 @@
-//! Ends of long transfers over paths that lose packets.
+//! The ends of long transfers over paths that lose packets.
 
 use isthmus_lab::model::Loss;
 
@@ -7,9 +7,9 @@ use crate::net::{Flow, Net, PathSpec, config, transfer_after};
 const RTT_US: u64 = 366_000;
 
 struct End {
-    /// From when all had been sent once until the sender knew that all had arrived. Round trips.
+    /// Time from sending the last fresh byte until the sender knew that everything had arrived. Round trips.
     took: f64,
-    /// What was sent as copies. Bytes.
+    /// Bytes sent as copies.
     copied: u64,
 }
 
@@ -35,7 +35,7 @@ fn end_of_transfer(loss: f64, seed: u64) -> End {
     End { took, copied: status.counters.bytes_copied }
 }
 
-/// Without losses it takes one round trip; where each loss is repaired when it is known of, two.
+/// Without losses this takes one round trip. If each loss were repaired after its detection, it would take two.
 #[test]
 fn losses_of_the_last_flight_are_repaired_before_they_are_known_of() {
     for (loss, most) in [(0.001, 1.6), (0.01, 1.75), (0.05, 1.9)] {
@@ -56,8 +56,8 @@ fn where_nothing_is_lost_no_flight_is_repeated() {
     assert!(end.took < 1.05, "{} RTT", end.took);
 }
 
-/// A loss has all that was sent behind it wait for a round trip more: where a flight and a half is all that may
-/// wait, it is that which keeps the rest back, not its end.
+/// After a loss, all later data wait for one more round trip. With room for a flight and a half, the sender pauses for
+/// lack of room, not because it is at its end.
 #[test]
 fn who_can_hold_no_more_has_not_come_to_an_end() {
     let path = PathSpec { rtt_us: 100_000, loss: Loss::Independent(0.001), ..Default::default() };

@@ -1,4 +1,4 @@
-//! Flows of one host that have a ledger: what they carry together.
+//! Flows of one host with a ledger: what they carry together.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use isthmus_udp::Port;
 
 use crate::net::{Flow, Net, PathSpec, address, config, seeds};
 
-/// Ports at both sides of so many flows, each a process of its own; those of one side share a ledger.
+/// Two sites with ports for `flows` flows. Each port is a process of its own; those of one site share a ledger.
 pub(crate) fn sites(path: &PathSpec, flows: usize) -> Net {
     sites_and_heaps(path, flows).0
 }
@@ -28,10 +28,10 @@ fn sites_with(path: &PathSpec, flows: usize, heaps: &[Arc<Heap>; 2]) -> Net {
     net
 }
 
-/// When each flow begins, and what it has to carry. Microseconds, bytes.
+/// When each flow begins (microseconds), and what it carries (bytes).
 type Work = Vec<(u64, u64)>;
 
-/// What flows carry that were opened `before_us` before, as a fraction of the floor.
+/// Runs flows that were opened `before_us` earlier. Returns the fraction of the floor.
 fn run(net: &mut Net, path: &PathSpec, plan: &Work, before_us: u64) -> f64 {
     let mut flows: Vec<Flow> = plan
         .iter()
@@ -64,7 +64,7 @@ fn run(net: &mut Net, path: &PathSpec, plan: &Work, before_us: u64) -> f64 {
     path.floor_s(bytes) / ((net.now - start) as f64 / 1e6)
 }
 
-/// The worst, and the mean, over seeds, of so many flows that carry 500 MB in all and begin a little apart.
+/// The worst and the mean result over seeds. The flows carry 500 MB together and begin a little apart.
 fn together(rtt_us: u64, loss: f64, flows: usize, count: u64) -> (f64, f64) {
     let one = |seed: u64| {
         let path = PathSpec { rtt_us, loss: Loss::Independent(loss), seed: seed + 1, ..Default::default() };
@@ -89,7 +89,7 @@ fn flows_of_a_host_fill_the_path_as_one_would() {
     }
 }
 
-/// Who joins takes its part from those that there are, and who ends leaves it to them.
+/// A flow that joins takes its share from the others. A flow that ends leaves its share to them.
 #[test]
 fn flows_that_come_and_go_leave_no_gap() {
     for rtt_us in [24_000, 100_000] {
@@ -103,7 +103,7 @@ fn flows_that_come_and_go_leave_no_gap() {
     }
 }
 
-/// A process that led and is gone, its place still there, holds the others up for a moment only.
+/// The leading process is gone, but its entry remains. It delays the others only for a moment.
 #[test]
 fn a_leader_that_is_gone_is_followed_by_another() {
     for planned in [false, true] {
@@ -127,7 +127,7 @@ fn a_leader_that_is_gone_is_followed_by_another() {
     }
 }
 
-/// A stranger's flow has its part beside several of one host, which are as one to it.
+/// A stranger's flow keeps its share beside several flows of one host, which count as one.
 #[test]
 fn a_strangers_flow_keeps_its_part() {
     for rtt_us in [24_000, 100_000] {
@@ -161,12 +161,12 @@ fn a_strangers_flow_keeps_its_part() {
     }
 }
 
-/// What the others, `then`, find a while after the end of a process that carried bulk `before`, if one did.
+/// The network that `others` processes find a while after the end of a process that carried bulk on `before`, if any.
 fn later(before: Option<&PathSpec>, then: &PathSpec, others: usize) -> Net {
     let (mut net, heaps) = sites_and_heaps(before.unwrap_or(then), 1 + others);
     if let Some(path) = before {
         run(&mut net, path, &vec![(0, (path.rate_bps as f64 * 0.04) as u64)], 0);
-        // Its ports are gone with it, and the path may be another one.
+        // The ports end with their process, and the path may change.
         let until = net.now + 60_000_000;
         while net.step(until) {}
         let now = net.now;
@@ -176,8 +176,8 @@ fn later(before: Option<&PathSpec>, then: &PathSpec, others: usize) -> Net {
     net
 }
 
-/// Carries so much by one process, and a while after its end so much by others, which begin together over `then`:
-/// the fraction of the floor at which they do. `None`: nobody was there before.
+/// After a process has carried bulk on `before`, others begin together on `then` and carry `bytes`. Returns their
+/// fraction of the floor. With `None` there was no process before.
 fn after(before: Option<&PathSpec>, then: &PathSpec, bytes: u64, others: usize) -> f64 {
     let mut net = later(before, then, others);
     let mut flows: Vec<Flow> =
@@ -194,10 +194,10 @@ fn after(before: Option<&PathSpec>, then: &PathSpec, bytes: u64, others: usize) 
     then.floor_s(bytes) / ((net.now - start) as f64 / 1e6)
 }
 
-/// Where the path carries less than it did, that costs little, for a while.
+/// If the path's rate has dropped since, the outdated knowledge costs little, and only for a while.
 #[test]
 fn a_process_starts_from_what_another_found_out_of_the_path() {
-    // The least that several gain by it, and all lose.
+    // `more` and `less`: the least ratio to a cold start, of several processes and of a single one.
     for (mbps, rtt_us, loss, slower, more, less) in [
         (100, 24_000, 0.0, 1, 1.2, 1.0),
         (1_000, 24_000, 0.0, 1, 1.1, 1.0),
@@ -228,7 +228,7 @@ fn a_process_starts_from_what_another_found_out_of_the_path() {
     }
 }
 
-/// What the path loses is not supposed where another process knows it.
+/// If another process knows the path's loss, it replaces the assumed initial loss.
 #[test]
 fn a_first_message_goes_in_as_many_copies_as_the_losses_that_another_process_has_found_ask_for() {
     let path = |loss| PathSpec { loss: Loss::Independent(loss), ..Default::default() };

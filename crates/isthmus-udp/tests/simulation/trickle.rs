@@ -1,10 +1,10 @@
-//! Applications that begin with little: signs of life, then windows of their own that grow.
+//! Applications that begin with little data: signs of life, then windows of their own that grow.
 
 use isthmus_udp::{Event, StreamId};
 
 use crate::net::{Net, PathSpec};
 
-/// A stream whose application has `given` bytes to send at a time, and a reader of all.
+/// A stream whose application writes a given number of bytes at a time, and a reader that reads everything.
 pub(crate) struct Feed {
     pub(crate) net: Net,
     from: StreamId,
@@ -19,7 +19,7 @@ impl Feed {
         Self { net, from, to: None, read: 0 }
     }
 
-    /// Writes so many bytes, and waits until they were read.
+    /// Writes `bytes`, and waits until they are read.
     pub(crate) fn pass(&mut self, mut bytes: u64) {
         let goal = self.read + bytes;
         let zeros = [0; 65_536];
@@ -38,7 +38,7 @@ impl Feed {
         }
     }
 
-    /// Waits until all that was written is known to have arrived.
+    /// Waits until everything written is acknowledged.
     pub(crate) fn settle(&mut self) {
         while self.net.ports[0].stream(self.from).is_some_and(|stream| stream.status().held > 0) {
             let limit = self.net.now + 60_000_000;
@@ -80,7 +80,7 @@ fn who_begins_with_little_is_not_held_back_for_it() {
             feed.pass(20);
             feed.rest(300_000 - rtt_us / 2);
         }
-        // Windows of the application's own.
+        // The application doubles its own window.
         for window in [1, 2, 4, 8] {
             feed.pass(window << 18);
             feed.rest(rtt_us / 2);

@@ -1,10 +1,10 @@
-//! Links as they are outside a laboratory: what each congestion control carries over them.
+//! Links as they occur outside of laboratories: what each congestion control carries over them.
 //!
-//! `wild.txt` holds one row per link: the part of what the link could carry that each control delivered, and
-//! what it sent per byte delivered. `floor` and `ceiling` of each [`Row`] bound both for `rate`: a row may improve,
-//! and the test fails where it gets worse than they say. `ISTHMUS_GOLDEN=write cargo test -p isthmus-udp --test
-//! simulation wild` writes the table anew; the bounds are tightened by hand. `ISTHMUS_WILD=jitter` runs the rows
-//! whose names contain that.
+//! `wild.txt` holds one row per link: the fraction of the link's capacity that each control delivered, and the bytes it
+//! sent per byte delivered. `floor` and `ceiling` of each [`Row`] bound them for `rate`. A row may improve, but the
+//! test fails if it gets worse than they say. `ISTHMUS_GOLDEN=write cargo test -p isthmus-udp --test simulation wild`
+//! writes the table anew; the bounds are tightened by hand. `ISTHMUS_WILD=jitter` runs the rows whose names contain
+//! that.
 
 use std::fmt::Write;
 
@@ -16,20 +16,20 @@ use crate::net::{Flow, Net, PathSpec, config};
 
 const TABLE: &str = "tests/simulation/wild.txt";
 const CONTROLS: [&str; 2] = ["rate", "cubic"];
-/// Transfers are cut off after so long. Microseconds.
+/// Time after which transfers are cut off. Microseconds.
 const LASTS_US: u64 = 6_000_000;
 const GIGABIT: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
 
-/// A link, and the part of its goodput that `rate` must reach on it, sending no more than so much for it.
+/// A link. `rate` must deliver the fraction `floor` of its capacity.
 struct Row {
     name: &'static str,
     mtu: u32,
     rtt_ms: u64,
-    /// Changes what is a steady link with a queue of one round trip, without loss.
+    /// Changes a steady link without loss, whose queue holds one round trip.
     link: fn(&mut [DirectionSpec; 2]),
     floor: f64,
-    /// The most that it may send per byte delivered.
+    /// The most bytes that it may send per byte delivered.
     ceiling: f64,
 }
 
@@ -43,7 +43,7 @@ const fn row(
     Row { name, mtu, rtt_ms, link, floor, ceiling }
 }
 
-/// Both ways.
+/// Jitter in both directions.
 fn jitter(link: &mut [DirectionSpec; 2], most_ms: u64, jitter: Jitter) {
     link.iter_mut().for_each(|way| (way.jitter_ns, way.jitter) = (most_ms * MS, jitter));
 }
@@ -52,12 +52,12 @@ fn lose(link: &mut [DirectionSpec; 2], loss: Loss) {
     link.iter_mut().for_each(|way| way.loss = loss);
 }
 
-/// Queues of so many thousandths of a round trip.
+/// Sets the queues' length in thousandths of a round trip.
 fn queue(link: &mut [DirectionSpec; 2], thousandths: u64) {
     link.iter_mut().for_each(|way| way.queue_bytes = way.queue_bytes * thousandths / 1_000);
 }
 
-/// From a moment of the transfer on both ways have another rate and delay, where those are given.
+/// From `at_ms` on, both directions have another rate and delay, if given.
 fn change(link: &mut [DirectionSpec; 2], at_ms: u64, rate_bps: Option<u64>, rtt_ms: Option<u64>) {
     for way in link {
         let rate_bps = rate_bps.unwrap_or(way.rate_bps);
@@ -190,7 +190,7 @@ impl Row {
         link
     }
 
-    /// Bytes of stream that the link carries from one moment until another, counted from the start of a transfer.
+    /// Bytes of stream that the link can carry from the start of a transfer until `until_us`.
     fn carries(&self, link: &DirectionSpec, until_us: u64) -> f64 {
         let rate = |rate: u64| rate.min(link.policer.map_or(u64::MAX, |policer| policer.rate_bps)) as f64;
         let (mut bits, mut at_us, mut now) = (0.0, 0, rate(link.rate_bps));
@@ -204,8 +204,8 @@ impl Row {
         bits / 8.0 * (ip - 28.0) / (ip + 14.0 + 24.0) * (1.0 - link.loss.mean())
     }
 
-    /// The part of it that a control delivers of a transfer over a stream that was opened just before, and what it
-    /// sent per byte of that.
+    /// Runs a transfer over a stream that was opened just before. Returns the fraction of the link's capacity that the
+    /// control delivers, and the bytes it sent per byte delivered.
     fn run(&self, control: &str) -> (f64, f64) {
         let directions = self.directions();
         let could = self.carries(&directions[0], LASTS_US - self.rtt_ms * 1_000);

@@ -10,7 +10,7 @@ use super::lab;
 
 const RTTS: [Span; 2] = [Span(24_000_000), Span(100_000_000)];
 const LOSSES: [Percent; 2] = [Percent(0.0), Percent(0.01)];
-/// Of all links. Bytes.
+/// MTU of all links. Bytes.
 const MTU: u32 = 9_000;
 /// How often each call is made.
 const RUNS: u32 = 5;

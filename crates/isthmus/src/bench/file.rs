@@ -1,4 +1,4 @@
-//! `isthmus bench file`: files across emulated WANs.
+//! `isthmus bench file`: copies files across emulated WANs.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -110,8 +110,7 @@ pub(super) fn main(args: &Args) -> ExitCode {
     lab::conclude(&bench.paths.out, ran)
 }
 
-/// All runs in their order: contenders of one file and link after each other, then the next, then
-/// all of it again.
+/// All runs in order: all contenders for one file and link, then the next file or link, then everything again.
 fn plan(args: &Args) -> Vec<FileRun> {
     let sizes = match (&args.size[..], args.files) {
         ([], None) => &[Size(100_000_000), Size(1_000_000_000)][..],
@@ -123,7 +122,7 @@ fn plan(args: &Args) -> Vec<FileRun> {
     for run in 1..=args.runs.unwrap_or(if args.full { 5 } else { 1 }) {
         for link in links(args) {
             for (at, size) in sizes.iter().enumerate() {
-                // Of what is not chosen the longer files take their time.
+                // By default only the quick ones among the MPI forms send the longer file.
                 let all = args.full || !args.size.is_empty() || at == 0;
                 let bytes = size.0 * u64::from(files);
                 let of_run = |contender| FileRun { run, link, bytes, files, contender, ranks: args.ranks };

@@ -1,4 +1,4 @@
-//! What the measurements on emulated WANs tell their user, before and afterwards.
+//! Messages of the measurements on emulated WANs, before and after them.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,8 +7,7 @@ use isthmus_bench::BenchError;
 
 use crate::install::{self, LIBRARY};
 
-/// The folder of the provider: the one that was given, or that beside this program. Says so where
-/// there is none.
+/// The provider's folder: `given`, or the one beside this program. Prints an error if there is none.
 pub(super) fn provider(given: Option<&Path>) -> Option<PathBuf> {
     let found = given.map(Path::to_owned).or_else(install::provider_folder);
     if found.is_none() {
@@ -17,13 +16,13 @@ pub(super) fn provider(given: Option<&Path>) -> Option<PathBuf> {
     found
 }
 
-/// Says how long it takes at least, by the floor of all runs in seconds, and where results go.
+/// Announces the least time that all runs take (`floor_s`, seconds), and where results go.
 pub(super) fn announce(floor_s: f64, out: &Path) {
     let minutes = (floor_s / 60.0).ceil();
     errln!("isthmus bench: {minutes} min at the very least; results go to {}", out.display());
 }
 
-/// Shows what the runs, of which perhaps all gave a result, have left in their folder.
+/// Prints the table and the path of the report. `ran` says whether all runs gave a result.
 pub(super) fn conclude(out: &Path, ran: Result<bool, BenchError>) -> ExitCode {
     match ran {
         Ok(all) => {
@@ -40,7 +39,7 @@ pub(super) fn conclude(out: &Path, ran: Result<bool, BenchError>) -> ExitCode {
     }
 }
 
-/// The version, and of which commit it was built where that is known (`build.rs`).
+/// The version, and the commit that it was built from if known (`build.rs`).
 pub(super) fn version() -> String {
     let built = option_env!("ISTHMUS_BUILT_OF").map(|commit| format!(" {commit}"));
     env!("CARGO_PKG_VERSION").to_owned() + &built.unwrap_or_default()

@@ -1,4 +1,4 @@
-//! `isthmus bench papers`: the project's source papers, reproduced.
+//! `isthmus bench papers`: reproduces the project's source papers.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,9 +9,9 @@ use isthmus_units::Span;
 
 use super::lab;
 
-/// When the short form begins no further run. Seconds.
+/// Time after which the short form begins no further run. Seconds.
 const SHORT_S: u64 = 600;
-/// Where files are that fit into memory, if it is there.
+/// Folder in memory for the files, if it exists.
 const MEMORY: &str = "/dev/shm";
 
 /// The papers that Isthmus answers, reproduced in labs, with their figures beside ours

@@ -1,4 +1,4 @@
-//! `isthmus bench peak`: runs a command, and notes the most memory that a process of it took.
+//! `isthmus bench peak`: runs a command, and notes the peak memory of any of its processes.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::sys::resource::{UsageWho, getrusage};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// How often it looks whether the command is to be stopped.
+/// How often it checks whether to end the command.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Run a command, and write the most memory of a process that it started to a file, in bytes
@@ -32,7 +32,7 @@ pub(super) fn main(args: &Args) -> ExitCode {
             return ExitCode::from(super::FAILED);
         }
     };
-    // Of all that was waited for, by whomever below the command.
+    // The largest process among all descendants that have been waited for.
     let kib = getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0, |usage| usage.max_rss());
     if let Err(error) = std::fs::write(&args.file, (kib * 1024).to_string()) {
         errln!("isthmus bench: {}: {error}", args.file.display());

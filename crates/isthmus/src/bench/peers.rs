@@ -1,5 +1,5 @@
-//! The same by programs of others, where they are installed and work: libfabric's
-//! `fi_pingpong`, over its own tcp provider and over Isthmus's, and `ucx_perftest`.
+//! The same measurements by other programs, if installed: libfabric's `fi_pingpong`, over its tcp provider and over
+//! Isthmus's, and `ucx_perftest`.
 
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -9,9 +9,9 @@ use super::Test;
 use super::report::{Figure, Row};
 use crate::install;
 
-/// How long a program gets to listen: it says nothing when it does.
+/// How long a server gets to start listening: it prints nothing when it does.
 const SETTLE: Duration = Duration::from_millis(500);
-/// How long one may take. Seconds.
+/// Longest time of a client or server. Seconds.
 const LIMIT: &str = "60";
 
 pub(super) fn measure(test: Test, size: usize, count: u64, say: &impl Fn(Row)) {
@@ -23,7 +23,7 @@ pub(super) fn measure(test: Test, size: usize, count: u64, say: &impl Fn(Row)) {
     ucx_perftest(test, size, count).into_iter().for_each(say);
 }
 
-/// Runs a program that waits, then the same with the host's address; what that one says.
+/// Starts a server, then a client with the host's address. Returns the client's output.
 fn two_sides(with: impl Fn(&[&str]) -> Command) -> Option<String> {
     let quiet = |command: &mut Command| -> Option<Child> {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()
@@ -48,12 +48,12 @@ fn fi_pingpong(provider: &str, size: usize, count: u64) -> Option<Row> {
         if provider == "isthmus" {
             command.env("FI_PROVIDER_PATH", folder.clone().unwrap_or_default());
             command.env("FI_ISTHMUS_INTERFACE", "127.0.0.1");
-            // The client knows the server by host and port only.
+            // The client knows only the server's host and port.
             command.env("FI_ISTHMUS_ADMISSION", "open");
         }
         command
     };
-    // bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec; the time is one way.
+    // Columns: bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec. The time is for one direction.
     let said = two_sides(with)?;
     let one_way: f64 = said.lines().last()?.split_whitespace().nth(6)?.parse().ok()?;
     let what = format!("fi_pingpong {provider}");
@@ -77,8 +77,8 @@ fn ucx_perftest(test: Test, size: usize, count: u64) -> Option<Row> {
     Some(Row { what: format!("ucx_perftest {name}, tcp"), size, count, lost: 0, result })
 }
 
-/// Of iterations, latency (median, mean, overall; us, one way), bandwidth (mean, overall;
-/// MB/s), rate: as `-v` has it.
+/// Parses the output of `-v`: iterations, latency (median, mean, overall; us, one direction), bandwidth (mean, overall;
+/// MB/s), rate.
 fn ucx_figure(said: &str, test: Test, size: usize, count: u64) -> Option<Figure> {
     let fields: Vec<f64> = said.lines().rev().find_map(|line| {
         let fields: Vec<f64> = line.split(',').map_while(|field| field.trim().parse().ok()).collect();
@@ -88,7 +88,7 @@ fn ucx_figure(said: &str, test: Test, size: usize, count: u64) -> Option<Figure>
         return Some(Figure::Mean(fields[2] * 2.0));
     }
     let bytes = size as u64 * count;
-    // MB are 2^20 bytes there.
+    // ucx_perftest counts 2^20 bytes as an MB.
     let seconds = bytes as f64 / (fields[5] * f64::from(1 << 20));
     Some(Figure::Goodput { bytes, seconds, each: None })
 }

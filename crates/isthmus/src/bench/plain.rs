@@ -1,5 +1,5 @@
-//! The same over plain sockets: by pairs that sleep until something comes, as most programs
-//! do, and by pairs that poll, as the substrate's own sides here do.
+//! The same measurements over plain sockets. Pairs that sleep work as most programs do; pairs that poll work as the
+//! substrate's sides do here.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
@@ -9,16 +9,16 @@ use super::Fault;
 use super::report::{Figure, Row, histogram};
 use super::serve::{ECHO_POLLING, ECHO_SLEEPING, TCP_SINK};
 
-/// How long an answer may take that may be lost.
+/// How long to wait for a UDP answer, which may be lost.
 const UDP_PATIENCE: Duration = Duration::from_millis(200);
-/// How long an answer may take that is never lost.
+/// How long to wait for a TCP answer, which is never lost.
 const TCP_PATIENCE: Duration = Duration::from_secs(30);
-/// Round trips that are not counted.
+/// Round trips before counting begins.
 const WARM_UP: u64 = 200;
-/// Longest that a UDP datagram carries. Bytes.
+/// Longest payload of a UDP datagram. Bytes.
 const UDP_MAX: usize = 65_507;
 
-/// How both sides wait for what comes.
+/// How both sides wait for data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     Sleeping,
@@ -33,7 +33,7 @@ impl Wait {
         }
     }
 
-    /// What tells the other side, as the first byte.
+    /// The first byte, which tells the other side how to wait.
     fn order(self) -> u8 {
         match self {
             Self::Sleeping => ECHO_SLEEPING,
@@ -41,7 +41,7 @@ impl Wait {
         }
     }
 
-    /// Calls until something came: once, where the call itself sleeps.
+    /// Repeats a polling call until it has a result. A sleeping call is made once.
     fn until<T>(
         self,
         patience: Duration,

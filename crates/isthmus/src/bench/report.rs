@@ -1,4 +1,4 @@
-//! What was measured, as lines.
+//! Formats measurements as lines.
 
 use hdrhistogram::Histogram;
 
@@ -7,23 +7,22 @@ pub(super) struct Row {
     pub(super) what: String,
     pub(super) size: usize,
     pub(super) count: u64,
-    /// Messages that did not come back.
+    /// Messages without an answer, or not delivered.
     pub(super) lost: u64,
     pub(super) result: Figure,
 }
 
-/// What came out.
+/// The result of a measurement.
 pub(super) enum Figure {
     /// Round trips. Nanoseconds.
     RoundTrips(Box<Histogram<u64>>),
-    /// All of it. Bytes, and seconds; and how long each took from its call to its end,
-    /// nanoseconds.
+    /// Bytes and seconds of all messages, and the time of each from its call to its end. Nanoseconds.
     Goodput { bytes: u64, seconds: f64, each: Option<Box<Histogram<u64>>> },
-    /// A mean that another program told. Microseconds.
+    /// A mean that another program reported. Microseconds.
     Mean(f64),
 }
 
-/// Round trips of up to 100 s to three digits.
+/// A histogram of round trips up to 100 s, to three digits.
 pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 100_000_000_000, 3).unwrap_or_else(|_| unreachable_bounds())
 }
@@ -102,7 +101,7 @@ impl Row {
     }
 }
 
-/// Several rounds of the same rows.
+/// Results of several rounds.
 #[derive(Default)]
 pub(super) struct Summary {
     rows: Vec<Series>,
@@ -111,7 +110,7 @@ pub(super) struct Summary {
 struct Series {
     what: String,
     ours: bool,
-    /// A round's: median round trip (or mean, where there is no other), us; or goodput, Gb/s.
+    /// One figure per round: median round trip (or the mean, if that is all there is), us; or goodput, Gb/s.
     figures: Vec<f64>,
     unit: &'static str,
 }
@@ -129,7 +128,7 @@ impl Summary {
         }
     }
 
-    /// Medians; and of our rows the ratio to each of the others: the median of those of the rounds.
+    /// Prints medians. For our rows also the ratio to each other row: the median of the rounds' ratios.
     pub(super) fn print(&self, json: bool) {
         if !json {
             outln!("\nmedians of all rounds, the least and the most; and as a ratio to");
@@ -163,13 +162,13 @@ impl Summary {
 }
 
 impl Series {
-    /// Rounds are compared one by one: a machine that was busy was so for both.
+    /// Rounds are compared one by one, since a busy machine slows both sides of a round.
     fn ratio_to(&self, other: &Self) -> f64 {
         median(&mut self.figures.iter().zip(&other.figures).map(|(own, its)| own / its).collect::<Vec<_>>())
     }
 }
 
-/// The middle one, of at least one; sorts them.
+/// The median; sorts the figures. There must be at least one.
 fn median(figures: &mut [f64]) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)

@@ -1,4 +1,4 @@
-//! `isthmus bench request`: requests and answers over plain TCP, by one connection or several at once.
+//! `isthmus bench request`: requests and answers over plain TCP, on one connection or several at once.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,9 +10,9 @@ use isthmus_units::Size;
 use super::serve::{Place, REQUESTS};
 use super::{FAILED, Fault};
 
-/// How long an answer may take.
+/// How long to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What is read or written at once. Bytes.
+/// Most bytes of one read or write.
 const PIECE: usize = 1 << 20;
 
 /// Send messages over plain TCP, each of which is answered, and print how long they took
@@ -58,7 +58,7 @@ pub(super) fn main(args: &Args) -> ExitCode {
     }
 }
 
-/// What each message took until its answer had come. Microseconds.
+/// The time of each message until its answer has arrived. Microseconds.
 fn measure(args: &Args) -> Result<Vec<f64>, Fault> {
     let to = args.to.parse::<Place>()?.tcp;
     let fragment = |number: u32, of: u64| {
@@ -69,7 +69,7 @@ fn measure(args: &Args) -> Result<Vec<f64>, Fault> {
         |number| Pair::connect(to, fragment(number, args.size.0), fragment(number, args.answer.0).max(1));
     let mut pairs = (0..args.streams).map(connect).collect::<Result<Vec<_>, _>>()?;
     let mut each_us = Vec::new();
-    // The first message opens the congestion windows, and does not count.
+    // The first message opens the congestion windows, so it is not counted.
     for round in 0..=args.count {
         let start = Instant::now();
         std::thread::scope(|scope| {
@@ -84,7 +84,7 @@ fn measure(args: &Args) -> Result<Vec<f64>, Fault> {
     Ok(each_us)
 }
 
-/// One connection, and the lengths of what goes to and fro.
+/// One connection, and the lengths of its requests and answers. Bytes.
 struct Pair {
     stream: TcpStream,
     size: u64,
@@ -109,7 +109,7 @@ impl Pair {
     }
 }
 
-/// The other side's part: answers until the connection ends.
+/// The other side: answers requests until the connection ends.
 pub(super) fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     let mut lengths = [[0; 8]; 2];
     for length in &mut lengths {

@@ -1,4 +1,4 @@
-//! The other side of a measurement.
+//! `isthmus bench serve`: the other side of a measurement.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -12,32 +12,32 @@ use isthmus_substrate::{
 
 use super::{At, Fault, ServeArgs, request};
 
-/// What the substrate's server is to do, as the payload of a request.
+/// Payloads of a connection request, which tell the substrate's server what to do.
 pub(super) const ECHO: &[u8] = b"echo";
 pub(super) const SINK: &[u8] = b"sink";
-/// Asks how many messages were sunk so far; the answer is in a rejection.
+/// Asks how many messages the sink has received. The answer is in a rejection.
 pub(super) const SUNK: &[u8] = b"sunk";
-/// With a length behind it.
+/// Asks for memory. The length follows as text.
 pub(super) const MEMORY: &[u8] = b"memory ";
-/// The transport of this name is not for other hosts only.
+/// Name of the UDP transport that is also used within a host.
 pub(super) const UDP_WITHIN_HOST: &str = "udp-everywhere";
-/// Most memory that is lent to whoever asks. Bytes.
+/// Most memory that is lent for one request. Bytes.
 const MEMORY_MAX: usize = 1 << 30;
 
-/// What the plain servers are to do: the first byte of a connection, or of each datagram. An echo
-/// that sleeps until more comes, or polls for it.
+/// Orders to the plain servers: the first byte of a connection or of each datagram. An echo sleeps or polls until more
+/// comes.
 pub(super) const ECHO_SLEEPING: u8 = b'e';
 pub(super) const ECHO_POLLING: u8 = b'p';
 pub(super) const TCP_SINK: u8 = b's';
-/// With the lengths of a request and of its answer behind it.
+/// The lengths of a request and of its answer follow.
 pub(super) const REQUESTS: u8 = b'r';
-/// For so many looks in vain a server polls before it sleeps.
+/// Fruitless polls before a server sleeps. Count.
 const POLLS: u32 = 20_000;
 
 /// Longest message of a measurement. Bytes.
 pub(super) const MESSAGE_MAX: u32 = 1 << 20;
 
-/// Where a server is.
+/// The addresses of a server.
 pub(super) struct Place {
     pub(super) uri: String,
     pub(super) tcp: SocketAddr,
@@ -48,7 +48,7 @@ impl FromStr for Place {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
-        // An address of several devices has commas of its own.
+        // An address of several devices contains commas itself.
         let fields: Vec<&str> = text.rsplitn(3, ',').collect();
         let [udp, tcp, uri] = fields[..] else {
             return Err(format!("`{text}` is not what `isthmus bench serve` prints").into());
@@ -57,7 +57,7 @@ impl FromStr for Place {
     }
 }
 
-/// The other side, ours or somebody's.
+/// The other side: a process that we started, or one that the user named.
 pub(super) struct Others {
     pub(super) place: Place,
     child: Option<Child>,
@@ -81,7 +81,7 @@ impl Others {
             .map(|name| ("--device", name))
             .chain(at.transport.iter().map(|name| ("--transport", name)))
         {
-            // Within a host UDP is taken only where that is said.
+            // Within a host, UDP is used only on explicit request.
             let value = if value == "udp" { UDP_WITHIN_HOST } else { value };
             command.args([option, value]);
         }
@@ -136,7 +136,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Fault> {
     }
 }
 
-/// Polls for a while before it sleeps, as a program that wants low latency does.
+/// Polls before it sleeps, as a program that wants low latency does.
 fn next(endpoint: &Endpoint) -> Result<Option<Event>, Fault> {
     for _ in 0..POLLS {
         if let Some(event) = endpoint.get_event()? {
@@ -146,16 +146,16 @@ fn next(endpoint: &Endpoint) -> Result<Option<Event>, Fault> {
     Ok(endpoint.next_event(None)?)
 }
 
-/// What a connection is for: its context.
+/// Purposes of connections, used as their contexts.
 const ECHOES: u64 = 1;
 const SINKS: u64 = 2;
 const LENDS: u64 = 3;
 
 #[derive(Default)]
 struct Guests {
-    /// Memory that is lent to some of them.
+    /// Memory lent to connections.
     lent: Vec<(Connection, Region)>,
-    /// Messages that were sunk.
+    /// Messages that the sink has received.
     sunk: u64,
 }
 
@@ -163,7 +163,7 @@ fn serve(endpoint: &Endpoint, event: Event, guests: &mut Guests) -> Result<(), F
     let silent = SendOptions { silent: true, ..SendOptions::default() };
     match event {
         Event::Received(message) if message.context() == ECHOES => {
-            // A guest that leaves in the middle hears nothing.
+            // Ignore errors: the guest may have left.
             let _ = endpoint.send(message.connection(), &message, &silent);
         }
         Event::Received(message) if message.context() == SINKS => guests.sunk += 1,
@@ -180,7 +180,7 @@ fn serve(endpoint: &Endpoint, event: Event, guests: &mut Guests) -> Result<(), F
                 (_, Some(len)) if len <= MEMORY_MAX => {
                     let access = Access { remote_read: true, remote_write: true };
                     let region = endpoint.register(len, access)?;
-                    // Its pages are there before anybody measures.
+                    // Touch all pages before anybody measures.
                     region.write_at(0, &vec![1; len])?;
                     (LENDS, Some(region))
                 }
@@ -204,7 +204,7 @@ fn serve(endpoint: &Endpoint, event: Event, guests: &mut Guests) -> Result<(), F
     Ok(())
 }
 
-/// Starts the plain servers; where they are.
+/// Starts the plain servers. Returns their addresses, TCP and UDP.
 fn plain(ip: IpAddr) -> Result<(SocketAddr, SocketAddr), Fault> {
     let listener = TcpListener::bind((ip, 0))?;
     let udp = UdpSocket::bind((ip, 0))?;
@@ -216,7 +216,7 @@ fn plain(ip: IpAddr) -> Result<(SocketAddr, SocketAddr), Fault> {
     });
     thread::spawn(move || {
         let mut bytes = vec![0; 65_536];
-        // How many more looks in vain until it sleeps; 0: it does.
+        // Fruitless polls left before it sleeps. At 0 it sleeps.
         let mut polls = 0;
         loop {
             let polled = polls > 0;
@@ -244,7 +244,7 @@ fn tcp(mut stream: TcpStream) {
         return;
     }
     if what[0] == REQUESTS {
-        // Its end is the connection's.
+        // Ignore errors: the connection ends in any case.
         let _ = request::answer(stream);
         return;
     }
@@ -255,13 +255,13 @@ fn tcp(mut stream: TcpStream) {
             left = &left[sent..];
         }
     }
-    // The end of what is sunk is acknowledged.
+    // The sink acknowledges the end of the data.
     if what[0] == TCP_SINK {
         let _ = stream.write_all(&[1]);
     }
 }
 
-/// Calls until there is something; a call that sleeps by itself is made once.
+/// Repeats a non-blocking call until it has a result. A blocking call is made once.
 fn polled(mut call: impl FnMut() -> std::io::Result<usize>) -> std::io::Result<usize> {
     loop {
         match call() {

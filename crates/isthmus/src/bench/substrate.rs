@@ -1,4 +1,4 @@
-//! Measurements of the substrate.
+//! Measures the substrate.
 
 use std::time::{Duration, Instant};
 
@@ -12,18 +12,18 @@ use super::report::{Figure, Row, histogram};
 use super::serve::{ECHO, MEMORY, Place, SINK, SUNK, endpoint};
 use super::{At, Fault};
 
-/// How long an answer may take.
+/// How long to wait for an answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-/// How long one may take that may be lost.
+/// How long to wait for an answer that may be lost.
 const UU_PATIENCE: Duration = Duration::from_millis(200);
-/// How long what is on its way may take to arrive, where nobody tells.
+/// How long UU messages in flight may take to arrive: nobody acknowledges them.
 const UU_SETTLE: Duration = Duration::from_millis(20);
-/// Round trips that are not counted: so many, or as many as are.
+/// Round trips before counting begins, at most as many as are counted.
 const WARM_UP: u64 = 200;
 
 const SILENT: SendOptions = SendOptions { silent: true, ..SendOptions::DEFAULT };
 
-/// Waits for an event by polling, as the plain sides' sockets wait by sleeping.
+/// Waits for an event by polling.
 pub(super) fn next(endpoint: &Endpoint, patience: Duration) -> Result<Option<Event>, Fault> {
     let start = Instant::now();
     loop {
@@ -36,7 +36,7 @@ pub(super) fn next(endpoint: &Endpoint, patience: Duration) -> Result<Option<Eve
     }
 }
 
-/// Who measures: by which device, with whom, at which level.
+/// The measuring side: its device, the other side, and the service level.
 pub(super) struct Client<'a> {
     pub(super) at: &'a At,
     pub(super) place: &'a Place,
@@ -57,12 +57,12 @@ impl Client<'_> {
         }
     }
 
-    /// The level, and what the lanes went by indeed.
+    /// The name of a row: the level, and the carriers that the lanes have used.
     fn name(&self, endpoint: &Endpoint, what: &str) -> String {
         let mut carriers = endpoint.carriers();
         carriers.sort();
         carriers.dedup();
-        // Datagrams go beside the lanes.
+        // UU datagrams do not use the lanes.
         let by = if self.level.is_reliable() { " by " } else { ", lanes by " };
         format!("{}{what}{by}{}", self.level, carriers.join(" and "))
     }
@@ -103,7 +103,7 @@ impl Client<'_> {
         Ok(pumped.row(self.name(&endpoint, ""), size, count))
     }
 
-    /// Sends as fast as that goes; what counts is what has arrived.
+    /// Sends as fast as possible. Only messages that arrive count.
     fn unreliable_stream(
         &self,
         endpoint: &Endpoint,
@@ -119,7 +119,7 @@ impl Client<'_> {
         }
         let mut seconds = start.elapsed().as_secs_f64();
         let mut arrived = self.sunk(endpoint)?;
-        // Until no more arrives; only what did is time.
+        // Wait until no more messages arrive. The time ends when the last ones were seen.
         loop {
             let asked = start.elapsed().as_secs_f64();
             std::thread::sleep(UU_SETTLE);
@@ -134,7 +134,7 @@ impl Client<'_> {
         Ok(Row { what: self.name(endpoint, ""), size, count, lost: count.saturating_sub(arrived), result })
     }
 
-    /// How many messages the other side has sunk.
+    /// How many messages the other side's sink has received.
     pub(super) fn sunk(&self, endpoint: &Endpoint) -> Result<u64, Fault> {
         let options = ConnectOptions { timeout: Some(PATIENCE) };
         endpoint.connect(&self.place.uri, SUNK, Level::Ro, 0, &options)?;
@@ -164,7 +164,7 @@ impl Client<'_> {
     }
 }
 
-/// What pumping came to.
+/// The result of `pump`.
 struct Pumped {
     seconds: f64,
     each: Histogram<u64>,
@@ -177,8 +177,8 @@ impl Pumped {
     }
 }
 
-/// Keeps `depth` operations under way until all have ended. Each is posted with a context by
-/// which its end is known.
+/// Keeps `depth` operations in flight until all have ended. `post` gets a context, which identifies the operation when
+/// it ends.
 fn pump(
     endpoint: &Endpoint,
     count: u64,

@@ -1,4 +1,4 @@
-//! `isthmus bench swap`: exchanges protocols while messages flow, and counts what was lost.
+//! `isthmus bench swap`: exchanges protocols while messages flow, and counts lost messages.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::serve::{Place, SINK};
 use super::substrate::{Client, PATIENCE, next};
 use super::{At, FAILED, Fault};
 
-/// What is set, in turn, again and again.
+/// Protocols that are set in turn, repeatedly.
 const PROTOCOLS: [&str; 6] = [
     "RO: eager",
     "RO: rendezvous",
@@ -54,13 +54,13 @@ pub(super) fn main(args: &Args) -> ExitCode {
     }
 }
 
-/// One exchange.
+/// One exchange of protocols.
 struct Exchange {
     at: Instant,
     call_us: f64,
-    /// Messages that were posted before it.
+    /// Messages posted before it. Count.
     before: u64,
-    /// Until the first message that was posted after it had arrived. Milliseconds.
+    /// Time until the first message posted after it had arrived. Milliseconds.
     arrived_ms: Option<f64>,
 }
 
@@ -95,7 +95,7 @@ fn measure(args: &Args) -> Result<serde_json::Value, Fault> {
         match next(&endpoint, PATIENCE)? {
             Some(Event::Sent { end: Ok(()), operation, .. }) => {
                 ended += 1;
-                // RO: ends come in the order of posting.
+                // RO: messages end in the order in which they were posted.
                 for exchange in exchanges.iter_mut().filter(|one| one.before <= operation) {
                     exchange.arrived_ms.get_or_insert(exchange.at.elapsed().as_secs_f64() * 1e3);
                 }

@@ -9,18 +9,18 @@ use isthmus_units::{Percent, Rate, Span};
 
 use super::lab;
 
-/// How long a link is shared: at 100 ms 150 round trips. Seconds.
+/// How long a link is shared: 150 round trips of 100 ms. Seconds.
 const SHARE_S: u32 = 15;
-/// Of the link, unless another is chosen.
+/// Default rate of the link. Bits/s.
 const RATE: Rate = Rate(1_000_000_000);
-/// Shares of receives that are posted ahead. Percent.
+/// Shares of receives that are posted before their message comes. Percent.
 const AHEAD: [u32; 7] = [0, 10, 25, 50, 75, 90, 100];
-/// How many messages there are then: a second's worth at 1 Gb/s.
+/// Messages of `preposted`: 480 of 256 KiB take a second at 1 Gb/s.
 const AHEAD_MESSAGES: u32 = 480;
-/// Round trips of two links that are used at once.
+/// Default round trips of two links that are used at once.
 const TWO: [Span; 2] = [Span(24_000_000), Span(60_000_000)];
-/// What the short form's runs may take each and, until the last one begins, together: with 28 of them it
-/// ends within five minutes, whoever does not get on. Seconds.
+/// The short form ends within five minutes, even if none of its 28 runs makes progress. `SHORT_RUN_S` limits each run;
+/// after `SHORT_ALL_S` no further run begins. Seconds.
 const SHORT_RUN_S: u64 = 8;
 const SHORT_ALL_S: u64 = 270;
 const WORK: [&str; 9] =
@@ -134,7 +134,7 @@ pub(super) fn main(args: &Args) -> ExitCode {
     lab::conclude(&bench.paths.out, ran)
 }
 
-/// Nothing was chosen that takes time.
+/// Whether the short form applies: no option was given that takes more time.
 fn is_short(args: &Args) -> bool {
     let Args { full, rate, rtt, loss, runs, size, with, work, .. } = args;
     let chosen = *full || runs.is_some() || size.is_some() || rate.0 < RATE.0;
@@ -207,7 +207,7 @@ fn matrix(args: &Args) -> Matrix {
     Matrix { cells, contenders, runs, seed: args.seed.into() }
 }
 
-/// Two links of half the rate between the same sites.
+/// Two links between the same sites, each with half the rate.
 fn two_links(args: &Args, loss: Percent) -> [Link; 2] {
     let rtts = match args.rtt[..] {
         [first, second, ..] => [first, second],
@@ -232,7 +232,7 @@ mod tests {
         Command::try_parse_from([&["wan"], words].concat()).expect("good usage").args
     }
 
-    /// 5 minutes, less what compiling the program and the last lab's end take.
+    /// The limit is 5 minutes, less compiling the program and ending the last lab.
     #[test]
     fn the_short_form_ends_within_five_minutes_even_if_no_run_ends() {
         assert!(is_short(&args(&[])) && is_short(&args(&["--seed", "3"])));

@@ -1,4 +1,4 @@
-//! Places as users write them: a path, SITE:EXPORT/PATH, HOST:PORT:EXPORT/PATH, or for ssh USER@HOST:PATH or
+//! Parses the arguments of `isthmus cp`: a path, SITE:EXPORT/PATH, HOST:PORT:EXPORT/PATH, or for ssh USER@HOST:PATH or
 //! ssh://[USER@]HOST[:PORT]/PATH.
 
 use std::ffi::OsStr;
@@ -13,24 +13,24 @@ use isthmus_wire::{Address, AsId, SubnetId};
 /// One side of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// On this host.
+    /// A path on this host.
     Local(PathBuf),
-    /// At a service.
+    /// A path at a service.
     Remote(Remote),
 }
 
 /// A path below an export of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Remote {
-    /// Name of a site, HOST:PORT, or where ssh logs in.
+    /// Name of a site, HOST:PORT, or the login of ssh.
     pub(crate) site: String,
     pub(crate) export: String,
-    /// Below the export, as written.
+    /// The path below the export, as written.
     pub(crate) path: Vec<u8>,
 }
 
 impl Remote {
-    /// Whether ssh leads there: no site's name has an "@".
+    /// Whether ssh leads there. No site's name contains an "@".
     pub(crate) fn is_by_ssh(&self) -> bool {
         self.site.contains('@') || self.site.starts_with(SSH)
     }
@@ -38,11 +38,11 @@ impl Remote {
 
 const SSH: &str = "ssh://";
 
-/// Reads a place. As with scp, a colon before the first slash makes it a remote one.
+/// Parses a place. As with scp, a colon before the first slash makes it remote.
 pub(crate) fn parse(text: &OsStr) -> Place {
     let bytes = text.as_bytes();
     if let Some(rest) = bytes.strip_prefix(SSH.as_bytes()) {
-        // The path begins behind the slash, as with scp and curl: at home, or with a second slash at the root.
+        // As with scp and curl, the path begins behind the slash: relative to home, or with a second slash absolute.
         let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
         let path = rest.get(end + 1..).unwrap_or_default().to_vec();
         let site = format!("{SSH}{}", String::from_utf8_lossy(&rest[..end]));
@@ -52,7 +52,7 @@ pub(crate) fn parse(text: &OsStr) -> Place {
     let colons = (0..bytes.len()).filter(|at| bytes[*at] == b':');
     let direct = colons.clone().find(|at| site(*at).is_some_and(|site| site.parse::<HostPort>().is_ok()));
     let first = colons.clone().next().filter(|at| !bytes[..*at].contains(&b'/') && *at > 0);
-    // No site has a name that is no text.
+    // Names of sites are UTF-8.
     let named = direct.or(first).and_then(|at| Some((site(at)?, &bytes[at + 1..])));
     let Some((site, rest)) = named else { return Place::Local(text.into()) };
     if site.contains('@') {
@@ -64,7 +64,7 @@ pub(crate) fn parse(text: &OsStr) -> Place {
     Place::Remote(Remote { site: site.to_owned(), export, path })
 }
 
-/// Where a service is, whether it is plain, and the routers toward it.
+/// Address of a service, whether it is plain, and the routers that lead to it.
 pub(crate) fn locate(
     site: &str,
     sites: &SitesConfig,

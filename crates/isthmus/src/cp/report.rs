@@ -1,4 +1,4 @@
-//! What a copy tells: progress for people, events for programs.
+//! Reports a copy: progress for people, events for programs.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -9,9 +9,9 @@ use isthmus_mover::watch::{Bottleneck, Progress, What};
 use isthmus_mover::wire::Share;
 use isthmus_mover::{MoverError, Notice, Summary};
 
-/// The rate that is shown is that of so long. An older sample weighs less.
+/// Time constant of the displayed rate. Seconds. Older samples weigh less.
 const MEMORY: f64 = 5.0;
-/// How long a service may take to answer before a log hears of it.
+/// How long a service may take to answer before a line says so. Used if there is no progress bar.
 const CALL_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Report {
@@ -20,9 +20,9 @@ pub(crate) struct Report {
     dry_run: bool,
     bar: Option<ProgressBar>,
     share: Share,
-    /// The service, and since when it is called.
+    /// The service, and when the connection attempt began.
     calls: (String, Instant),
-    /// Where nobody sees the bar, a line has said that the service does not answer.
+    /// Without a bar: a line has said that the service does not answer.
     waits: bool,
     last: (Instant, u64),
     /// Bytes a second.
@@ -31,7 +31,7 @@ pub(crate) struct Report {
 
 impl Report {
     pub(crate) fn new(json: bool, verbose: bool, dry_run: bool, share: Share) -> Self {
-        // Of processes that share the work one shows how far its own part is.
+        // If several processes share the work, only the first shows a bar, for its own part.
         let bar = (!json && !dry_run && share.rank == 0 && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             let style = ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {msg}");
@@ -43,13 +43,13 @@ impl Report {
         Self { json, verbose, dry_run, bar, share, calls, waits: false, last: (now, 0), rate: 0.0 }
     }
 
-    /// The service at `address` is called from now on.
+    /// Notes that a connection attempt to `address` begins now.
     pub(crate) fn calls(&mut self, address: String) {
         self.calls = (address, Instant::now());
         self.show_call();
     }
 
-    /// Says that there is no answer yet: at once on the bar, after a while in a line where there is none.
+    /// Shows that there is no answer yet: at once on the bar; without a bar, after `CALL_PATIENCE` in a line.
     fn show_call(&mut self) {
         let (address, since) = &self.calls;
         let spent = since.elapsed();
@@ -83,7 +83,7 @@ impl Report {
                     What::Symlink => format!("{path} (symbolic link)"),
                 });
             }
-            // Not among the digests, which a program may read.
+            // On standard error: a program may read the digests on standard output.
             Notice::Kept { path, why, .. } if self.verbose => {
                 self.err(&format!("{}: left alone ({why})", shown(&path.0)));
             }
@@ -106,7 +106,7 @@ impl Report {
         self.last = (Instant::now(), progress.bytes);
     }
 
-    /// How long the rest will take, if that is known.
+    /// The remaining time, if it can be estimated. Seconds.
     fn eta(&self, progress: &Progress) -> Option<f64> {
         let left = progress.bytes_total?.saturating_sub(progress.bytes);
         (self.rate > 0.0).then(|| left as f64 / self.rate)
@@ -197,14 +197,14 @@ impl Report {
         if self.share.ranks > 1 {
             line = format!("process {} of {}: {line}", self.share.rank, self.share.ranks);
         }
-        // What is named is for `b3sum --check`, which takes nothing else.
+        // With --verbose, standard output is for `b3sum --check`, which accepts digest lines only.
         if self.verbose && !self.dry_run { errln!("{line}") } else { print_line(&line) }
     }
 }
 
-/// A line as `b3sum` writes it, so that `b3sum --check` reads it.
+/// A line in the format of `b3sum`, for `b3sum --check`.
 fn checksum(blake3: &str, path: &[u8]) -> String {
-    // No name gives commands to a terminal.
+    // On a terminal, show the name without control characters.
     let at_terminal = std::io::stdout().is_terminal();
     let path = if at_terminal { shown(path) } else { String::from_utf8_lossy(path).into_owned() };
     if path.contains(['\\', '\n']) {
@@ -214,7 +214,7 @@ fn checksum(blake3: &str, path: &[u8]) -> String {
     format!("{blake3}  {path}")
 }
 
-/// What cannot be written is no reason to end the copy; the exit status tells of it (`output`).
+/// Prints a line. A failed write does not end the copy; the exit status reports it (`output`).
 fn print_line(line: &str) {
     outln!("{line}");
 }

@@ -1,16 +1,16 @@
-//! Which share of a copy is this process's.
+//! Determines which share of a copy this process does.
 
 use isthmus_mover::wire::Share;
 
-/// Where launchers tell a process its number and how many there are. Of Slurm's variables those
-/// of the step: a batch script that starts one process has the others too.
+/// Launchers' variables with a process's number and the count of processes. Of Slurm's variables only those of a step:
+/// a batch script that starts one process has the others too.
 const LAUNCHERS: &[(&str, &str)] = &[
     ("PMI_RANK", "PMI_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 ];
 
-/// Reads R/N.
+/// Parses R/N.
 pub(super) fn parse(text: &str) -> Result<Share, String> {
     let read = || {
         let (rank, ranks) = text.split_once('/')?;
@@ -24,7 +24,7 @@ fn checked(rank: &str, ranks: &str) -> Option<Share> {
     (share.rank < share.ranks).then_some(share)
 }
 
-/// What a launcher says in the environment; none, where there is none.
+/// The share that the launcher's variables give; `None` without a launcher.
 pub(super) fn of_launcher(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Share>, String> {
     for (rank, ranks) in LAUNCHERS {
         if let (Some(number), Some(count)) = (variable(rank), variable(ranks)) {
@@ -53,7 +53,7 @@ mod tests {
         assert_eq!(of(&[("PMI_RANK", "1"), ("PMI_SIZE", "4")]), share(1, 4));
         assert_eq!(of(&[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "2")]), share(0, 2));
         assert_eq!(of(&[("SLURM_PROCID", "7"), ("SLURM_STEP_NUM_TASKS", "8")]), share(7, 8));
-        // A batch script, in which nothing was started by srun.
+        // A batch script outside of srun.
         assert_eq!(of(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")]), Ok(None));
         assert!(of(&[("PMI_RANK", "4"), ("PMI_SIZE", "4")]).is_err());
         assert_eq!(parse("0/4"), Ok(Share { rank: 0, ranks: 4 }));

@@ -1,4 +1,4 @@
-//! A peer that ssh reaches: what passes directly between the two hosts, and what copies and jobs would use.
+//! Tests a peer that ssh reaches: what passes directly between the hosts, and what copies and jobs would use.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use isthmus_mover::MoverError;
 use super::{Finding, Verdict, finding, good};
 use crate::ssh::{ByUdp, Reach, Visit, Words, visit};
 
-/// Where ssh is to log in, if the peer is written so: `USER@HOST` or `ssh://[USER@]HOST[:PORT]`. What may stand
-/// behind it in the places of `isthmus cp` is left out.
+/// The login in a peer of the form `USER@HOST` or `ssh://[USER@]HOST[:PORT]`. A path after it, as in the arguments of
+/// `isthmus cp`, is left out.
 pub(super) fn login(peer: &str) -> Option<&str> {
     if let Some(rest) = peer.strip_prefix("ssh://") {
         let end = rest.find('/').map_or(peer.len(), |slash| peer.len() - rest.len() + slash);
@@ -23,7 +23,7 @@ pub(super) fn peer(login: &str, words: &Words, settings: &Settings) -> Vec<Findi
     let visit = match visit(login, words, settings) {
         Ok(visit) => visit,
         Err(error) => {
-            // The others say what to do themselves.
+            // The other errors contain their own remedy.
             let remedy = match error {
                 MoverError::Lost(_) => format!("does \"ssh {login} true\" work?"),
                 _ => String::new(),
@@ -46,7 +46,7 @@ pub(super) fn peer(login: &str, words: &Words, settings: &Settings) -> Vec<Findi
         }
     }
     match from_there {
-        // The last one is the first that passed, or else what ssh's connection came from.
+        // Addresses are tried until one passes, so the last entry is the one that passed, if any.
         Ok(reached) => {
             let passed = reached
                 .last()
@@ -67,7 +67,7 @@ fn milliseconds(span: Duration) -> String {
     format!("{:.1} ms", span.as_secs_f64() * 1e3)
 }
 
-/// Whether TCP and UDP pass in one direction.
+/// Findings about TCP and UDP in one direction.
 fn passes(subjects: &[&'static str; 2], direction: &str, reach: &Reach) -> [Finding; 2] {
     const OPEN: &str = "open TCP and UDP to there, at the ports of port_range or port of isthmus.toml";
     let at = reach.at;
@@ -101,9 +101,9 @@ fn passes(subjects: &[&'static str; 2], direction: &str, reach: &Reach) -> [Find
     [tcp, udp]
 }
 
-/// What copies and jobs between the two hosts would use.
+/// Findings about what copies and jobs between the two hosts would use.
 fn uses(visit: &Visit) -> [Finding; 2] {
-    /// What is slow, and where.
+    /// The note if UDP does not pass.
     const LOSS: &str = "by TCP alone, which is slower where packets are lost";
     let there = visit.to_there.as_ref().filter(|reach| reach.tcp.is_ok());
     let back = visit.from_there.as_ref().ok().and_then(|reached| reached.last());

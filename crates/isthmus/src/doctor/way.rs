@@ -1,4 +1,4 @@
-//! The way to a peer: its address, the interface that leads there, and what passes.
+//! Tests the path to a peer: its address, the interface that leads there, and what passes.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use isthmus_wire::Address;
 
 use super::{Finding, Verdict, exchange, finding, good};
 
-/// How long UDP may take, beside what the peer took.
+/// How long UDP may take, in addition to the time for the peer.
 const UDP_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Tries the way to the peer that is written as `text`.
+/// Tests the path to the peer that the user wrote as `text`.
 pub(super) fn peer(endpoint: &Endpoint, settings: &Settings, text: &str, limit: Duration) -> Vec<Finding> {
     let address = match parse(endpoint, text) {
         Ok(address) => address,
@@ -27,7 +27,7 @@ pub(super) fn peer(endpoint: &Endpoint, settings: &Settings, text: &str, limit: 
             findings.push(good("peer", text));
             findings.extend(udp(settings, &address));
         }
-        // It is there, and says no more to who knows its host and port only.
+        // The peer is there, but tells nothing more to those who know only its host and port.
         Err(text) if text.contains(ADMITS_KNOWN) => {
             findings.push(good("peer", format!("an endpoint of Isthmus listens at {address}")));
             let text = format!("the peer {ADMITS_KNOWN}: messages and UDP were not tried");
@@ -44,7 +44,7 @@ pub(super) fn peer(endpoint: &Endpoint, settings: &Settings, text: &str, limit: 
     findings
 }
 
-/// The peer's address, or what is wrong with it and what to write.
+/// Parses the peer's address. The error has the reason and the accepted forms.
 fn parse(endpoint: &Endpoint, text: &str) -> Result<Address, (String, &'static str)> {
     const FORMS: &str = "write HOST:PORT or isthmus://AS.SUBNET/IP:PORT";
     if text.contains("://") {
@@ -58,7 +58,7 @@ fn parse(endpoint: &Endpoint, text: &str) -> Result<Address, (String, &'static s
     Ok(Address { as_id: own.as_id, subnet: own.subnet, ..Address::from(locator) })
 }
 
-/// Whether packets to the peer leave by the interface that this endpoint listens at, which peers connect back to.
+/// Checks whether packets to the peer leave by the interface at which this endpoint listens: peers connect back to it.
 fn leaves_by(endpoint: &Endpoint, to: &Address) -> Option<Finding> {
     const SUBJECT: &str = "way";
     let (own, there) = (endpoint.address().locator.ip(), to.locator.ip());
@@ -101,7 +101,7 @@ fn leaves_by(endpoint: &Endpoint, to: &Address) -> Option<Finding> {
     }
 }
 
-/// Whether UDP passes to the peer, which decides how fast long and lossy paths are.
+/// Checks whether UDP passes to the peer. It decides how fast long and lossy paths are.
 fn udp(settings: &Settings, to: &Address) -> Option<Finding> {
     const SUBJECT: &str = "udp";
     let is_here = (settings.as_id, settings.subnet) == (to.as_id.0, to.subnet.0);

@@ -1,4 +1,4 @@
-//! Pages of section 3, of what the header says.
+//! Manual pages of section 3, made from the header's comments.
 
 use roff::{Inline, Roff, bold, italic, roman};
 
@@ -35,7 +35,7 @@ pub(super) fn page(header: &Header, call: &Call) -> String {
     roff.render()
 }
 
-/// The page of all: what the header begins with, the calls, the statuses, the definitions.
+/// The overview page: the header's preface, the calls, the statuses and the definitions.
 pub(super) fn overview(header: &Header) -> String {
     let (title, paragraphs) = match header.preface.split_first() {
         Some((first, rest)) => (first.trim_start_matches("isthmus.h: ").trim_end_matches('.'), rest),
@@ -62,12 +62,12 @@ pub(super) fn overview(header: &Header) -> String {
     roff.render()
 }
 
-/// What a page of one call is about: its comment's first sentence, as far as its first stop.
+/// The summary of a call: the first sentence of its comment, up to its first stop.
 pub(super) fn summary(comment: &str) -> String {
     let stops = [". ", "; ", ": ", " (", ", with ", ", as ", ", if ", ", of *"];
     let end = stops.iter().filter_map(|stop| comment.find(stop)).min().unwrap_or(comment.len());
     let mut text = comment[..end].trim_end_matches('.').to_owned();
-    // A name in capitals stays one.
+    // Keep the case of a name in capitals.
     let name = text[1.min(text.len())..].starts_with(|c: char| c.is_ascii_uppercase());
     if let Some(first) = text.get_mut(..1).filter(|_| !name) {
         first.make_ascii_lowercase();
@@ -114,7 +114,7 @@ fn see_also<'a>(roff: &mut Roff, names: impl Iterator<Item = &'a str>) {
     roff.text(inlines);
 }
 
-/// A text whose names of calls and values are bold.
+/// Sets names of calls and values in bold.
 fn marked(text: &str) -> Vec<Inline> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut inlines = Vec::new();
@@ -129,7 +129,7 @@ fn marked(text: &str) -> Vec<Inline> {
     inlines
 }
 
-/// Whether a text names it, and not only something that begins so.
+/// Whether a text has `name` as a whole word.
 fn mentions(text: &str, name: &str) -> bool {
     text.match_indices(name).any(|(at, _)| {
         let next = text[at + name.len()..].chars().next();

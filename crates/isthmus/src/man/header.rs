@@ -1,32 +1,31 @@
-//! What `isthmus.h` says: its calls, statuses and definitions, each with its comment.
+//! Reads `isthmus.h`: its calls, statuses and definitions, each with its comment.
 //!
-//! A comment belongs to what follows it at once. It is no parser of C: the header is ours, and
-//! what it does not understand is an error.
+//! A comment belongs to the item that follows it directly. This is no parser of C: the header is ours, and an unknown
+//! construct is an error.
 
-/// What a header declares.
+/// The declarations of the header.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Header {
-    /// What its first comment says: a title and paragraphs.
+    /// The first comment: a title and paragraphs.
     pub(super) preface: Vec<String>,
     pub(super) calls: Vec<Call>,
-    /// Values of `enum isthmus_status`, with what each means.
+    /// Values of `enum isthmus_status`, each with its meaning.
     pub(super) statuses: Vec<(String, String)>,
-    /// Enumerations and structures as they stand, comments included.
+    /// Text of the enumerations and structures, comments included.
     pub(super) definitions: Vec<String>,
 }
 
-/// One call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) name: String,
-    /// As it stands.
+    /// Its text in the header.
     pub(super) prototype: String,
     pub(super) comment: String,
 }
 
 impl Header {
     /// # Errors
-    /// What it does not understand.
+    /// If it finds an unknown construct.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         let mut header = Self::default();
         let mut comment: Option<String> = None;
@@ -71,12 +70,12 @@ impl Header {
     }
 }
 
-/// Where the next thing begins.
+/// Position of the next item.
 fn next_item(text: &str) -> Option<usize> {
     text.find(|c: char| !c.is_whitespace())
 }
 
-/// Up to the end of a directive's line, of a closing brace, or of a declaration.
+/// Length of an item: to the end of the line for a directive or closing brace, or to the end of a declaration.
 fn item_length(text: &str) -> Result<usize, String> {
     let line = text.find('\n').unwrap_or(text.len());
     if text.starts_with('#') || text.starts_with("extern \"C\"") || text.starts_with('}') {
@@ -94,7 +93,7 @@ fn item_length(text: &str) -> Result<usize, String> {
     Err(format!("a declaration without an end: {}", &text[..line]))
 }
 
-/// A comment's paragraphs, without what makes it one.
+/// A comment's paragraphs, without comment marks.
 fn paragraphs(comment: &str) -> Vec<String> {
     let lines = comment.lines().map(|line| line.trim().trim_start_matches('*').trim());
     let mut out = vec![String::new()];
@@ -133,7 +132,7 @@ fn statuses(item: &str) -> Result<Vec<(String, String)>, String> {
     if out.is_empty() { Err("no statuses".to_owned()) } else { Ok(out) }
 }
 
-/// Lines of a comment no longer than a page is wide.
+/// Wraps a comment to the width of a page.
 fn wrapped(comment: &str) -> String {
     let (mut out, mut length) = (String::new(), 0);
     for word in comment.split_whitespace() {

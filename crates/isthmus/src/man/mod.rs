@@ -1,4 +1,4 @@
-//! `isthmus man`: the manual pages, of the commands and of the C library's calls.
+//! `isthmus man`: writes the manual pages of the commands and of the C library's calls.
 
 mod calls;
 mod header;
@@ -11,7 +11,7 @@ use clap::CommandFactory;
 
 use header::Header;
 
-/// What C programs include; the pages of section 3 are made of its comments.
+/// The header that C programs include. The pages of section 3 are made from its comments.
 const HEADER: &str = include_str!("../../../../include/isthmus.h");
 
 /// Write the manual pages to a folder: man1 for the commands, man3 for the C library

@@ -1,4 +1,4 @@
-//! `isthmus routes explain`: why a route won.
+//! `isthmus routes explain`: tells why a route was chosen.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -46,7 +46,7 @@ pub(super) fn explain(args: &Args) -> Result<ExitCode, Stop> {
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::from(NO) })
 }
 
-/// What a word of the command line means.
+/// The destination that an argument names: a subnet, a remote AS or an address.
 fn place(map: &RouteMap, word: &str) -> Result<Destination, Stop> {
     if let Some(subnet) = map.subnet_named(word) {
         return Ok((map.as_id(), subnet.id));
@@ -85,7 +85,7 @@ fn numbers(own: AsId, word: &str) -> Option<Destination> {
     }
 }
 
-/// The question, for the answer's text.
+/// The question, and the table that answers it.
 struct Asked<'a> {
     table: &'a Table,
     from: SubnetId,
@@ -103,7 +103,7 @@ impl Asked<'_> {
         }
         match &explanation.candidates[..] {
             [] => {
-                // The table knows the rule or the lack that leaves no candidate.
+                // The table knows which rule excludes every candidate.
                 let why = self.table.next_hop(self.from, self.to).err();
                 let why = why.map_or_else(String::new, |why| format!(": {why}"));
                 let _ = writeln!(out, "  no route{why}");

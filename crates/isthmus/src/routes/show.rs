@@ -1,4 +1,4 @@
-//! `isthmus routes show`: the routing table.
+//! `isthmus routes show`: prints the routing table.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -48,7 +48,7 @@ fn text(table: &Table, width: usize) -> String {
     out
 }
 
-/// A line for each subnet.
+/// A header and a line for each subnet.
 fn subnets(map: &RouteMap) -> Vec<Vec<String>> {
     let head = ["id", "subnet", "rate", "latency", "capabilities", "role"];
     let line = |s: &Subnet| {
@@ -72,7 +72,7 @@ fn role(map: &RouteMap, subnet: &Subnet) -> String {
     }
 }
 
-/// The N x N table, in as many blocks of columns as the width asks for.
+/// The N x N table, split into blocks of columns that fit the width.
 fn square(table: &Table, width: usize) -> String {
     let all: Vec<SubnetId> = table.map().subnets().iter().map(|subnet| subnet.id).collect();
     let column = |to: &SubnetId| -> Vec<String> {
@@ -98,7 +98,7 @@ fn square(table: &Table, width: usize) -> String {
     out + &columns(&transposed(&block))
 }
 
-/// `3,1,104 =125`; `-` within a subnet, `none` where no route leads.
+/// `3,1,104 =125`; `-` within a subnet; `none` without a route.
 fn entry(table: &Table, from: SubnetId, to: SubnetId) -> String {
     match table.route(from, to) {
         Ok(route) if route.path.is_empty() => "-".to_owned(),
@@ -107,7 +107,7 @@ fn entry(table: &Table, from: SubnetId, to: SubnetId) -> String {
     }
 }
 
-/// For each remote AS and each subnet of ours: the route out.
+/// The route from each of our subnets to each remote AS.
 fn ways_out(table: &Table) -> Vec<Vec<String>> {
     let head = ["to", "from", "route", "cost", "hand to"].map(str::to_owned).to_vec();
     let mut lines = vec![head];
@@ -141,7 +141,7 @@ fn transposed(columns: &[Vec<String>]) -> Vec<Vec<String>> {
     (0..lines).map(|line| columns.iter().map(|column| column[line].clone()).collect()).collect()
 }
 
-/// Lines of cells, aligned.
+/// Aligns lines of cells.
 fn columns(lines: &[Vec<String>]) -> String {
     let count = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |i: usize| lines.iter().filter_map(|line| line.get(i)).map(|cell| cell.chars().count()).max();
@@ -156,8 +156,8 @@ fn columns(lines: &[Vec<String>]) -> String {
     out
 }
 
-/// `{"version": 1, "as": 3, "name": ..., "metric": ..., "subnets": [...], "routes": [...]}`; a
-/// pair without route is left out, and routes to a remote AS have `to_subnet` 0.
+/// `{"version": 1, "as": 3, "name": ..., "metric": ..., "subnets": [...], "routes": [...]}`. Pairs without a route are
+/// left out. Routes to a remote AS have `to_subnet` 0.
 fn json(table: &Table) -> serde_json::Value {
     let map = table.map();
     let subnets: Vec<_> = map
@@ -174,7 +174,7 @@ fn json(table: &Table) -> serde_json::Value {
     let mut routes = Vec::new();
     for from in map.subnets() {
         let here = map.subnets().iter().map(|to| (map.as_id(), to.id)).filter(|to| to.1 != from.id);
-        // The subnet within a remote AS is that AS's affair: 0 stands for any.
+        // A remote AS chooses the subnet within itself: 0 stands for any.
         let there = map.remotes().iter().map(|remote| (remote.id, SubnetId(0)));
         for to in here.chain(there) {
             let Ok(next) = table.next_hop(from.id, to) else { continue };

@@ -1,4 +1,4 @@
-//! The status of `isthmus serve`: metrics, and the state for `isthmus top`.
+//! The status page of `isthmus serve`: metrics, and the state for `isthmus top`.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use isthmus_metrics::{Kind, Labels, Metrics, Page, Status, limited};
 use isthmus_mover::sessions::{Ended, Flow, Session, Sessions};
 use serde_json::{Value, json};
 
-/// What the service tells of itself.
+/// The service's data for the status page.
 pub(super) struct ServiceStatus {
-    /// The name under which clients know it: its address.
+    /// The address under which clients know the service.
     pub(super) name: String,
     pub(super) sessions: Arc<Sessions>,
 }
@@ -95,13 +95,13 @@ fn labels(session: &Session) -> Labels {
     ]
 }
 
-/// The figures of one session, or the sum of several.
+/// The figures of one session, or the sums over several.
 struct SessionFigures {
     bytes: u64,
     files: u64,
-    /// Seconds; `None` of several sessions.
+    /// Seconds; `None` for several sessions.
     age: Option<f64>,
-    /// Seconds; `None` of several sessions, and if it is not known.
+    /// Seconds; `None` for several sessions, or if unknown.
     rtt: Option<f64>,
 }
 

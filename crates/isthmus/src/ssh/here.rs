@@ -1,4 +1,4 @@
-//! The side of the user: starts ssh, and finds out by which way the copy goes.
+//! The user's side of a copy by ssh: starts ssh, and decides between a direct connection and ssh's stream.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -20,11 +20,11 @@ use super::{
     Answer, Ask, EXPORT, HERE, MARK, RELEASE, Ready, Request, THERE, VERSION, line, read_line, settings,
 };
 
-/// Most that a shell may say before the other side begins. Bytes.
+/// Most bytes that a login shell may print before the other side's first line.
 const CHATTER_MAX: usize = 256 << 10;
-/// How long ssh may take to end after its output did.
+/// How long ssh may take to end after its output has ended.
 const PARTING: Duration = Duration::from_secs(2);
-/// The exit status of a shell that does not find a command, and of ssh that did not get through.
+/// Exit statuses: of a shell that does not find the command, and of an ssh that could not connect.
 const NOT_FOUND: i32 = 127;
 const SSH_FAILED: i32 = 255;
 
@@ -40,7 +40,7 @@ pub(crate) enum By {
     Ssh,
 }
 
-// How ssh is called. A doc comment would become that of the commands that have these words.
+// Options for calling ssh. No doc comment: it would become that of the commands that flatten these options.
 #[derive(clap::Args)]
 pub(crate) struct Words {
     /// By ssh: the command, with its options
@@ -51,28 +51,28 @@ pub(crate) struct Words {
     remote_isthmus: Option<String>,
 }
 
-/// What a copy needs to know of the other side.
+/// What a copy needs to know about the other side.
 pub(crate) struct Session {
     pub(crate) service: SocketAddr,
     pub(crate) trust: Trust,
     pub(crate) settings: Settings,
     pub(crate) export: String,
-    /// Below the root of that host.
+    /// Relative to that host's root.
     pub(crate) paths: Vec<Vec<u8>>,
     ssh: Ssh,
 }
 
-/// ssh, which ends with this.
+/// The running ssh. It ends when this is dropped.
 struct Ssh {
     child: Child,
     login: String,
-    /// The copy is over: ssh may end.
+    /// The copy has ended, so ssh may end without an error.
     over: Arc<AtomicBool>,
-    /// What holds its input open.
+    /// Holds ssh's input open.
     tunnel: Arc<Tunnel>,
 }
 
-/// isthmus at another host, which has said its first line.
+/// An isthmus on another host that has sent its first line.
 pub(super) struct Other {
     pub(super) child: Child,
     pub(super) to: ChildStdin,
@@ -110,7 +110,7 @@ impl Other {
         Ok((Self { child, to, from, ready }, done))
     }
 
-    /// Says a line, and returns the answer.
+    /// Sends a request and returns the answer.
     pub(super) fn ask(&mut self, login: &str, request: &Request) -> Result<Answer, MoverError> {
         self.say(login, request)?;
         self.answer(login)
@@ -137,7 +137,7 @@ fn local(error: io::Error) -> MoverError {
     MoverError::Local(error.to_string())
 }
 
-/// Starts isthmus at `login`, for a copy of these paths there, which files come to (`put`) or from.
+/// Starts isthmus at `login` for a copy to (`put`) or from these paths on that host.
 pub(crate) fn start(
     login: &str,
     paths: Vec<Vec<u8>>,
@@ -154,7 +154,7 @@ pub(crate) fn start(
         attempt = attempt.verify(&other.ready.nonce, by).map_err(failed)?;
     }
     let ask = Ask { authority: own.authority().to_vec(), direct: attempt.is_made(), paths, put };
-    // It is asked before the nonce has come, which saves a round trip.
+    // Send the request before the nonce has arrived: this saves a round trip.
     other.say(login, &Request::Copy(ask))?;
     let way = attempt.way(&other.ready.nonce, by).map_err(failed)?;
     let Answer::Serving { at, paths } = other.answer(login)? else {
@@ -194,7 +194,7 @@ fn spawn(login: &str, words: &Words) -> Result<Child, MoverError> {
         .map_err(|error| MoverError::Local(format!("cannot start {program}: {error}; install ssh")))
 }
 
-/// `user@host`, or `ssh://user@host:port`.
+/// Splits `user@host`, or `ssh://user@host:port`.
 fn host_and_port(login: &str) -> (&str, Option<&str>) {
     let Some(rest) = login.strip_prefix("ssh://") else { return (login, None) };
     match rest.rsplit_once(':') {
@@ -205,8 +205,8 @@ fn host_and_port(login: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// What the user's shell there is given, whichever it is: a login by ssh that runs a command reads no profile, so the
-/// folders where pip and cargo put programs are often not in its PATH.
+/// The command for the user's remote shell. A command run by ssh reads no profile, so PATH often lacks the folders
+/// where pip and cargo install programs. The command adds them.
 fn remote_command(named: Option<&str>) -> String {
     let program = named.map_or_else(|| "isthmus".to_owned(), quoted);
     let script =
@@ -214,12 +214,12 @@ fn remote_command(named: Option<&str>) -> String {
     format!("exec sh -c {}", quoted(&script))
 }
 
-/// For a POSIX shell, and for csh.
+/// Quotes for POSIX shells and csh.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// The first line of the other side, behind whatever its shell says.
+/// Reads the other side's first line, and skips what its login shell prints before.
 fn ready(from: &mut BufReader<ChildStdout>) -> io::Result<Ready> {
     let mut heard = 0;
     while heard < CHATTER_MAX {
@@ -233,7 +233,7 @@ fn ready(from: &mut BufReader<ChildStdout>) -> io::Result<Ready> {
     Err(io::Error::other("it says something else"))
 }
 
-/// Why there was no first line, in one line, with the remedy.
+/// Explains in one line why no first line came, with a remedy.
 fn explained(login: &str, mut child: Child, error: &io::Error, words: &Words) -> MoverError {
     let status = ended(&mut child).and_then(|status| status.code());
     let program = words.remote_isthmus.as_deref().unwrap_or("isthmus");
@@ -265,11 +265,11 @@ fn ended(child: &mut Child) -> Option<ExitStatus> {
     None
 }
 
-/// How the copy goes; its text tells the user.
+/// How the data of a copy travels. Displayed to the user.
 enum Way {
     Direct(SocketAddr),
     Chosen,
-    /// Where it was tried, and what became of that.
+    /// Through ssh: the address that was tried, if any, with its error.
     Instead(Option<(SocketAddr, io::Error)>),
 }
 
@@ -293,7 +293,7 @@ impl fmt::Display for Way {
     }
 }
 
-/// What became of the attempt to connect to where the other side can be probed.
+/// The state of the attempt to connect to the other side's probe address.
 enum Attempt {
     Made(SocketAddr, Knock),
     Verified(SocketAddr),
@@ -330,7 +330,7 @@ impl Attempt {
         !matches!(self, Self::NotMade(_))
     }
 
-    /// A connection counts if it leads to the other side, which has this nonce.
+    /// Checks that the connection leads to the other side, which has this nonce.
     fn verify(self, nonce: &Nonce, by: By) -> Result<Self, String> {
         let Self::Made(at, knock) = self else { return Ok(self) };
         match knock.verify(nonce) {
@@ -339,7 +339,7 @@ impl Attempt {
         }
     }
 
-    /// How the copy goes.
+    /// How the data of the copy travels.
     fn way(self, nonce: &Nonce, by: By) -> Result<Way, String> {
         Ok(match self.verify(nonce, by)? {
             Self::Made(at, _) | Self::Verified(at) => Way::Direct(at),
@@ -348,7 +348,7 @@ impl Attempt {
     }
 }
 
-/// The address of this host from which `to` is reached. Nothing is sent.
+/// The local address from which `to` is reached. Sends nothing.
 pub(super) fn own_ip(to: SocketAddr) -> io::Result<IpAddr> {
     let any: SocketAddr = if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
     let socket = UdpSocket::bind(any)?;
@@ -356,8 +356,8 @@ pub(super) fn own_ip(to: SocketAddr) -> io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
-/// Where lanes enter ssh on this host: by the number of the port there, if it is free, so that one that has to be dialled
-/// again finds the same.
+/// Opens the local port where lanes enter ssh. It has the number of the remote port if that is free, so that a later
+/// dial finds it again.
 fn door(tunnel: &Arc<Tunnel>, at: SocketAddr) -> io::Result<SocketAddr> {
     let local = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port));
     let listener = local(at.port()).or_else(|_| local(0))?;
@@ -367,8 +367,8 @@ fn door(tunnel: &Arc<Tunnel>, at: SocketAddr) -> io::Result<SocketAddr> {
 }
 
 impl Ssh {
-    /// Carries what comes by ssh. When that ends before the copy does, so does this process: there is nobody at the
-    /// other end any more, and no use in waiting for it.
+    /// Carries the data that ssh delivers. If ssh ends before the copy does, the process exits: nobody is at the other
+    /// end any more.
     fn watch(&self, mut from: BufReader<ChildStdout>) -> io::Result<()> {
         let (tunnel, over, login) = (self.tunnel.clone(), self.over.clone(), self.login.clone());
         std::thread::Builder::new().name("ssh".to_owned()).spawn(move || {
@@ -383,7 +383,7 @@ impl Ssh {
 }
 
 impl Session {
-    /// The copy has ended, well or not: what ssh says no longer matters.
+    /// Ends ssh after the copy; errors of ssh no longer matter.
     pub(crate) fn end(mut self) {
         self.ssh.over.store(true, Ordering::Relaxed);
         let _ = self.ssh.child.kill();

@@ -1,15 +1,15 @@
 //! Work at another host with nothing set up but ssh: `isthmus cp FILE user@host:PATH`, and
 //! `isthmus doctor --peer user@host`.
 //!
-//! The user's own ssh starts `isthmus ssh-serve` on the other host ([`there`]), and both sides talk over its standard
-//! input and output ([`here`]), in lines of JSON. For a copy:
+//! The user's own ssh starts `isthmus ssh-serve` on the other host ([`there`]). Both sides exchange lines of JSON over
+//! its standard input and output ([`here`]). For a copy:
 //!
-//! 1. There: its certificate, and where it can be probed ([`probe`]).
-//! 2. Here: its own certificate, the paths, and whether a connection to that place was made.
-//! 3. There: the address of a service for this one copy, and the paths as they are on that host.
+//! 1. The other side sends its certificate and a probe address ([`probe`]).
+//! 2. This side sends its certificate, the paths, and whether it could connect to that address.
+//! 3. The other side sends the address of a service for this one copy, and the resolved paths.
 //!
-//! Then the copy is one like any other, between two ends that know each other's throw-away keys. Its lanes go
-//! directly, or, where the probe did not get through, over ssh's own stream ([`tunnel`]). The service ends with ssh.
+//! From then on the copy is an ordinary one, between two ends that know each other's throw-away keys. Its lanes go
+//! directly; if the probe failed, they go over ssh's own stream ([`tunnel`]). The service ends with ssh.
 //!
 //! For the doctor, both sides probe each other instead ([`visit`]).
 
@@ -35,30 +35,30 @@ pub(crate) use visit::{Visit, visit};
 
 use probe::Nonce;
 
-/// What both sides' certificates are named after; they are for one copy, so nobody else's.
+/// The AS ids in the two sides' certificates. The certificates serve one copy, so the ids need not be unique.
 const HERE: AsId = AsId(1);
 const THERE: AsId = AsId(2);
-/// Version of what is said over ssh. Release 0.2.0 has it too.
+/// Version of the lines exchanged over ssh. Release 0.2.0 has the same.
 const VERSION: u32 = 1;
-/// This release, which the other side tells where it has another.
+/// This release. The error about different releases names it.
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
-/// What the other side's first line begins with. A shell's greetings may come before it.
+/// Start of the other side's first line. Output of the login shell may precede that line.
 const MARK: &str = "isthmus-ssh ";
 /// Longest line. Bytes.
 const LINE_MAX: u64 = 1 << 20;
-/// The service's one export is the root, under this name, so that paths read as they are.
+/// Name of the service's only export, the root. It is empty so that paths read as they are.
 const EXPORT: &str = "";
 
 /// The first line of the other side.
 #[derive(Debug, Serialize, Deserialize)]
 struct Ready {
     version: u32,
-    /// Empty: 0.2.0, which does not answer [`Request::Check`], and takes [`Ask`] only after it was probed.
+    /// Empty for release 0.2.0. That release does not answer [`Request::Check`], and takes [`Ask`] only after a probe.
     #[serde(default)]
     release: String,
-    /// Its authority's certificate.
+    /// Certificate of its authority.
     authority: Vec<u8>,
-    /// Where it can be probed; none where it does not know by which address it was reached.
+    /// Its probe address. `None` if it does not know the address by which it was reached.
     probe: Option<SocketAddr>,
     nonce: Nonce,
 }
@@ -69,12 +69,12 @@ impl Ready {
     }
 }
 
-/// The answer of this side.
+/// The answer to the first line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Request {
     Copy(Ask),
-    /// Where this side can be probed; none where it has no address that leads to the other.
+    /// This side's probe address. `None` if it has no address that leads to the other side.
     Check {
         check: Option<Back>,
     },
@@ -83,36 +83,36 @@ enum Request {
 #[derive(Debug, Serialize, Deserialize)]
 struct Ask {
     authority: Vec<u8>,
-    /// A connection was made to where the other side can be probed, so lanes go directly if its nonce fits; otherwise
-    /// they go through ssh.
+    /// Whether a connection to the probe address was made. If so, and if the nonce matches, lanes go directly;
+    /// otherwise through ssh.
     direct: bool,
     /// As the user wrote them.
     paths: Vec<Vec<u8>>,
-    /// Files come from here.
+    /// Whether files are copied to the other side.
     put: bool,
 }
 
-/// Where this side can be probed.
+/// Where the other side can probe this one.
 #[derive(Debug, Serialize, Deserialize)]
 struct Back {
     at: SocketAddr,
     nonce: Nonce,
 }
 
-/// The next line of the other side.
+/// The answer to a request.
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
-    /// The service's address, and the paths below the root.
+    /// The service's address, and the paths relative to the root.
     Serving { at: SocketAddr, paths: Vec<Vec<u8>> },
-    /// It answers probes by UDP too, or cannot, and begins its own.
+    /// The other side begins its own probes. `udp`: whether it also answers UDP probes.
     Checking { udp: Result<(), String> },
-    /// What reached this side.
+    /// The results of the other side's probes.
     Checked(Vec<Reach>),
-    /// It cannot.
+    /// The request failed.
     Failed(String),
 }
 
-/// A line of JSON.
+/// Encodes a line of JSON.
 fn line(value: &impl Serialize) -> io::Result<String> {
     Ok(serde_json::to_string(value)? + "\n")
 }
@@ -127,15 +127,15 @@ fn read_line<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<T> {
     Ok(serde_json::from_str(&text)?)
 }
 
-/// The settings of an endpoint that talks to one other, over no router: what a site has set up for other copies does
-/// not fit this one.
+/// The settings of an endpoint that talks to one other, without routers. The site's settings for other copies do not
+/// fit this one.
 fn settings(mut settings: Settings, direct: bool) -> Settings {
     (settings.as_id, settings.subnet) = (0, 0);
     settings.routers = Routers::default();
     settings.rails = String::new();
     settings.tls = TlsMode::Off;
     if !direct {
-        // A second stream would go over the same connection of ssh.
+        // A second lane would share ssh's one connection, and gain nothing.
         settings.streams = Streams(1);
         settings.transport = Transport::Tcp;
         settings.fabric = "off".to_owned();
@@ -149,7 +149,7 @@ fn settings(mut settings: Settings, direct: bool) -> Settings {
 mod tests {
     use super::*;
 
-    /// Lines that release 0.2.0 and this one say to each other.
+    /// Lines that release 0.2.0 and this one exchange.
     #[test]
     fn release_0_2_0_is_understood_and_understands() {
         let nonce = "[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15]";

@@ -1,12 +1,12 @@
-//! Paths as users write them behind `user@host:`, made paths below the root of that host.
+//! Resolves paths that users write after `user@host:` to paths below the root of that host.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// The path below "/" that `written` stands for, seen from the folder `home`. Symbolic links on the way are followed;
-/// a last name that does not exist yet stays, and so do a "/" or "/." at the end, which mean something to a copy. The
-/// last name is followed where something is copied into it (`follow`).
+/// The path below "/" for `written`, relative to the folder `home`. Symbolic links in folders are resolved; in the last
+/// name only with `follow`, for a copy into it. A last name that does not exist yet stays. A "/" or "/." at the end
+/// stays too, since it has a meaning for copies.
 pub(crate) fn below_root(written: &[u8], home: &Path, follow: bool) -> Vec<u8> {
     let (body, end) = split_end(written);
     let full = match body {
@@ -24,14 +24,14 @@ pub(crate) fn below_root(written: &[u8], home: &Path, follow: bool) -> Vec<u8> {
     out
 }
 
-/// The path, and the "/" or "/." at its end.
+/// Splits off the "/" or "/." at the end.
 fn split_end(written: &[u8]) -> (&[u8], &[u8]) {
     let end = if written.ends_with(b"/.") { 2 } else { usize::from(written.ends_with(b"/")) };
     let (body, end) = written.split_at(written.len() - end);
     (body.strip_suffix(b"/").unwrap_or(body), end)
 }
 
-/// Without symbolic links, as far as the path exists.
+/// Resolves symbolic links, as far as the path exists.
 fn real(path: &Path, follow: bool) -> PathBuf {
     if follow && let Ok(real) = path.canonicalize() {
         return real;

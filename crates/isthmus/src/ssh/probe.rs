@@ -1,8 +1,8 @@
-//! Probes between two processes that ssh joins: whether TCP and UDP pass directly from one to the other, how long a
-//! round trip takes, and how large packets may be.
+//! Probes between two processes that ssh joins: whether TCP and UDP pass directly, the round-trip time, and the largest
+//! packet that passes.
 //!
-//! A process that can be probed opens a [`Door`], and tells its address and a nonce over ssh. The nonce proves that a
-//! probe has reached this very process: at another site a private address may be another host's.
+//! A process that can be probed opens a [`Door`], and sends its address and a nonce over ssh. The nonce proves that a
+//! probe has reached this process: at another site, a private address may be that of another host.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -19,25 +19,25 @@ use serde::{Deserialize, Serialize};
 /// Length of the nonce. Bytes.
 const NONCE: usize = 16;
 pub(super) type Nonce = [u8; NONCE];
-/// How long a probe may take. One lost packet at the start costs 1 s.
+/// How long a probe may take. One lost SYN costs 1 s.
 const PATIENCE: Duration = Duration::from_millis(1500);
-/// Between two UDP probes, of which the first may be lost.
+/// Time between two UDP probes. The first may be lost.
 const AGAIN: Duration = Duration::from_millis(500);
-/// What a UDP probe begins with, and what the answer consists of: the nonce and a number. Bytes.
+/// Length of a probe's head: the nonce and a number. An answer consists of the head alone. Bytes.
 const HEAD: usize = NONCE + 1;
-/// Lengths of packets, IP header included, that usual networks allow, the largest first: Ethernet's jumbo frames,
-/// Ethernet, PPPoE, tunnels, and the least of IPv6. Bytes.
+/// Packet lengths that common networks allow, IP header included, the largest first: jumbo frames, Ethernet, PPPoE,
+/// tunnels, and IPv6's minimum. Bytes.
 const PACKETS: [u16; 9] = [9000, 4352, 1500, 1492, 1480, 1450, 1420, 1400, 1280];
-/// How often each length is sent: packets are lost for other reasons too. Count.
+/// How often each length is sent, since packets are also lost for other reasons. Count.
 const MTU_TRIES: usize = 3;
-/// How often a thread that answers UDP looks whether it is to end.
+/// How often the thread that answers UDP checks whether to end.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What reached a [`Door`]. Errors are texts, for they cross ssh.
+/// What reached a [`Door`]. Errors are texts, since they are sent over ssh.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Reach {
     pub(crate) at: SocketAddr,
-    /// The round trip by TCP.
+    /// Round-trip time of TCP.
     pub(crate) tcp: Result<Duration, String>,
     pub(crate) udp: Result<ByUdp, String>,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Reach {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct ByUdp {
     pub(crate) rtt: Duration,
-    /// The longest packet of [`PACKETS`] that arrived whole, IP header included. Bytes.
+    /// The longest packet of [`PACKETS`] that arrived, IP header included. Bytes.
     pub(crate) packet: Option<u16>,
 }
 
@@ -65,7 +65,7 @@ impl Reach {
     }
 }
 
-/// A TCP connection to whoever listens at a place.
+/// A TCP connection to a probe address, not yet verified.
 pub(super) struct Knock {
     stream: TcpStream,
     rtt: Duration,
@@ -78,7 +78,7 @@ impl Knock {
         Ok(Self { stream, rtt: start.elapsed() })
     }
 
-    /// The round trip, if it leads to the process with this nonce. The nonce arrives a round trip after the connection.
+    /// The round-trip time, if the nonce that arrives is this one. It arrives a round trip after the connection.
     pub(super) fn verify(mut self, nonce: &Nonce) -> io::Result<Duration> {
         self.stream.set_read_timeout(Some(PATIENCE))?;
         let mut heard = Nonce::default();
@@ -99,7 +99,7 @@ fn by_udp(at: SocketAddr, nonce: &Nonce) -> io::Result<ByUdp> {
     let any = if at.is_ipv4() { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0))?;
     socket.connect(at)?;
-    // A packet that is too long for the path is dropped there, not sent in pieces.
+    // Forbid fragmentation: packets longer than the path's MTU are dropped.
     if at.is_ipv4() {
         sockopt::set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE)?;
     } else {
@@ -115,7 +115,7 @@ fn probe(nonce: &Nonce, number: u8, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The number of the next answer that comes before `until`.
+/// The number of the next answer that arrives before `until`.
 fn answer(socket: &UdpSocket, nonce: &Nonce, until: Instant) -> io::Result<u8> {
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -152,14 +152,14 @@ fn round_trip(socket: &UdpSocket, nonce: &Nonce) -> io::Result<Duration> {
     }
 }
 
-/// The longest packet that arrives; none if not even the shortest does.
+/// The longest packet that arrives; `None` if not even the shortest does.
 fn longest(socket: &UdpSocket, nonce: &Nonce, rtt: Duration) -> Option<u16> {
     let headers = if socket.peer_addr().is_ok_and(|at| at.is_ipv4()) { 20 + 8 } else { 40 + 8 };
     let mut best = None;
-    // Numbers tell the answers of the round trip from these.
+    // These numbers differ from those of `round_trip`.
     let numbered = || (128u8..).zip(PACKETS);
     for _ in 0..MTU_TRIES {
-        // The interface itself refuses those that are too long for it.
+        // The interface itself refuses packets longer than its MTU.
         let taken: Vec<(u8, u16)> = numbered()
             .filter(|(_, len)| best.is_none_or(|best| *len > best))
             .filter(|(number, len)| socket.send(&probe(nonce, *number, usize::from(*len) - headers)).is_ok())
@@ -183,13 +183,13 @@ pub(super) struct Door {
     pub(super) nonce: Nonce,
     listener: TcpListener,
     stop: Arc<AtomicBool>,
-    /// Probes by TCP that were answered. Count.
+    /// TCP probes answered. Count.
     answered: Arc<AtomicU32>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Door {
-    /// Listens at the port that the settings name, or else at one of their range, as a firewall may know them.
+    /// Listens at the configured port, or at one of the configured range: firewalls may be open for those.
     pub(super) fn open(ip: IpAddr, settings: &Settings) -> io::Result<Self> {
         let ports = match (settings.port, &settings.port_range.0) {
             (0, Some(range)) => range.clone(),
@@ -204,13 +204,13 @@ impl Door {
         Ok(Self { at: listener.local_addr()?, nonce, listener, stop, answered, threads: Vec::new() })
     }
 
-    /// Begins to tell everybody who connects the nonce.
+    /// Starts to send the nonce to everybody who connects.
     pub(super) fn answer_tcp(&mut self) -> io::Result<()> {
         let listener = self.listener.try_clone()?;
         let (nonce, stop, answered) = (self.nonce, self.stop.clone(), self.answered.clone());
         self.spawn(move || {
             for mut stream in accepted(listener.incoming(), warn) {
-                // Who has gone again does not need it. A probe that came before the end gets its answer.
+                // Ignore errors: the caller may have gone. A probe that came before the end still gets its answer.
                 let _ = stream.write_all(&nonce);
                 answered.fetch_add(1, Ordering::Release);
                 if stop.load(Ordering::Relaxed) {
@@ -220,7 +220,7 @@ impl Door {
         })
     }
 
-    /// Begins to answer datagrams that begin with the nonce, at the same port. Answers are no longer than they are.
+    /// Starts to answer datagrams that begin with the nonce. An answer is never longer than its probe.
     pub(super) fn answer_udp(&mut self) -> io::Result<()> {
         let socket = UdpSocket::bind(self.at)?;
         socket.set_read_timeout(Some(LOOK))?;
@@ -228,7 +228,7 @@ impl Door {
         self.spawn(move || {
             let mut bytes = [0; HEAD];
             while !stop.load(Ordering::Relaxed) {
-                // What is longer than the buffer is cut off.
+                // `recv_from` truncates longer datagrams.
                 let Ok((HEAD, from)) = socket.recv_from(&mut bytes) else { continue };
                 if bytes.starts_with(&nonce) {
                     let _ = socket.send_to(&bytes, from);
@@ -237,7 +237,7 @@ impl Door {
         })
     }
 
-    /// Waits until a probe by TCP was answered, but no longer than a probe may take.
+    /// Waits until a TCP probe was answered, at most [`PATIENCE`].
     pub(super) fn await_probe(&self) {
         let until = Instant::now() + PATIENCE;
         while self.answered.load(Ordering::Acquire) == 0 && Instant::now() < until {
@@ -254,7 +254,7 @@ impl Door {
 impl Drop for Door {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // The thread of TCP wakes by one more connection.
+        // One more connection wakes the TCP thread.
         if TcpStream::connect(self.at).is_ok() {
             for thread in self.threads.drain(..) {
                 let _ = thread.join();
@@ -291,7 +291,7 @@ mod tests {
         assert!(reach.tcp.is_ok() && reach.udp.is_err(), "{reach:?}");
         door.answer_udp().expect("free");
         let reach = Reach::try_at(door.at, &door.nonce);
-        // Loopback takes longer packets than any network.
+        // Loopback's MTU is larger than any of `PACKETS`.
         assert_eq!(reach.udp.expect("it passes").packet, Some(PACKETS[0]));
     }
 

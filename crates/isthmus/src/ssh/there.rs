@@ -1,4 +1,4 @@
-//! The side that ssh starts, with the rights of the user: a service for one copy, or probes for `isthmus doctor`.
+//! The side that ssh starts, with the user's rights: a service for one copy, or probes for `isthmus doctor`.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read, Write};
@@ -57,7 +57,7 @@ fn run() -> io::Result<()> {
         Request::Copy(ask) => ask,
         Request::Check { check: back } => return check(&mut input, door, back, them),
     };
-    // The service listens at the same port, which a firewall may have been opened for.
+    // The service listens at the same port, for which a firewall may have been opened.
     if let Some(door) = door.take().filter(|_| ask.direct) {
         door.await_probe();
     }
@@ -68,15 +68,15 @@ fn run() -> io::Result<()> {
     follow(&mut input, tunnelled)
 }
 
-/// This host's address, by which the other one reached it, and the other's as it is seen from here.
+/// This host's address by which ssh reached it, and the other host's address as seen from here.
 fn addresses() -> Option<(IpAddr, IpAddr)> {
     let connection = std::env::var("SSH_CONNECTION").ok()?;
     let words: Vec<&str> = connection.split_whitespace().collect();
     Some((words.get(2)?.parse().ok()?, words.first()?.parse().ok()?))
 }
 
-/// Answers the probes of a doctor, and probes that one, by the address that it has and by that which is seen from here:
-/// a translation of addresses may be between. Answers until ssh ends.
+/// Answers a doctor's probes until ssh ends, and probes the doctor in return. It tries the address that the doctor
+/// gives, then the address seen from here: NAT may lie between.
 fn check(
     input: &mut impl Read,
     mut door: Option<Door>,
@@ -97,7 +97,7 @@ fn check(
     io::copy(input, &mut io::sink()).map(drop)
 }
 
-/// Starts the service, says where it is, and returns that.
+/// Starts the service, sends its address to the other side, and returns the address.
 fn serve(
     wanted: Settings,
     listen: Option<SocketAddr>,
@@ -150,8 +150,8 @@ fn serve(
     }
 }
 
-/// Carries lanes that come by ssh to the service, until ssh ends. Then this process does, at once: what was copied so
-/// far is in its journal, and nothing may hold a file that the same command wants to continue.
+/// Carries lanes that come by ssh to the service, until ssh ends. Then this process ends at once, so that it holds no
+/// file that the same command wants to continue. The journal has what was copied so far.
 fn follow(input: &mut impl BufRead, service: SocketAddr) -> io::Result<()> {
     Tunnel::new(Box::new(io::stdout())).carry(input, Some(service))
 }

@@ -1,8 +1,8 @@
-//! TCP connections over one stream each way: what ssh carries where no port is open.
+//! Carries TCP connections over one stream in each direction: over ssh, if no port can be reached.
 //!
-//! Each piece begins with the number of its connection and its length; a piece of length 0 ends the connection.
-//! The first pieces of connections may come in any order. Nearly always there is one connection, so none has a credit of
-//! its own.
+//! Each piece begins with the number of its connection and its length. A piece of length 0 ends the connection. The
+//! first pieces of connections come in any order. There is nearly always one connection, so there is no credit per
+//! connection.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -11,16 +11,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use isthmus_io::log::{accepted, warn};
 
-/// Most bytes of a piece: what a pipe holds.
+/// Most bytes of a piece: the capacity of a pipe.
 const PIECE: usize = 64 << 10;
 const HEAD: usize = 8;
 
 type Out = Box<dyn Write + Send>;
 
-/// One end.
+/// One end of the tunnel.
 pub(crate) struct Tunnel {
     out: Mutex<Out>,
-    /// The connections that the other end has not ended; `None` for those that failed here.
+    /// Connections that the other end has not ended; `None` for those that failed here.
     connections: Mutex<HashMap<u32, Option<TcpStream>>>,
 }
 
@@ -29,12 +29,12 @@ impl Tunnel {
         Arc::new(Self { out: Mutex::new(out), connections: Mutex::default() })
     }
 
-    /// Takes connections of this host, and has the other end make them there.
+    /// Accepts local connections. For each, the other end opens a connection on its side.
     pub(crate) fn listen(self: &Arc<Self>, listener: TcpListener) -> io::Result<()> {
         let tunnel = self.clone();
         std::thread::Builder::new().name("ssh-listen".to_owned()).spawn(move || {
             for (number, stream) in (0..).zip(accepted(listener.incoming(), warn)) {
-                // One for which this host has no descriptor or thread ends, and is made again.
+                // Without a descriptor or thread for it, the connection ends, and its owner dials again.
                 if let Err(error) = tunnel.add(number, stream) {
                     lock(&tunnel.connections).remove(&number);
                     warn(format_args!("a connection through ssh cannot be carried: {error}"));
@@ -44,7 +44,7 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Carries what comes until the stream ends. A connection that is new goes to `to`; without that there are none.
+    /// Handles incoming pieces until the stream ends. A new connection is opened to `to`; without `to` it is refused.
     pub(crate) fn carry(self: &Arc<Self>, from: &mut impl Read, to: Option<SocketAddr>) -> io::Result<()> {
         let mut head = [0; HEAD];
         let mut piece = vec![0; PIECE];
@@ -84,7 +84,7 @@ impl Tunnel {
                 }
                 Err(_) => return self.fail(number),
             },
-            // Only the other end begins connections.
+            // Only the other end opens connections.
             (None, None) => return Ok(()),
         };
         if (&stream).write_all(piece).is_err() {
@@ -93,13 +93,13 @@ impl Tunnel {
         Ok(())
     }
 
-    /// A connection does not go on here: what still comes for it is dropped.
+    /// Ends a connection that failed here. Its further pieces are dropped.
     fn fail(&self, number: u32) -> io::Result<()> {
         lock(&self.connections).insert(number, None);
         self.send(number, &[])
     }
 
-    /// Carries what this connection says.
+    /// Sends what this connection delivers.
     fn add(self: &Arc<Self>, number: u32, stream: TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         lock(&self.connections).insert(number, Some(stream.try_clone()?));
@@ -127,7 +127,7 @@ impl Tunnel {
     }
 }
 
-/// What a thread left that panicked is whole: every change is one call.
+/// Ignores poisoning: every change is a single call, so the data are consistent after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! `isthmus doctor --peer user@host`: what passes directly between this host and another that ssh reaches.
+//! `isthmus doctor --peer user@host`: tests what passes directly between this host and one that ssh reaches.
 
 use std::time::{Duration, Instant};
 
@@ -9,17 +9,17 @@ use super::here::{Other, Words, own_ip};
 use super::probe::{Door, Reach};
 use super::{Answer, Back, Request};
 
-/// What was found.
+/// The results.
 pub(crate) struct Visit {
-    /// The isthmus of the other host.
+    /// Release of the other host's isthmus.
     pub(crate) release: String,
-    /// From the start of ssh until the other side's first line.
+    /// Time from the start of ssh to the other side's first line.
     pub(crate) login: Duration,
-    /// A round trip by ssh.
+    /// Round-trip time over ssh.
     pub(crate) ssh_rtt: Duration,
-    /// From here to there; none where that host does not know by which address it was reached.
+    /// From here to there. `None` if the other host does not know the address by which it was reached.
     pub(crate) to_there: Option<Reach>,
-    /// From there to here, by each address that was tried; none where this host cannot be probed, which says why.
+    /// From there to here, one entry for each address tried. The error says why this host cannot be probed.
     pub(crate) from_there: Result<Vec<Reach>, String>,
 }
 

@@ -1,4 +1,4 @@
-//! Looks at all endpoints and daemons, and computes rates from two looks.
+//! Queries all endpoints and daemons of this host, and computes rates from two queries.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::UdpSocket;
@@ -12,17 +12,17 @@ use serde_json::Value;
 
 use super::http;
 
-/// Everything that one look found.
+/// What one query found.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
     /// Version of this object.
     version: u32,
-    /// Time since the look before. Seconds.
+    /// Time since the previous query. Seconds.
     pub(super) interval_s: f64,
     pub(super) processes: Vec<Process>,
-    /// Routers and services, each as it describes itself, with its `status` address.
+    /// Routers and services: what each reports, and its `status` address.
     pub(super) daemons: Vec<Value>,
-    /// What did not answer, and why.
+    /// Processes and addresses that did not answer, with the reason.
     pub(super) silent: Vec<String>,
 }
 
@@ -46,11 +46,11 @@ pub(super) struct Endpoint {
     pub(super) peers: Vec<Peer>,
 }
 
-/// A peer of an endpoint. What is not known is null.
+/// A peer of an endpoint. Unknown values are null.
 #[derive(Debug, Serialize)]
 pub(super) struct Peer {
     pub(super) address: String,
-    /// What carries its lanes, such as "2 UDP, encrypted".
+    /// The carriers of its lanes, such as "2 UDP, encrypted".
     pub(super) transport: String,
     pub(super) sent_bytes: u64,
     pub(super) received_bytes: u64,
@@ -58,10 +58,10 @@ pub(super) struct Peer {
     pub(super) received_bits_per_s: f64,
     pub(super) messages: u64,
     pub(super) fragments_resent: u64,
-    /// Share of packets that were lost since the look before, or since the start if none was sent meanwhile.
+    /// Share of packets lost since the previous query; if none was sent since then, since the start.
     pub(super) loss: Option<f64>,
     pub(super) rtt_s: Option<f64>,
-    /// Why its lanes and messages go as they do.
+    /// Reasons behind the present state of its lanes and messages.
     pub(super) why: Vec<String>,
     pub(super) lanes: Vec<Lane>,
 }
@@ -76,7 +76,7 @@ pub(super) struct Lane {
     rtt_s: Option<f64>,
 }
 
-/// What is remembered of a peer until the next look.
+/// A peer's counters at the previous query.
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
     sent_bytes: u64,
@@ -87,7 +87,7 @@ struct Before {
 
 type Key = (u32, String, String);
 
-/// See the module.
+/// Queries the host repeatedly. Keeps the counters of the previous query for rates.
 pub(super) struct Gatherer {
     /// Status addresses that the user named.
     named: Vec<HostPort>,
@@ -100,7 +100,7 @@ impl Gatherer {
         Self { named, looked: None, before: HashMap::new() }
     }
 
-    /// Looks at everything. Rates are of the time since the look before.
+    /// Queries everything. Rates cover the time since the previous query.
     pub(super) fn look(&mut self) -> Report {
         let now = Instant::now();
         let since = self.looked.replace(now).map_or(0.0, |at| now.duration_since(at).as_secs_f64());
@@ -124,13 +124,13 @@ impl Gatherer {
                         .collect();
                     report.processes.push(Process { pid, program: program(pid), endpoints });
                 }
-                // A process that has ended meanwhile is no trouble.
+                // The process has ended meanwhile, which is no error.
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
                 Err(error) => report.silent.push(format!("process {pid}: {error}")),
             }
         }
         let mut addresses = isthmus_metrics::marked().unwrap_or_default();
-        // Anybody on this host can add a mark, so only addresses of this host are asked.
+        // Anybody on this host can add a mark, so query only addresses of this host.
         addresses.retain(|address| UdpSocket::bind((address.ip(), 0)).is_ok());
         for named in &self.named {
             match named.first() {
@@ -155,7 +155,7 @@ impl Gatherer {
 
 impl Before {
     fn of(peer: &PeerFigures) -> Self {
-        // Of datagrams nobody knows which were lost.
+        // Losses of datagrams are unknown, so leave out lanes without a count.
         let counted = || peer.lanes.iter().filter(|lane| lane.lost.is_some());
         let sum = |of: fn(&LaneFigures) -> Option<u64>| counted().filter_map(of).sum();
         Self {
@@ -194,7 +194,7 @@ fn of_peer(figures: PeerFigures, before: Option<Before>, seconds: f64) -> Peer {
     }
 }
 
-/// The share of packets lost between two looks, or since the start if none was sent between them.
+/// The share of packets lost between two queries; if none was sent between them, since the start.
 fn loss(now: Before, before: Before) -> Option<f64> {
     let (packets, lost) = match now.packets.saturating_sub(before.packets) {
         0 => (now.packets, now.lost),
@@ -212,7 +212,7 @@ fn seconds_of(us: u64) -> f64 {
     us as f64 / 1e6
 }
 
-/// The kinds of lanes, with the count of each that is more than one.
+/// The kinds of lanes, each with its count if that is above one.
 fn transport(lanes: &[LaneFigures]) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for lane in lanes {
@@ -225,13 +225,12 @@ fn transport(lanes: &[LaneFigures]) -> String {
     counts.into_iter().map(named).collect::<Vec<_>>().join("; ")
 }
 
-/// Whether the process is one that would answer us.
+/// Whether this user may query the process.
 fn is_ours(pid: u32) -> bool {
     let own = rustix::process::geteuid();
     own.is_root() || std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|of| of.uid() == own.as_raw())
 }
 
-/// The name of the process's program.
 fn program(pid: u32) -> String {
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     name.trim_end().replace(char::is_control, " ")

@@ -1,4 +1,4 @@
-//! Asks a daemon for its state.
+//! Queries a daemon's state over HTTP.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// Longest wait for the daemon. It answers from memory.
+/// Longest wait for the daemon. It answers from memory, so a second is ample.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Longest answer that is read. Bytes.
+/// Most bytes of an answer that are read.
 const ANSWER_MAX: u64 = 4 << 20;
 
-/// The state of the daemon whose status is at `address`.
+/// The state of the daemon with this status address.
 pub(super) fn state(address: SocketAddr) -> io::Result<Value> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    // By HTTP/1.0 the answer is in one piece and ends with the connection.
+    // HTTP/1.0: the answer is not chunked, and ends with the connection.
     write!(stream, "GET /state HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
     let mut answer = String::new();
     stream.take(ANSWER_MAX).read_to_string(&mut answer)?;

@@ -1,4 +1,4 @@
-//! `isthmus top`: what the endpoints, routers and services of this host do at this moment.
+//! `isthmus top`: shows what the endpoints, routers and services of this host do now.
 
 mod gather;
 mod http;
@@ -13,11 +13,11 @@ use isthmus_units::{HostPort, Span};
 use gather::Gatherer;
 
 const NO: u8 = 1;
-/// Shortest time between two looks. In less time rates mean little.
+/// Shortest time between two queries. Rates over less time are mostly noise.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// Moves the cursor to the first column of the first line.
+/// Moves the cursor to the top left corner.
 const HOME: &str = "\x1b[H";
-/// Clears the rest of the line, and the rest of the screen.
+/// `CLEAR_LINE` clears the rest of the line, `CLEAR_REST` the rest of the screen.
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_REST: &str = "\x1b[J";
 
@@ -45,7 +45,7 @@ pub(crate) struct Args {
 pub(crate) fn main(args: &Args) -> ExitCode {
     let interval = Duration::from_nanos(args.interval.0).max(INTERVAL_MIN);
     let mut gatherer = Gatherer::new(args.status.clone());
-    // Rates need two looks.
+    // The first query is the base of the first rates.
     gatherer.look();
     if args.once {
         std::thread::sleep(interval);
@@ -78,7 +78,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     }
 }
 
-/// The lines of `text` that fit on the terminal. Each one clears what was behind it before.
+/// The lines of `text` that fit on the terminal. Each one also clears the rest of its line.
 fn fitted(text: &str) -> String {
     let size = rustix::termios::tcgetwinsize(std::io::stdout());
     let (rows, columns) = size.map_or((24, 80), |size| (size.ws_row.max(2), size.ws_col.max(20)));

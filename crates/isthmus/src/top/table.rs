@@ -1,4 +1,4 @@
-//! The report as tables for people.
+//! Formats the report as tables.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::gather::{Peer, Process, Report};
 
-/// A table. A column whose name starts with `#` holds numbers, which stand at the right.
+/// A table. Columns whose names start with `#` hold numbers and are aligned right.
 struct Table {
     columns: &'static [&'static str],
     rows: Vec<Vec<String>>,
@@ -18,7 +18,7 @@ impl Table {
     }
 
     fn row(&mut self, cells: Vec<String>) {
-        // What comes from other programs must not control the terminal.
+        // Other programs choose these texts, so remove control characters before they reach the terminal.
         self.rows.push(cells.into_iter().map(|cell| cell.replace(char::is_control, " ")).collect());
     }
 
@@ -45,7 +45,7 @@ impl Table {
     }
 }
 
-/// The whole report.
+/// Formats the whole report.
 pub(super) fn text(report: &Report) -> String {
     let mut out = String::new();
     if !report.processes.is_empty() {
