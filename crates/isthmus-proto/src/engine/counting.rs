@@ -81,7 +81,10 @@ impl Engine {
     pub fn peer_counters(&self) -> impl Iterator<Item = (Address, PeerCounters)> + '_ {
         let counters = |peer: &super::Peer| Some((peer.address, peer.connection.as_ref()?.counters));
         let used = |(_, counters): &(Address, PeerCounters)| counters.lanes.iter().any(|lanes| *lanes > 0);
-        self.peers.iter().filter_map(counters).filter(used)
+        let departed =
+            |(peer, counters): &(PeerId, PeerCounters)| (self.peers[peer.0 as usize].address, *counters);
+        let present = self.peers.iter().filter_map(counters);
+        present.chain(self.departed.iter().map(departed)).filter(used)
     }
 
     /// The states of the first `most` peers to which there ever was a lane.

@@ -10,8 +10,8 @@
 //! # Peers that the program never named
 //!
 //! They are forgotten once their lanes are gone, the program was told of the loss, and none of their messages is left.
-//! Only the address stays, about 150 bytes: a Hello from there is refused from then on, so that no recorded one is taken
-//! again. An endpoint that comes anew has another address.
+//! Only the address and the counters stay, about 250 bytes: a Hello from there is refused from then on, so that no recorded
+//! one is taken again. An endpoint that comes anew has another address.
 
 use isthmus_wire::Address;
 
@@ -85,7 +85,9 @@ impl Engine {
             }
             if self.is_over(next) {
                 let known = &mut self.peers[next.0 as usize];
-                (known.departed, known.connection, known.answers_at) = (true, None, None);
+                let counters = known.connection.take().map(|connection| connection.counters);
+                (known.departed, known.answers_at) = (true, None);
+                self.departed.extend(counters.map(|counters| (next, counters)));
             } else {
                 self.leaving.push_back(next);
             }

@@ -261,6 +261,8 @@ pub struct Engine {
     gone: VecDeque<PeerId>,
     /// Peers that have left and may be forgotten (`gone.rs`).
     leaving: VecDeque<PeerId>,
+    /// What was counted of those that were forgotten.
+    departed: Vec<(PeerId, PeerCounters)>,
     /// Memory that those messages hold. Bytes.
     gone_hold: u64,
     /// How many of those messages were dropped to make room.
@@ -318,6 +320,7 @@ impl Engine {
             credit_given: 0,
             gone: VecDeque::new(),
             leaving: VecDeque::new(),
+            departed: Vec::new(),
             gone_hold: 0,
             gone_dropped: 0,
             credit_peers: 0,

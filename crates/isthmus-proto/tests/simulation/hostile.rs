@@ -520,6 +520,10 @@ fn peers_that_nobody_named_are_forgotten_when_they_have_left() {
     });
     let most = most.max().unwrap();
     assert!(most <= 8, "{most} are kept");
+    assert!(
+        victim.engine.peer_counters().count() > 1000,
+        "the program is told at the end what was exchanged with them"
+    );
     // It has said farewell: whoever says to be the same is refused, and nothing is kept of it.
     for incarnation in [1000, 1500] {
         let (lane, said) = come(&mut victim, incarnation);
