@@ -67,7 +67,7 @@ help:
 	  '             the provider under valgrind, AddressSanitizer and ThreadSanitizer, and the library' \
 	  '             for C under valgrind: minutes' \
 	  '             (ARGS: memcheck, substrate, address, thread, miri)' \
-	  'make lint    formatting, clippy, the crates of others (deny.toml), shellcheck' \
+	  'make lint    formatting, clippy, rustdoc, the crates of others (deny.toml), shellcheck, mypy' \
 	  'make suites  what others wrote, over Isthmus and over stock tcp, side by side: libfabric' \
 	  '             own tests, MPICH, mpi4py, NetPIPE, hpcc, IMB, OSU, ScaLAPACK: hours (ARGS: suites/run.py --help)' \
 	  'make versions' \
@@ -158,6 +158,7 @@ lint:
 	@tools/bootstrap.sh rust python lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked --quiet
 	tools/deny.sh
 	shellcheck -x tools/*.sh packaging/container/isthmus-container .ci/run
 	cd python && ../build/python/bin/mypy src tests $(patsubst %,../%,$(wildcard examples/python/*.py))

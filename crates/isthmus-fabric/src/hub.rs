@@ -41,7 +41,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// A change of a lane's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct News {
-    /// The lane's number from [`Hub::set_key`].
+    /// The lane's number from `Hub::set_key`.
     pub key: u64,
     /// It can be read, or has ended.
     pub readable: bool,

@@ -23,7 +23,7 @@ use crate::wire::{ConnectionId, Header, TOKEN_LEN, Token};
 
 /// Protects the frames of packets. The header stays readable and is protected with them.
 pub trait Protection: Send + fmt::Debug {
-    /// Whether packets say that they have a checksum, see [`without_checksum`].
+    /// Whether packets say that they have a checksum, see `without_checksum`.
     fn is_checked(&self) -> bool {
         false
     }

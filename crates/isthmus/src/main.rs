@@ -1,5 +1,7 @@
 //! The `isthmus` command, with one file per subcommand.
 
+// Help texts have what may be left out in brackets.
+#![allow(rustdoc::broken_intra_doc_links)]
 // The print macros panic if they cannot write; use those of `output`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

@@ -114,7 +114,7 @@ impl Endpoint {
 
     /// Sets how long messages, writes and reads of a connection may take from now on; zero: as long as the peer lives.
     /// An operation that takes longer gets its event, and may still arrive, once. A region stays in use until the
-    /// operation has really ended ([`Region::is_in_use`]).
+    /// operation has really ended ([`Region::is_in_use`](crate::Region::is_in_use)).
     ///
     /// # Errors
     /// [`Error::Stale`].

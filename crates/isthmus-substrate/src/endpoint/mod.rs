@@ -166,8 +166,8 @@ impl Endpoint {
         Ok(&self.inner.ports[port_of(peer)].device)
     }
 
-    /// Asks the endpoint at `uri` for a connection. [`Event::Connected`] or
-    /// [`Event::ConnectFailed`] follows; all events of the connection carry `context`.
+    /// Asks the endpoint at `uri` for a connection. [`Event::Connected`](crate::Event::Connected) or
+    /// [`Event::ConnectFailed`](crate::Event::ConnectFailed) follows; all events of the connection carry `context`.
     ///
     /// If this endpoint or the other one is on several devices, there may be several routes: from a device directly to
     /// an address of its AS and subnet, and by its routers to others. The route of the device with the highest priority
@@ -204,7 +204,7 @@ impl Endpoint {
         Ok(inner.name(id))
     }
 
-    /// Accepts a request. [`Event::Accepted`] follows, and all events of the connection carry `context`.
+    /// Accepts a request. [`Event::Accepted`](crate::Event::Accepted) follows, and all events of the connection carry `context`.
     ///
     /// # Errors
     /// [`Error::Stale`] if the peer is gone by now, or the request belongs to another endpoint.

@@ -20,7 +20,7 @@ use crate::{Error, RemoteOptions, SendOptions};
 pub struct Posted(Option<Awaited>);
 
 impl Endpoint {
-    /// Sends a copy of a message. [`Event::Sent`] reports its end.
+    /// Sends a copy of a message. [`Event::Sent`](crate::Event::Sent) reports its end.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::TooLong`], [`Error::Stale`], [`Error::State`]; for a blocking call also
@@ -97,7 +97,7 @@ impl Endpoint {
         unsafe { Region::lend(u64::from(self.inner.serial), &self.inner.regions, at, len, access) }
     }
 
-    /// Writes `len` bytes at `local_offset` of `local` to `remote_offset` of a peer's memory. [`Event::Sent`] reports
+    /// Writes `len` bytes at `local_offset` of `local` to `remote_offset` of a peer's memory. [`Event::Sent`](crate::Event::Sent) reports
     /// its end: then the data is there.
     ///
     /// # Errors

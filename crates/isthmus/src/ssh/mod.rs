@@ -11,7 +11,7 @@
 //! From then on the copy is an ordinary one, between two ends that know each other's throw-away keys. Its lanes go
 //! directly; if the probe failed, they go over ssh's own stream ([`tunnel`]). The service ends with ssh.
 //!
-//! For the doctor, both sides probe each other instead ([`visit`]).
+//! For the doctor, both sides probe each other instead ([`visit()`]).
 
 mod here;
 mod paths;
