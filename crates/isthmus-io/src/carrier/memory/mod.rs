@@ -7,7 +7,7 @@
 //! Afterwards the connection shows that the other end lives, and serves as its bell. An end sets a flag in the memory
 //! before it sleeps; the other end, when it writes and finds the flag set, sends one byte on the connection.
 //!
-//! Each end can access registered memory directly that the other shows it (`regions.rs`).
+//! Each end can directly access registered memory that the other end shows (`regions.rs`).
 //!
 //! - `segment.rs`: the mapping, and the flags in it.
 //! - `ring.rs`, `streaming.rs`: a ring of records for each direction, and copies into it past the caches.
@@ -45,7 +45,7 @@ pub(crate) use ring::Spot;
 pub(crate) use segment::Sleeper;
 use segment::{Name, Segment};
 
-/// Longest record of a ring. Bytes; so also the longest short message.
+/// Longest payload of a record. Bytes; no short message is longer.
 pub(crate) const RECORD_MAX: usize = ring::RECORD_MAX as usize;
 
 /// The name of shared memory in offers and in the setting `fabric`.
@@ -195,7 +195,7 @@ impl MemoryLane {
         self.link.is_writable()
     }
 
-    /// As [`TcpLane::read`].
+    /// Like [`TcpLane::read`].
     ///
     /// # Safety
     /// Every piece is valid for writing and nobody else touches it during the call.
@@ -210,10 +210,10 @@ impl MemoryLane {
         came
     }
 
-    /// As [`TcpLane::write`].
+    /// Like [`TcpLane::write`].
     ///
     /// # Safety
-    /// As for `Carrier::write`.
+    /// See `Carrier::write`.
     pub(super) unsafe fn write(&mut self, pieces: &[libc::iovec], lent: &[bool]) -> Transfer {
         // SAFETY: the caller's promise.
         let done = unsafe { self.link.write(pieces, lent) };
@@ -262,7 +262,7 @@ impl MemoryLane {
     /// See [`MemoryLink::access`].
     ///
     /// # Safety
-    /// As there.
+    /// See there.
     pub(crate) unsafe fn access(
         &mut self,
         range: RemoteRange,
@@ -301,7 +301,7 @@ impl MemoryLane {
         self.ring();
     }
 
-    /// Tells that the connection is readable: a byte is a bell, an end means that the other end is gone.
+    /// Notes that the connection is readable: bytes are bells, and its end means that the other end is gone.
     pub(super) fn stir(&mut self) {
         let mut bells = [0; 64];
         loop {
