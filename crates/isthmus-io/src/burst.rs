@@ -4,17 +4,17 @@
 //! holds the next ones back until the program polls, which MPIs do right after, or until there are `TOGETHER` (16).
 //!
 //! Nobody should notice the wait. The first messages of a burst go at once, as do those of a program that computes
-//! between two posts. A program that did not poll after several bursts is not trusted again for a long time. What was
-//! held back goes at the latest when the I/O thread takes over, after some milliseconds without a poll (`driver.rs`).
+//! between two posts. A program that did not poll after several bursts is not trusted again for a long time. Held
+//! messages go at the latest when the I/O thread takes over, after some milliseconds without a poll (`driver.rs`).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// How many posts of a burst go at once. Count.
+/// Posts of a burst that go at once. Count.
 const FIRST: u32 = 4;
-/// How many messages are held back and go together. Count; more would keep the peer from reading the first ones.
+/// Messages that are held back and go together. Count; more would keep the peer from reading the first ones.
 const TOGETHER: u32 = 16;
-/// How many bytes are held back and go together. Bytes.
+/// Most bytes that are held back and go together.
 const BYTES: u64 = 16 << 10;
 /// Longest message that is held back. Bytes; copying a longer one takes longer than the system call.
 const SMALL: u64 = 2 << 10;
@@ -24,7 +24,7 @@ const APART_US: u64 = 20;
 const LATE_US: u64 = 200;
 /// After this many late polls in a row, the program is not trusted. Count.
 const STRIKES: u32 = 3;
-/// For how many posts it is not trusted then. Count.
+/// It is then not trusted for this many posts. Count.
 const DISTRUST: u32 = 4096;
 
 /// The burst that an endpoint's program is posting. Threads that post at the same time share it without a lock: a race

@@ -93,7 +93,7 @@ macro_rules! settings {
         names.filter(|name| !matches!(*name, MEMORY | "off" | "")).collect::<Vec<_>>().join(",")
     }
 
-            /// Takes over what `get` knows by name of setting.
+            /// Takes over the settings for which `get` has a text, by name.
             fn override_from(&mut self, get: impl Fn(&str) -> Option<String>) -> Result<(), SettingsError> {
                 $(if let Some(text) = get(stringify!($name)) {
                     self.$name = <$kind as Value>::parse(&text).map_err(|expected| {
@@ -174,7 +174,7 @@ impl Settings {
     /// The address at which endpoints listen by default.
     ///
     /// # Errors
-    /// [`InterfaceError`] if the host does not have what [`Settings::interface`] names.
+    /// [`InterfaceError`] if the host does not have the [`Settings::interface`].
     pub fn own_ip(&self) -> Result<IpAddr, InterfaceError> {
         match interface::choose(&self.interface) {
             // Frames need no IP.
@@ -192,7 +192,7 @@ impl Settings {
     /// The address of [`Settings::own_ip`], and why it was chosen.
     ///
     /// # Errors
-    /// [`InterfaceError`] if the host does not have what [`Settings::interface`] names, with an IP address.
+    /// [`InterfaceError`] if the host does not have the [`Settings::interface`], with an IP address.
     pub fn own_choice(&self) -> Result<Chosen, InterfaceError> {
         interface::choose(&self.interface)
     }
@@ -212,7 +212,7 @@ impl Settings {
     /// The host's addresses on its further rails.
     ///
     /// # Errors
-    /// As for [`Settings::own_ip`].
+    /// See [`Settings::own_ip`].
     pub(crate) fn rail_ips(&self) -> Result<Vec<IpAddr>, InterfaceError> {
         let named = self.rails.split(',').map(str::trim).filter(|name| !name.is_empty());
         let rails: Vec<IpAddr> =
@@ -230,7 +230,7 @@ impl Settings {
         Self::from_toml(&text, &origin)
     }
 
-    /// As [`Settings::from_file`], from text; `origin` names it in errors.
+    /// Like [`Settings::from_file`], but from text; `origin` names it in errors.
     pub fn from_toml(text: &str, origin: &str) -> Result<Self, SettingsError> {
         crate::devices::default_settings(text, origin)
     }
@@ -369,7 +369,7 @@ impl<'de> Deserialize<'de> for Streams {
 /// Bytes that a peer may send before receives are posted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Credit {
-    /// As much as the path holds.
+    /// Enough bytes to fill the path.
     #[default]
     Auto,
     /// A fixed number of bytes.

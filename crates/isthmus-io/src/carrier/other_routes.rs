@@ -241,7 +241,8 @@ fn routes_v6(table: &str) -> Vec<Route> {
 mod tests {
     use super::*;
 
-    /// A VPN that claims one half of all addresses, a default route by eth0, the network of eth1, and a route that is down.
+    /// A VPN that claims one half of all addresses, a default route by eth0, the network of eth1, and a route that is
+    /// down.
     const V4: &str = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT
 tun0\t00000000\t00000000\t0001\t0\t0\t0\t00000080\t0\t0\t0
 eth0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0

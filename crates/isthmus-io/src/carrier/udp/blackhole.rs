@@ -26,8 +26,8 @@ const BLOCKED_TIMES: Micros = 10;
 /// The end that was dialled waits this much longer, in round trips (a new lane needs them), and at least [`ASK_US`].
 const LATER_TIMES: Micros = 4;
 /// Silence after which the end that was dialled gives up a lane on which nothing was ever acknowledged, if the peer has
-/// made a lane by TCP since: the peer has found that answers by UDP do not arrive. Microseconds; on paths of up to a second
-/// there would have been an acknowledgement.
+/// made a lane by TCP since: the peer has found that answers by UDP do not arrive. Microseconds; on paths of up to a
+/// second there would have been an acknowledgement.
 const UNHEARD_US: Micros = 2_000_000;
 /// TCP probes that must be answered. Count; with one answer, the path may just have come back.
 const ANSWERS: u32 = 2;

@@ -88,7 +88,7 @@ mod tests {
     fn the_first_answer_tells_which_it_is() {
         assert_eq!(Provisional::new(0, LONG).look(24_000, Some(24_000)), Outlook::Far);
         assert_eq!(Provisional::new(0, LONG).look(300, Some(300)), Outlook::Near);
-        // A late answer counts, too.
+        // A late answer by UDP counts, too.
         let mut provisional = Provisional::new(0, LONG);
         assert_eq!(provisional.look(DOUBT_US, None), Outlook::Doubt);
         provisional.on_tcp_answer(DOUBT_US + 30_000);
