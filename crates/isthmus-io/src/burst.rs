@@ -1,6 +1,6 @@
 //! Sends small messages together that are posted in quick succession.
 //!
-//! The system call is most of what a small message costs. So after the first `FIRST` (4) posts of a burst, the endpoint
+//! Most of a small message's cost is the system call. So after the first `FIRST` (4) posts of a burst, the endpoint
 //! holds the next ones back until the program polls, which MPIs do right after, or until there are `TOGETHER` (16).
 //!
 //! Nobody should notice the wait. The first messages of a burst go at once, as do those of a program that computes
@@ -14,7 +14,7 @@ use std::time::Instant;
 const FIRST: u32 = 4;
 /// Messages that are held back and go together. Count; more would keep the peer from reading the first ones.
 const TOGETHER: u32 = 16;
-/// Most bytes that are held back and go together.
+/// Held messages go once they have this many bytes together.
 const BYTES: u64 = 16 << 10;
 /// Longest message that is held back. Bytes; copying a longer one takes longer than the system call.
 const SMALL: u64 = 2 << 10;
@@ -62,7 +62,8 @@ impl Burst {
         self.epoch.elapsed().as_micros() as u64
     }
 
-    /// Holds back what was just posted, of `len` bytes, if it may wait for what follows. True if it is held.
+    /// Holds back the operation of `len` bytes that was just posted, if it may wait for the next ones. True if it is
+    /// held.
     pub(crate) fn try_hold(&self, len: u64) -> bool {
         if len > SMALL || !self.attended.load(Ordering::Relaxed) {
             return false;

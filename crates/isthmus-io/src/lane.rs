@@ -17,7 +17,7 @@ use crate::shell::{Core, loss_of};
 
 /// Staging buffer of a lane, for bytes that were read and not decoded yet. Bytes.
 const STAGING: usize = 64 << 10;
-/// Staging buffer of an incoming lane before authentication. Bytes; it bounds what unknown callers hold.
+/// Staging buffer of an incoming lane before authentication. Bytes; it bounds the memory that strangers hold.
 const UNPROVED_STAGING: usize = 4 << 10;
 /// Part of the staging buffer that a read offers behind payload that goes straight to its target. Bytes; data that
 /// lands there has to be copied.

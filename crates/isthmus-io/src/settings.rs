@@ -82,7 +82,8 @@ macro_rules! settings {
         self.peer_timeout.to_duration().clamp(Duration::from_secs(1), Duration::from_secs(20))
     }
 
-    /// Whether lanes on this host go by shared memory. Not with tls: the other end would not have proved who it is.
+    /// Whether lanes on this host go by shared memory. With tls they do not: the other end would not have proved who it
+    /// is.
     pub(crate) fn by_memory(&self) -> bool {
         self.tls == TlsMode::Off && self.fabric.split(',').any(|name| name.trim() == MEMORY)
     }

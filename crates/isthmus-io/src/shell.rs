@@ -314,7 +314,7 @@ impl Shell {
         ready.readable && self.receive(index, core)
     }
 
-    /// Drives what lanes share. True if something came.
+    /// Drives the state that lanes share. True if something came.
     fn poll_carriers(&mut self, core: &Mutex<Core>) -> bool {
         let mut news = std::mem::take(&mut self.news);
         self.carriers.run_pass(&mut news);
@@ -485,7 +485,7 @@ impl Shell {
         }
     }
 
-    /// Writes what the lane holds. False if the engine has nothing more to send on any lane.
+    /// Writes the lane's pending data. False if the engine has nothing more to send on any lane.
     fn write(&mut self, index: usize, core: &Mutex<Core>) -> bool {
         let mut more = true;
         let Some(lane) = self.lanes[index].as_mut() else { return more };

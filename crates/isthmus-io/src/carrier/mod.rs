@@ -1,7 +1,7 @@
 //! Carriers move the bytes of lanes. This is their interface to the shell.
 //!
 //! A carrier is a stream of bytes in both directions. It is *settled* once it can carry data. Until then, the events of
-//! its descriptor lead to [`Carrier::settle`]. [`Carriers`] has what lanes share: knowledge about paths, and
+//! its descriptor lead to [`Carrier::settle`]. [`Carriers`] has the state that lanes share: knowledge about paths, and
 //! descriptors, buffers and timers that belong to no single lane.
 
 mod buffers;
@@ -156,7 +156,7 @@ impl Carrier {
         }
     }
 
-    /// Continues what has to be done before the first byte. `index` is the lane's, for [`Carriers::run_pass`].
+    /// Continues the set-up before the first byte. `index` is the lane's, for [`Carriers::run_pass`].
     ///
     /// # Errors
     /// The system's, such as `ConnectionRefused`. The lane has ended then.
@@ -515,8 +515,8 @@ impl Carrier {
         }
     }
 
-    /// Makes the lane a sealed one, with keys from a secret that both ends have, or will have once what is written now
-    /// has arrived. False if this carrier cannot be sealed.
+    /// Makes the lane a sealed one, with keys from a secret that both ends have, or will have once the bytes written
+    /// now have arrived. False if this carrier cannot be sealed.
     pub(crate) fn share(
         &mut self,
         secret: &Secret,
@@ -941,8 +941,8 @@ impl Carriers {
             && self.sealed.is_empty()
     }
 
-    /// Drives what lanes share, and adds the lanes that this concerns to `ready`, by index. The shell calls it once in
-    /// a pass, before it reads any lane.
+    /// Drives the state that lanes share, and adds the lanes that this concerns to `ready`, by index. The shell calls
+    /// it once in a pass, before it reads any lane.
     pub(crate) fn run_pass(&mut self, ready: &mut Vec<Ready>) {
         self.hubs.poll(&mut self.news);
         ready.extend(self.news.drain(..).map(|news| Ready {

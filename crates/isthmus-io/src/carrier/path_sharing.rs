@@ -3,9 +3,9 @@
 //! Each endpoint would bring as many connections to a path as one endpoint needs. So each tells the ledger while it has
 //! bulk data under way, and learns how many others do.
 //!
-//! BBR sends nearly three times what arrives until it has measured the path. Several at once lose so many packets that
-//! they assume a policer and stay slow for seconds. So once the round trip shows a queue, each endpoint is paced to its
-//! part of what arrives by all of them, and to more again while there is no queue.
+//! BBR sends at nearly three times the delivery rate until it has measured the path. Several at once lose so many
+//! packets that they assume a policer and stay slow for seconds. So once the round trip shows a queue, each endpoint is
+//! paced to its part of their common delivery rate, and to more again while there is no queue.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ const QUEUE_PART: u64 = 4;
 const QUEUE_US: u64 = 1_000;
 /// The best rate counts for this long.
 const BEST_FOR: Duration = Duration::from_secs(5);
-/// While there is a queue, all lanes together may send this many times what arrives.
+/// While there is a queue, all lanes together may send at this multiple of their delivery rate.
 const HELD: f64 = 1.0;
 /// Without a queue, that factor grows by this from look to look.
 const LOOSER: f64 = 1.02;

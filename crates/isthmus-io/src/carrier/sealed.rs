@@ -130,7 +130,7 @@ impl SealedLane {
         }
     }
 
-    /// Reads into `place` what there is. Also returns why nothing more will come, if so.
+    /// Reads the bytes that are there into `place`. If nothing more will come, also returns the reason.
     fn fill(&mut self, place: &mut [u8], shared: &mut Carriers) -> (usize, Option<Transfer>) {
         let mut filled = 0;
         while filled < place.len() {
@@ -317,7 +317,7 @@ mod tests {
         [near, listener.accept().expect("it calls").0]
     }
 
-    /// One end, and what it shares with other lanes.
+    /// One end, and the state that it shares with other lanes.
     struct End {
         carrier: Carrier,
         shared: Carriers,
@@ -334,7 +334,7 @@ mod tests {
             Self { carrier, shared }
         }
 
-        /// Writes what there is room for.
+        /// Writes as much as there is room for.
         fn write(&mut self, bytes: &[u8]) -> usize {
             // In pieces that fit no record.
             let mut pieces: Vec<_> = bytes

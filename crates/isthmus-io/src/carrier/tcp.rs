@@ -325,7 +325,7 @@ impl TcpLane {
         Some(Weakness::Overflows { host, rate, rtt_us: look.least_rtt_us })
     }
 
-    /// Paces the lane to what a short path takes.
+    /// Paces the lane to the rate of a short path.
     fn keep_pace(&mut self, held: PaceVerdict) {
         if let (None, Some(host)) = (self.held, peer_ip(&self.socket)) {
             info_log!("a lane by TCP with {host} is paced: its bursts overflow a short path's queue");

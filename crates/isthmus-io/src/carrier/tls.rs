@@ -257,7 +257,7 @@ impl TlsLane {
         }
     }
 
-    /// Reads into `place` what there is. Also returns why nothing more will come, if so.
+    /// Reads the bytes that are there into `place`. If nothing more will come, also returns the reason.
     fn fill(&mut self, place: &mut [u8], tls: &mut Tls) -> (usize, Option<Transfer>) {
         let mut filled = 0;
         while filled < place.len() {

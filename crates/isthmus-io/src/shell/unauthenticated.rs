@@ -1,4 +1,4 @@
-//! Connections before authentication ("strangers"): how many there may be, and what happens beyond that.
+//! Bounds the number of connections before authentication ("strangers").
 //!
 //! Strangers cannot lock anybody out. When [`MAX_UNAUTHENTICATED`] connections wait for a greeting, or as many as half
 //! of the files that the process may open, a new one replaces the oldest of the address that has the most. So a crowd

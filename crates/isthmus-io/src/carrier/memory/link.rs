@@ -74,7 +74,7 @@ pub(crate) struct MemoryLink {
     lent: Option<Lent>,
     /// Loans for good, once there were any. Most lanes have none.
     loans: Option<Box<Loans>>,
-    /// Finds out who copies long pieces quickest, once any came. Most lanes carry none.
+    /// Finds the quicker mode for long pieces, once any came. Most lanes carry none.
     copy_trial: Option<Box<CopyTrial>>,
     /// When we first saw the loan that the neighbour offers.
     offered: Option<Instant>,

@@ -51,9 +51,9 @@ pub(crate) const RECORD_MAX: usize = ring::RECORD_MAX as usize;
 /// The name of shared memory in offers and in the setting `fabric`.
 pub(crate) const NAME: &str = "memory";
 
-/// Tries what lanes within this host need from the system: memory that another process can find by way of `/proc`.
-/// Returns whether a process may read another's memory, as far as this process can tell by itself. If so, long messages
-/// need not wait for a sender that computes.
+/// Tries whether lanes within this host can share memory: another process must find it by way of `/proc`. Returns
+/// whether a process may read another's memory, as far as this process can tell by itself. If so, long messages need
+/// not wait for a sender that computes.
 ///
 /// # Errors
 /// The system's, if lanes within this host stay TCP.
@@ -63,7 +63,7 @@ pub fn try_shared_memory() -> io::Result<bool> {
     Ok(found.neighbour().is_accessible())
 }
 
-/// Lanes that are being negotiated, and what all lanes by shared memory share.
+/// Lanes that are being negotiated, and the state that all lanes by shared memory share.
 #[derive(Debug)]
 pub(crate) struct Memory {
     wanted: bool,
@@ -328,7 +328,7 @@ impl MemoryLane {
         self.link.rest();
     }
 
-    /// Wakes the other end if it sleeps and has to know what was read or written.
+    /// Wakes the other end if it sleeps and has to know of a read or a write.
     pub(crate) fn ring(&mut self) {
         if self.link.take_ring() {
             // If the connection is full, the other end is woken already. If it has ended, that shows by itself.

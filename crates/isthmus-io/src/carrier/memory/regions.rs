@@ -69,7 +69,7 @@ impl ShownRegion {
     pub(crate) fn hide(&self) {
         let Some(memory) = self.memory.upgrade() else { return };
         let state = memory.word(at(self.end, self.slot, AT_STATE));
-        // If this fails, the end of the lane has emptied the slot, and waits as well.
+        // If this fails, the slot was emptied before. The wait is needed either way.
         let _ = state.compare_exchange(self.state, 0, SeqCst, SeqCst);
         wait(&memory, self.end, self.neighbour, |used| used == self.slot as u64 + 1);
     }

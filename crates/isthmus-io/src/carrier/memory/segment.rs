@@ -1,9 +1,9 @@
 //! The memory that the two ends of a lane share: an anonymous file (`memfd_create(2)`), which the other end finds by
 //! way of `/proc`.
 //!
-//! The first page has what the ends tell each other. Each end writes only its own half, so that no line goes to and fro
-//! without need. Then there is a page for each end with the regions that it shows (`regions.rs`), and a ring for each
-//! direction. Pages take memory only once they are written to.
+//! The first page has the words that the ends tell each other. Each end writes only its own half, so that no line goes
+//! to and fro without need. Then there is a page for each end with the regions that it shows (`regions.rs`), and a ring
+//! for each direction. Pages take memory only once they are written to.
 //!
 //! When a segment is given up, its addresses stay mapped, to nothing, and the next segment uses them. So a thread that
 //! looks at a ring without a lock (`watch.rs`) finds mapped memory even if the lane has ended. If both ends are in one
@@ -110,7 +110,7 @@ pub(super) struct Segment {
 static OWN: Mutex<Vec<(u64, Weak<Mapping>)>> = Mutex::new(Vec::new());
 
 impl Segment {
-    /// Makes a segment, and the file by which it is found as long as that is open.
+    /// Makes a segment, and the file by which others find it while the file is open.
     pub(super) fn create() -> io::Result<(Self, OwnedFd, Name)> {
         let nonce = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
         let file = rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -336,7 +336,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Maps a file, or nothing, in place of what is mapped at `at`, or wherever there is room.
+/// Maps a file, or no file, in place of the mapping at `at`, or wherever there is room.
 fn map(at: Option<usize>, file: Option<RawFd>) -> io::Result<NonNull<u8>> {
     let (protection, kind) = match file {
         Some(_) => (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED),

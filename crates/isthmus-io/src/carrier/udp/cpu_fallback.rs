@@ -20,14 +20,14 @@ const PERIOD_RTTS: Micros = 20;
 const MIN_PERIOD_US: Micros = 2_000_000;
 /// Periods in a row that must show the same before something changes. Count.
 const PERIODS: u32 = 2;
-/// Share of time busy with packets from which on our processor is the limit. The rest of its time goes to the messages.
+/// Our processor is the bottleneck if it is busy with packets for this share of time. The rest of it goes to messages.
 const BUSY: f64 = 0.85;
-/// Share of time in which packets wait for the peer from which on its processor is the limit. It is lower, since
-/// packets do not wait while other programs run there or while we pace at what it reads.
+/// The peer's processor is the bottleneck if packets wait for it for this share of time. It is lower, since packets do
+/// not wait while other programs run there or while we pace to its reading rate.
 const FAR_BUSY: f64 = 0.7;
-/// Below this rate the processor is not the limit. Bytes/s.
+/// Below this rate the processor is not the bottleneck. Bytes/s.
 const MIN_RATE: f64 = 10e6;
-/// TCP would do if this many streams of loss-based TCP carried [`AMPLE`] times what UDP does. Count.
+/// TCP would do if this many streams of loss-based TCP carried [`AMPLE`] times the rate of UDP. Count.
 const STREAMS: f64 = 8.0;
 /// See [`STREAMS`].
 const AMPLE: f64 = 2.0;

@@ -143,7 +143,7 @@ pub(crate) struct Udp {
     plain_allowed: bool,
     /// Time spent with packets since the last look. Microseconds.
     busy_us: Micros,
-    /// For each host with bulk data, whether the processor is the limit; `None` if the settings leave no choice.
+    /// For each host with bulk data, whether the processor is the bottleneck; `None` if the settings leave no choice.
     cpu_fallbacks: Option<HashMap<IpAddr, CpuFallback>>,
     /// Lanes, by index, that rest from now on or carry bulk data again.
     rested: Vec<(usize, bool)>,
@@ -332,7 +332,7 @@ impl Udp {
         std::mem::take(&mut self.rested)
     }
 
-    /// Checks whether the processor is the limit of lanes.
+    /// Checks whether the processor is the bottleneck of lanes.
     fn account(&mut self, now: Micros) {
         let busy_us = std::mem::take(&mut self.busy_us);
         let Some(cpu_fallbacks) = &mut self.cpu_fallbacks else { return };

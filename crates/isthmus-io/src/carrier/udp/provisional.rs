@@ -17,7 +17,7 @@ const MIN_GRACE_US: Micros = 500_000;
 #[error("the round trip is short: TCP does better")]
 pub(crate) struct Outdone;
 
-/// The knowledge of the path.
+/// The findings about the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outlook {
     NotYet,
@@ -53,7 +53,7 @@ impl Provisional {
         self.answered.get_or_insert(now);
     }
 
-    /// Decides what is known now. `rtt_us` is the round trip that was measured on this lane, once there was an answer.
+    /// Judges the path. `rtt_us` is the round trip that was measured on this lane, once there was an answer.
     pub(super) fn look(&mut self, now: Micros, rtt_us: Option<Micros>) -> Outlook {
         if let Some(rtt_us) = rtt_us {
             return if rtt_us < self.long_us { Outlook::Near } else { Outlook::Far };
