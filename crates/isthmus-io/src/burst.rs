@@ -1,20 +1,20 @@
 //! Sends small messages together that are posted in quick succession.
 //!
-//! The system call is most of what a small message costs. So after the first `FIRST` (4) posts of a burst, the endpoint
+//! Most of a small message's cost is the system call. So after the first `FIRST` (4) posts of a burst, the endpoint
 //! holds the next ones back until the program polls, which MPIs do right after, or until there are `TOGETHER` (16).
 //!
 //! Nobody should notice the wait. The first messages of a burst go at once, as do those of a program that computes
-//! between two posts. A program that did not poll after several bursts is not trusted again for a long time. What was
-//! held back goes at the latest when the I/O thread takes over, after some milliseconds without a poll (`driver.rs`).
+//! between two posts. A program that did not poll after several bursts is not trusted again for a long time. Held
+//! messages go at the latest when the I/O thread takes over, after some milliseconds without a poll (`driver.rs`).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// How many posts of a burst go at once. Count.
+/// Posts of a burst that go at once. Count.
 const FIRST: u32 = 4;
-/// How many messages are held back and go together. Count; more would keep the peer from reading the first ones.
+/// Messages that are held back and go together. Count; more would keep the peer from reading the first ones.
 const TOGETHER: u32 = 16;
-/// How many bytes are held back and go together. Bytes.
+/// Held messages go once they have this many bytes together.
 const BYTES: u64 = 16 << 10;
 /// Longest message that is held back. Bytes; copying a longer one takes longer than the system call.
 const SMALL: u64 = 2 << 10;
@@ -24,7 +24,7 @@ const APART_US: u64 = 20;
 const LATE_US: u64 = 200;
 /// After this many late polls in a row, the program is not trusted. Count.
 const STRIKES: u32 = 3;
-/// For how many posts it is not trusted then. Count.
+/// It is then not trusted for this many posts. Count.
 const DISTRUST: u32 = 4096;
 
 /// The burst that an endpoint's program is posting. Threads that post at the same time share it without a lock: a race
@@ -62,7 +62,8 @@ impl Burst {
         self.epoch.elapsed().as_micros() as u64
     }
 
-    /// Holds back what was just posted, of `len` bytes, if it may wait for what follows. True if it is held.
+    /// Holds back the operation of `len` bytes that was just posted, if it may wait for the next ones. True if it is
+    /// held.
     pub(crate) fn try_hold(&self, len: u64) -> bool {
         if len > SMALL || !self.attended.load(Ordering::Relaxed) {
             return false;

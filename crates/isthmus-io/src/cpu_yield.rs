@@ -25,14 +25,14 @@ use crate::poller::Poller;
 const PATIENCE_US: u64 = 200;
 /// Longest sleep within one poll. Short, since the program may wait for other things too.
 pub(crate) const NAP: Duration = Duration::from_micros(100);
-/// How long the answer to whether the machine is crowded stays valid. Microseconds.
+/// The answer whether the machine is crowded stays valid for this long. Microseconds.
 const CROWD_US: u64 = 20_000;
 /// Vain polls between two sleeps once [`VAIN_NAPS`] brought nothing. Count. An MPI polls a few times in each of many
 /// calls that wait for nothing, such as locks of a rank's own window. These must not take as long as a sleep each.
 const POLLS_A_NAP: u32 = 32;
 /// Sleeps in vain after which a thread polls more between two sleeps. Count.
 const VAIN_NAPS: u32 = 2;
-/// Every how many vain polls the clock is read. Count.
+/// One in this many vain polls reads the clock. Count.
 const POLLS_A_LOOK: u32 = 8;
 
 /// A thread's series of vain polls.
@@ -51,7 +51,7 @@ struct Napper {
     endpoint: RawFd,
     /// When it last slept. Microseconds.
     last: u64,
-    /// How many polls the series had then.
+    /// Polls of the series until then. Count.
     polls: u32,
     /// Sleeps of the series during which nothing came.
     vain: u32,
@@ -67,7 +67,7 @@ impl Napper {
 impl Row {
     const NONE: Self = Self { polls: 0, since: 0, napper: None };
 
-    /// A vain poll of `endpoint`.
+    /// Counts a vain poll.
     fn count(&mut self) {
         self.polls = self.polls.wrapping_add(1);
     }
@@ -158,7 +158,7 @@ impl Drop for Presence {
     }
 }
 
-/// How many endpoints this process has; at least 1.
+/// Number of endpoints of this process; at least 1.
 pub(crate) fn endpoints() -> u32 {
     PRESENT.load(Ordering::Relaxed).max(1) as u32
 }
@@ -169,7 +169,7 @@ pub(crate) fn may_linger() -> bool {
     PRESENT.load(Ordering::Relaxed) == 1 && CROWD.load(Ordering::Relaxed) & 1 == 0
 }
 
-/// When it was last determined whether the machine is crowded, times 2, plus the answer.
+/// Time of the last answer whether the machine is crowded (microseconds), times 2, plus the answer.
 static CROWD: AtomicU64 = AtomicU64::new(0);
 
 fn is_crowded(now: u64) -> bool {
@@ -182,7 +182,7 @@ fn is_crowded(now: u64) -> bool {
     crowded
 }
 
-/// How many threads of the machine run or want to (the fourth field of `proc_loadavg(5)`).
+/// Number of threads of the machine that run or want to (the fourth field of `proc_loadavg(5)`).
 fn running_threads() -> Option<u64> {
     static FILE: OnceLock<File> = OnceLock::new();
     let file = match FILE.get() {
@@ -201,7 +201,7 @@ fn running_in(loadavg: &str) -> Option<u64> {
     loadavg.split_whitespace().nth(3)?.split('/').next()?.parse().ok()
 }
 
-/// How many processors of the machine are on-line. Those that this process may not use count too, since
+/// Number of the machine's processors that are online. Those that this process may not use count too, since
 /// [`running_threads`] counts the threads of the whole machine.
 fn processors() -> u64 {
     static COUNT: OnceLock<u64> = OnceLock::new();
@@ -213,7 +213,7 @@ fn processors() -> u64 {
     })
 }
 
-/// How many numbers a list such as `0-3,8` has.
+/// Count of the numbers in a list such as `0-3,8`.
 fn listed_in(list: &str) -> Option<u64> {
     let range = |range: &str| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -266,7 +266,7 @@ mod tests {
         let mut row = Row { polls: 500, since: 1000, napper: Some(napper) };
         assert!((4..60).all(|endpoint| !row.may_nap(endpoint, 2010)));
         assert!(row.is_due(3) && row.may_nap(3, 2010));
-        // One that is polled no more does not keep the thread from sleeping.
+        // An endpoint that is no longer polled does not keep the thread from sleeping.
         assert!(row.may_nap(4, 2001 + PATIENCE_US));
     }
 

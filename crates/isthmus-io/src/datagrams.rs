@@ -1,5 +1,5 @@
 //! An endpoint without connections (`FI_EP_DGRAM`). Each message is one UDP datagram, which may be lost, duplicated or
-//! reordered. There is no thread: the kernel keeps what comes until a receive is posted, as far as its buffer goes.
+//! reordered. There is no thread: the kernel's buffer keeps datagrams until a receive is posted.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -86,7 +86,7 @@ struct Arrival {
 }
 
 impl Datagrams {
-    /// Longest message from this host's address `ip`: what fits one packet of its interface. Bytes.
+    /// Longest message from this host's address `ip`: it must fit one packet of its interface. Bytes.
     pub fn message_max_at(ip: IpAddr) -> usize {
         let mtu = mtu_at(ip);
         let header = if ip.is_ipv4() { IP_HEADERS.0 } else { IP_HEADERS.1 };
@@ -287,7 +287,7 @@ impl Datagrams {
         true
     }
 
-    /// Takes in what has come, and appends the finished operations to `out`. Returns how many.
+    /// Receives datagrams, and appends the finished operations to `out`. Returns how many.
     pub fn poll(&self, out: &mut Vec<Completion>) -> usize {
         if self.is_foreign() {
             return 0;
@@ -403,13 +403,13 @@ impl Datagrams {
         inner.done.is_empty()
     }
 
-    /// As [`Endpoint::fall_asleep`].
+    /// Like [`Endpoint::fall_asleep`].
     pub fn fall_asleep(&self) -> bool {
         self.inner.lock().sleepers += 1;
         self.arm()
     }
 
-    /// As [`Endpoint::wake_up`].
+    /// Like [`Endpoint::wake_up`].
     pub fn wake_up(&self) {
         self.inner.lock().sleepers -= 1;
     }

@@ -11,7 +11,7 @@ use crate::Settings;
 use crate::carrier::MEMORY;
 use crate::settings::{SettingsError, file_text, locate_error};
 
-/// What a `[device.NAME]` table may set besides the [`crate::PARAMETERS`]: name and meaning.
+/// Settings of a `[device.NAME]` table besides the [`crate::PARAMETERS`]: name and meaning.
 pub const DEVICE_PARAMETERS: &[(&str, &str)] = &[
     (
         "transport",
@@ -52,7 +52,7 @@ pub fn devices_from_file() -> Result<Vec<DeviceSettings>, SettingsError> {
     Ok(devices)
 }
 
-/// As [`devices_from_file`], from text; `origin` names it in errors.
+/// Like [`devices_from_file`], but from text; `origin` names it in errors.
 ///
 /// # Errors
 /// [`SettingsError`].

@@ -23,7 +23,7 @@ use crate::poller::{Alarm, Bell, Events, Poller};
 use crate::signals;
 use crate::watch::POLLS_A_LOOK;
 
-/// How long a program may go without polling before the thread takes over. It doubles while the program polls.
+/// The thread takes over after this time without a poll. It doubles while the program polls.
 const TICK: Duration = Duration::from_millis(1);
 /// The same after the program has polled for a while.
 const TICK_MAX: Duration = Duration::from_millis(4);
@@ -56,7 +56,7 @@ pub(crate) struct Driver {
     looked_us: AtomicU64,
     /// The socket on which the state of the endpoints is asked for; `None` if the system refused it.
     state: Option<StateDoor>,
-    /// The state socket is not watched until the next look: the process had no descriptor for who asked.
+    /// The state socket is not watched until the next look: the process had no descriptor for the asker.
     state_rests: AtomicBool,
     epoch: Instant,
     newcomers: Mutex<Vec<Weak<Endpoint>>>,
@@ -135,7 +135,7 @@ impl Driver {
         }
     }
 
-    /// How long the thread may sleep. `None` if the only endpoint is polled by its program: until the alarm.
+    /// Time that the thread may sleep; `None`: until the alarm, since a program polls the only endpoint.
     fn plan(&self, charges: &[Charge]) -> Option<Duration> {
         let patient = matches!(charges, [only] if only.standby && only.tick == TICK_MAX);
         let patient = patient && self.alarm.set(TICK_MAX).is_ok();
@@ -204,7 +204,7 @@ impl Driver {
                     &error,
                     "this process cannot tell its state to who asks (isthmus top, isthmus state)"
                 );
-                // Who asks still waits, so the socket would wake this thread at once again.
+                // The asker still waits, so the socket would wake this thread at once again.
                 self.state_rests.store(self.poller.remove(state).is_ok(), Ordering::Relaxed);
             }
         }
@@ -240,7 +240,7 @@ impl Driver {
     }
 }
 
-/// How long the thread may sleep as far as this endpoint is concerned.
+/// Time that the thread may sleep as far as this endpoint is concerned.
 fn rest(charge: &Charge) -> Duration {
     if charge.standby {
         return charge.tick;

@@ -85,7 +85,7 @@ fn with_remedy(error: &io::Error) -> String {
     remedy(error).map_or_else(|| error.to_string(), |remedy| format!("{error}; {remedy}"))
 }
 
-/// What to do where a socket cannot listen.
+/// Advice for a socket that cannot listen.
 fn listen_remedy(at: &SocketAddr, cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::PermissionDenied if (1..1024).contains(&at.port()) => {
@@ -100,7 +100,7 @@ fn listen_remedy(at: &SocketAddr, cause: &io::Error) -> &'static str {
     }
 }
 
-/// Why an operation was not started. Nothing has happened then.
+/// Why an operation was not started. It has had no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
     /// No room now; poll the endpoint and try again (`-FI_EAGAIN`).
@@ -131,7 +131,8 @@ pub struct Endpoint {
     /// One thread at a time drives it ([`Endpoint::with_shell`]).
     shell: WorkLock<Shell>,
     burst: Burst,
-    /// The words that polls read first. They are updated with the engine locked, or by the thread that drives the shell.
+    /// The words that polls read first. They are updated with the engine locked, or by the thread that drives the
+    /// shell.
     watch: Arc<Watch>,
     /// Tracks the sleepers on the bell, and whether the I/O thread or the program drives the endpoint.
     wakeup: Wakeup,
@@ -149,9 +150,9 @@ pub struct Endpoint {
 
 /// Sleep of a closing endpoint between two passes over its lanes.
 const CLOSE_STEP: Duration = Duration::from_micros(200);
-/// How long [`Endpoint::close`] waits for peers to close their side of the lanes.
+/// [`Endpoint::close`] waits this long for peers to close their side of the lanes.
 const PARTING: Duration = Duration::from_secs(2);
-/// How long [`Endpoint::leave`] waits for lanes to take the Bye.
+/// [`Endpoint::leave`] waits this long for lanes to take the Bye.
 const LEAVING: Duration = Duration::from_millis(5);
 
 impl Endpoint {
@@ -239,7 +240,7 @@ impl Endpoint {
         self.address
     }
 
-    /// Counts of what the engine did so far.
+    /// The engine's counts so far.
     pub fn counters(&self) -> Counters {
         self.core.lock().engine.counters()
     }
@@ -324,7 +325,7 @@ impl Endpoint {
         self.core.lock().engine.round_trip_us(peer).map(Duration::from_micros)
     }
 
-    /// Tells that this endpoint calls one peer, which answers before anybody else calls. What is sent first then does
+    /// Announces that this endpoint calls one peer, which answers before anybody else calls. The first data then does
     /// not wait a round trip for that answer, nor for the measurement of the path. If `bytes` are to go there by UDP, a
     /// packet train of 1/64 of that, at most 1 MiB and without data, measures the path meanwhile. Call this before the
     /// peer is named.
@@ -335,7 +336,7 @@ impl Endpoint {
         self.core.lock().engine.call_one();
     }
 
-    /// Allows plain lanes without a warning: what is posted is encrypted already, or somebody wants it so.
+    /// Allows plain lanes without a warning: the program encrypts its data, or somebody wants plain lanes.
     pub fn allow_plain_lanes(&self) {
         self.with_shell(|shell| shell.carriers_mut().allow_plain());
     }
@@ -365,7 +366,7 @@ impl Endpoint {
         if self.is_foreign() || self.closed.swap(true, Ordering::SeqCst) {
             return;
         }
-        // Send what was posted last.
+        // Send the last posts.
         self.turn_until(Duration::ZERO, |_, _| true);
         self.part(LEAVING, |shell| !shell.has_unsent());
     }

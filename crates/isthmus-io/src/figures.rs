@@ -9,10 +9,10 @@ use std::io;
 
 /// The first line; it ends with the version of the form.
 pub(crate) const HEAD: &str = "isthmus-figures 1";
-/// Most peers of an endpoint that are told. Count.
+/// Most peers of an endpoint in the figures. Count.
 pub(crate) const PEERS_MAX: usize = 1000;
 
-/// What carries datagrams, for people.
+/// Name of the datagrams' carrier, for people.
 const DATAGRAMS: &str = "UDP datagrams";
 
 /// Counts of the datagrams between an endpoint and one peer, which go beside lanes.
@@ -29,7 +29,7 @@ pub struct DatagramCounts {
 }
 
 impl DatagramCounts {
-    /// Adds those of another index of the same peer.
+    /// Adds the counts of another index of the same peer.
     pub(crate) fn add(&mut self, more: Self) {
         self.sent += more.sent;
         self.sent_bytes += more.sent_bytes;
@@ -37,7 +37,7 @@ impl DatagramCounts {
         self.received_bytes += more.received_bytes;
     }
 
-    /// Adds their line, as that of a lane. Who sends datagrams does not learn how many arrive.
+    /// Adds their line, as that of a lane. The sender of datagrams does not learn how many arrive.
     pub(crate) fn tell(self, out: &mut String) {
         if self != Self::default() {
             let counts = LaneCounts {
@@ -67,7 +67,7 @@ pub(crate) struct LaneCounts {
 }
 
 impl LaneCounts {
-    /// Adds the line of a lane that this carries.
+    /// Adds the line of a lane by this carrier.
     pub(crate) fn tell(self, carrier: &str, out: &mut String) {
         let _ = write!(out, "lane\t{carrier}");
         for value in [self.sent_bytes, self.received_bytes, self.packets, self.lost, self.rtt_us] {
@@ -80,10 +80,10 @@ impl LaneCounts {
 /// A number that may not be known.
 pub(crate) struct Known(pub(crate) Option<u64>);
 
-/// The figures of one lane. What is not known is `None`.
+/// The figures of one lane. Unknown ones are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LaneFigures {
-    /// What carries it: "TCP", "UDP", "shared memory" and so on.
+    /// Its carrier: "TCP", "UDP", "shared memory" and so on.
     pub carrier: String,
     /// Bytes that the other end has acknowledged.
     pub sent_bytes: Option<u64>,
@@ -112,7 +112,7 @@ pub struct PeerFigures {
     pub fragments_resent: u64,
     /// The shortest round trip. Microseconds.
     pub rtt_us: Option<u64>,
-    /// Why its lanes and messages go as they do.
+    /// The reasons for its carriers and transfers.
     pub why: Vec<String>,
     /// Its lanes.
     pub lanes: Vec<LaneFigures>,
@@ -139,7 +139,7 @@ impl fmt::Display for Known {
 /// Reads such a text. Control characters become spaces: the text goes to a terminal.
 ///
 /// # Errors
-/// It is something else.
+/// The text has another form.
 pub(crate) fn decode(text: &str) -> io::Result<Vec<EndpointFigures>> {
     let mut lines = text.lines();
     if lines.next() != Some(HEAD) {

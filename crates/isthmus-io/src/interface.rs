@@ -1,4 +1,4 @@
-//! Which of the host's addresses an endpoint uses.
+//! Chooses which of the host's addresses an endpoint uses.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -84,7 +84,7 @@ impl fmt::Display for Why {
     }
 }
 
-/// What the kernel knows of routes and links.
+/// The kernel's state of routes and links.
 trait Kernel {
     /// The address of this host from which packets to `to` are sent; `None` if there is no route.
     fn source_to(&self, to: IpAddr) -> Option<IpAddr>;
@@ -140,7 +140,7 @@ pub(crate) fn choose(wanted: &str) -> Result<Chosen, InterfaceError> {
     pick(&all, &Host, wanted)
 }
 
-/// As [`choose`], for an address of one family; `None` if the host has none.
+/// Like [`choose`], for an address of one family; `None` if the host has none.
 pub(crate) fn choose_of(family: Family, wanted: &str) -> Option<IpAddr> {
     let mut all = if_addrs::get_if_addrs().ok()?;
     all.retain(|interface| Family::of(interface.ip()) == family);
@@ -243,7 +243,7 @@ mod tests {
     /// A made-up kernel with these routes and links.
     #[derive(Default)]
     struct Made {
-        /// From which address what goes to other networks is sent, of each version of IP.
+        /// Source addresses of packets to other networks, for each version of IP.
         v4: Option<&'static str>,
         v6: Option<&'static str>,
         down: &'static [&'static str],

@@ -17,10 +17,10 @@ use crate::shell::{Core, loss_of};
 
 /// Staging buffer of a lane, for bytes that were read and not decoded yet. Bytes.
 const STAGING: usize = 64 << 10;
-/// Staging buffer of an incoming lane before authentication. Bytes; it bounds what unknown callers hold.
+/// Staging buffer of an incoming lane before authentication. Bytes; it bounds the memory that strangers hold.
 const UNPROVED_STAGING: usize = 4 << 10;
-/// How much of the staging buffer a read offers behind payload that goes straight to its target. Bytes; what lands
-/// there has to be copied.
+/// Part of the staging buffer that a read offers behind payload that goes straight to its target. Bytes; data that
+/// lands there has to be copied.
 const STAGING_BEHIND_PAYLOAD: usize = 4 << 10;
 /// Payloads up to this length are collected in the staging buffer. Bytes.
 const WHOLE_MAX: usize = 16 << 10;
@@ -47,7 +47,7 @@ pub(crate) struct Lane {
     pub(crate) carrier: Carrier,
     /// We dialled it.
     pub(crate) dialled: bool,
-    /// Where to, and the number of the attempt ([`Carriers::attempt`]), if we dialled it.
+    /// Its destination, and the number of the attempt ([`Carriers::attempt`]), if we dialled it.
     pub(crate) target: Option<(SocketAddr, u32)>,
     pub(crate) phase: Phase,
     pub(crate) since: Instant,
@@ -57,7 +57,7 @@ pub(crate) struct Lane {
     pub(crate) read_from: usize,
     /// Bytes of `staging` that are filled.
     pub(crate) read_to: usize,
-    /// Only while something is written.
+    /// Set only while something is written.
     pub(crate) outgoing: Option<Box<Outgoing>>,
     pub(crate) waits_to_write: bool,
     pub(crate) streaming: bool,
@@ -126,7 +126,7 @@ impl Lane {
 pub(crate) struct Outgoing {
     batch: Batch,
     pieces: Vec<libc::iovec>,
-    /// Which of them are the program's memory.
+    /// For each of them, whether it is the program's memory.
     lent: Vec<bool>,
     /// Pieces written whole.
     written: usize,
@@ -140,7 +140,7 @@ impl Outgoing {
         self.written < self.pieces.len()
     }
 
-    /// If set, everything after this batch is sealed with keys from this.
+    /// If set, everything after this batch is sealed with keys from it.
     pub(crate) fn secret(&self) -> Option<Secret> {
         self.batch.secret
     }

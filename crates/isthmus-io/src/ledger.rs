@@ -21,7 +21,7 @@ use crate::{Settings, Switch};
 
 /// Length of the file. Bytes.
 const LEN: usize = WORDS * 8;
-/// How many unused ledgers are kept. Count; what they know of paths helps the next program.
+/// Unused ledgers that are kept. Count; their knowledge of paths helps the next program.
 const KEPT: usize = 8;
 /// Beginning of the file's name, with the version of its layout.
 const PREFIX: &str = "ledger-1-";

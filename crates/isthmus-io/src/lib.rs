@@ -14,11 +14,12 @@
 //!
 //! - `endpoint`: the calls that a program makes, and which thread drives the endpoint.
 //! - `shell`, `lane`: the loops that move bytes between lanes and the engine.
-//! - `carrier`: what moves a lane's bytes.
+//! - `carrier`: the carriers of lanes; they move the bytes.
 //! - `memory`, `regions`: buffers that programs lend, and registered memory.
-//! - `driver`, `watch`, `cpu_yield`, `burst`: who polls when, so that polls are cheap and the processor is shared.
+//! - `driver`, `watch`, `cpu_yield`, `burst`: which thread polls when, so that polls are cheap and the processor is
+//!   shared.
 //! - `settings`, `devices`, `interface`, `listen`: the configuration, and where an endpoint listens.
-//! - `ledger`: what endpoints of one host tell each other about paths.
+//! - `ledger`: the file in which endpoints of one host share measurements of paths.
 //! - [`Datagrams`]: an endpoint without an engine.
 //!
 //! `unsafe` code is only in the files that `crates/isthmus/tests/rooms.rs` lists.

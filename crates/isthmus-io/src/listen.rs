@@ -124,7 +124,7 @@ fn address(settings: &Settings, bind: Option<SocketAddr>) -> Result<SocketAddr, 
     let ip = match bind.map(|at| at.ip()) {
         Some(ip) if !ip.is_unspecified() => Some(ip),
         Some(IpAddr::V6(_)) => settings.own_ip_of(Family::V6),
-        // The unspecified IPv4 address is also what programs pass that leave the choice open.
+        // Programs that leave the choice open also pass the unspecified IPv4 address.
         _ => None,
     };
     let ip = ip.map_or_else(|| settings.own_ip(), Ok)?;

@@ -1,4 +1,4 @@
-//! A lock that is held for a fraction of a microsecond and that mostly nobody else wants.
+//! A lock for short critical sections (less than a microsecond) that are rarely contended.
 //!
 //! It is released by a plain store. An atomic exchange would take as long as twenty other instructions, and would wait
 //! until all earlier stores have reached the memory that other processors see. The price: the releasing thread may
@@ -15,7 +15,7 @@ pub type Mutex<T> = lock_api::Mutex<Quick, T>;
 /// Holds such a lock.
 pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, Quick, T>;
 
-/// How often a thread spins before it sleeps. Count.
+/// Spins of a thread before it sleeps. Count.
 const LOOKS: u32 = 100;
 /// Longest sleep before a waiting thread looks again, woken or not.
 const AGAIN: Duration = Duration::from_micros(200);
@@ -29,7 +29,7 @@ const HELD: u32 = 1;
 #[derive(Debug)]
 pub struct Quick {
     state: AtomicU32,
-    /// How many threads sleep or are about to.
+    /// Number of threads that sleep or are about to.
     waiting: AtomicU32,
 }
 

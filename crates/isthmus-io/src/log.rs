@@ -33,11 +33,11 @@ pub(crate) fn emit(severity: Severity, message: Arguments<'_>) {
     }
 }
 
-/// Lines of one place in the code per 10 s that tell of what others do, such as lanes that come in. As many
-/// lanes as most peers have.
+/// Most lines per 10 s, for each place in the code, about acts of others, such as incoming lanes. Count; most peers
+/// have no more lanes.
 pub const FEW: u32 = 64;
 
-/// As `warn_log`, for trouble that may recur: one line in ten seconds for each place in the code.
+/// Like `warn_log`, for trouble that may recur: one line in ten seconds for each place in the code.
 macro_rules! warn_sparingly {
     ($($arg:tt)*) => { $crate::log::sparingly!(Warn, $($arg)*) };
 }
@@ -45,12 +45,12 @@ macro_rules! warn_sparingly {
 macro_rules! info_sparingly {
     ($($arg:tt)*) => { $crate::log::sparingly!(Info, $($arg)*) };
 }
-/// As `info_log`, for what others can make happen as often as they like: [`FEW`] lines in ten seconds for each place in
-/// the code.
+/// Like `info_log`, for events that others can cause as often as they like: [`FEW`] lines in ten seconds for each place
+/// in the code.
 macro_rules! info_few {
     ($($arg:tt)*) => { $crate::log::sparingly!($crate::log::FEW, Info, $($arg)*) };
 }
-/// As `warn_sparingly`, for an error that this host causes: with what to do about it ([`remedy`]).
+/// Like `warn_sparingly`, for an error that this host causes: adds a remedy ([`remedy`]).
 macro_rules! warn_refused {
     ($error:expr, $($arg:tt)*) => {{
         static SPARING: $crate::log::Sparing = $crate::log::Sparing::new();

@@ -1,4 +1,4 @@
-//! Registered memory: what peers may access, through this process or, on the same host, directly.
+//! Registered memory: peers access it through this process or, on the same host, directly.
 //!
 //! A process of this host that may write our memory (`process_vm_writev(2)`) can access regions directly. The lane
 //! between us shows it the regions that it uses (`carrier/memory/regions.rs`). It looks them up there for each access,

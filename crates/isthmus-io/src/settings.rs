@@ -82,7 +82,8 @@ macro_rules! settings {
         self.peer_timeout.to_duration().clamp(Duration::from_secs(1), Duration::from_secs(20))
     }
 
-    /// Whether lanes on this host go by shared memory. Not with tls: the other end would not have proved who it is.
+    /// Whether lanes on this host go by shared memory. With tls they do not: the other end would not have proved who it
+    /// is.
     pub(crate) fn by_memory(&self) -> bool {
         self.tls == TlsMode::Off && self.fabric.split(',').any(|name| name.trim() == MEMORY)
     }
@@ -93,7 +94,7 @@ macro_rules! settings {
         names.filter(|name| !matches!(*name, MEMORY | "off" | "")).collect::<Vec<_>>().join(",")
     }
 
-            /// Takes over what `get` knows by name of setting.
+            /// Takes over the settings for which `get` has a text, by name.
             fn override_from(&mut self, get: impl Fn(&str) -> Option<String>) -> Result<(), SettingsError> {
                 $(if let Some(text) = get(stringify!($name)) {
                     self.$name = <$kind as Value>::parse(&text).map_err(|expected| {
@@ -174,7 +175,7 @@ impl Settings {
     /// The address at which endpoints listen by default.
     ///
     /// # Errors
-    /// [`InterfaceError`] if the host does not have what [`Settings::interface`] names.
+    /// [`InterfaceError`] if the host does not have the [`Settings::interface`].
     pub fn own_ip(&self) -> Result<IpAddr, InterfaceError> {
         match interface::choose(&self.interface) {
             // Frames need no IP.
@@ -192,7 +193,7 @@ impl Settings {
     /// The address of [`Settings::own_ip`], and why it was chosen.
     ///
     /// # Errors
-    /// [`InterfaceError`] if the host does not have what [`Settings::interface`] names, with an IP address.
+    /// [`InterfaceError`] if the host does not have the [`Settings::interface`], with an IP address.
     pub fn own_choice(&self) -> Result<Chosen, InterfaceError> {
         interface::choose(&self.interface)
     }
@@ -212,7 +213,7 @@ impl Settings {
     /// The host's addresses on its further rails.
     ///
     /// # Errors
-    /// As for [`Settings::own_ip`].
+    /// See [`Settings::own_ip`].
     pub(crate) fn rail_ips(&self) -> Result<Vec<IpAddr>, InterfaceError> {
         let named = self.rails.split(',').map(str::trim).filter(|name| !name.is_empty());
         let rails: Vec<IpAddr> =
@@ -230,7 +231,7 @@ impl Settings {
         Self::from_toml(&text, &origin)
     }
 
-    /// As [`Settings::from_file`], from text; `origin` names it in errors.
+    /// Like [`Settings::from_file`], but from text; `origin` names it in errors.
     pub fn from_toml(text: &str, origin: &str) -> Result<Self, SettingsError> {
         crate::devices::default_settings(text, origin)
     }
@@ -369,7 +370,7 @@ impl<'de> Deserialize<'de> for Streams {
 /// Bytes that a peer may send before receives are posted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Credit {
-    /// As much as the path holds.
+    /// Enough bytes to fill the path.
     #[default]
     Auto,
     /// A fixed number of bytes.

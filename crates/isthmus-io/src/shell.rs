@@ -54,7 +54,7 @@ const READS_PER_TURN: usize = 8;
 const WRITES_PER_TURN: usize = 64;
 /// Most busy lanes that are read directly, without asking epoll first. Count.
 const DIRECT_LANES: usize = 2;
-/// Every how many passes epoll is asked while lanes are read directly. Count.
+/// While lanes are read directly, one in this many passes asks epoll. Count.
 const DIRECT_PASSES: u32 = 16;
 
 /// Key of the listeners in the poller.
@@ -94,7 +94,7 @@ pub(crate) struct Shell {
     direct: bool,
     /// Lanes by shared memory that every pass looks at.
     memory: Vec<usize>,
-    /// How many lanes by shared memory wait to be woken instead.
+    /// Number of lanes by shared memory that wait to be woken instead.
     asleep: usize,
     /// The driving thread sleeps, so the lanes in `memory` wait to be woken, too.
     dozing: bool,
@@ -108,11 +108,11 @@ pub(crate) struct Shell {
     all_memory: bool,
     /// When descriptors were last looked at.
     looked: Instant,
-    /// The endpoint's watch shows what comes on all lanes, none of which waits to write.
+    /// The endpoint's watch shows what comes on all lanes, and no lane waits to write.
     watched: bool,
     /// Lanes have changed, so `direct` and the like must be determined again.
     changed: bool,
-    /// How many dropped decisions were logged so far.
+    /// Dropped decisions that were logged so far. Count.
     untold: u64,
     /// The configuration file that the endpoint follows.
     settings: Option<Changes>,
@@ -179,8 +179,8 @@ impl Shell {
         &self.poller
     }
 
-    /// Makes one pass: reads what has come, writes what is to go, and does what is due. A thread that calls this again
-    /// and again need not do so `fully`. Then most passes skip descriptors and the clock, if nothing is lost by that.
+    /// Makes one pass: reads, writes, and does what is due. A thread that calls this again and again need not do so
+    /// `fully`. Then most passes skip descriptors and the clock, if nothing is lost by that.
     pub(crate) fn run_pass(&mut self, core: &Mutex<Core>, fully: bool) -> PassResult {
         if self.ended {
             return PassResult::default();
@@ -314,7 +314,7 @@ impl Shell {
         ready.readable && self.receive(index, core)
     }
 
-    /// Drives what lanes share. True if something came.
+    /// Drives the state that lanes share. True if something came.
     fn poll_carriers(&mut self, core: &Mutex<Core>) -> bool {
         let mut news = std::mem::take(&mut self.news);
         self.carriers.run_pass(&mut news);
@@ -485,7 +485,7 @@ impl Shell {
         }
     }
 
-    /// Writes what the lane holds. False if the engine has nothing more to send on any lane.
+    /// Writes the lane's pending data. False if the engine has nothing more to send on any lane.
     fn write(&mut self, index: usize, core: &Mutex<Core>) -> bool {
         let mut more = true;
         let Some(lane) = self.lanes[index].as_mut() else { return more };
@@ -639,7 +639,7 @@ impl Shell {
         &mut self.carriers
     }
 
-    /// Why a fabric that carried lanes has failed, if one has.
+    /// The reason why a fabric that carried lanes has failed, if one has.
     pub(crate) fn fabric_failure(&self) -> Option<&str> {
         self.carriers.fabric_failure()
     }
@@ -649,7 +649,7 @@ impl Shell {
         self.carriers.dropped()
     }
 
-    /// Whether any lane is left, or something that was given to a lane is undelivered.
+    /// Whether any lane is left, or data that a lane was given is undelivered.
     pub(crate) fn has_lanes(&mut self) -> bool {
         self.count > 0 || !self.carriers.is_settled()
     }
@@ -666,7 +666,7 @@ pub(crate) fn loss_of(error: &io::Error) -> LaneLoss {
     kind_of_loss(error)
 }
 
-/// As [`loss_of`], without a warning.
+/// Like [`loss_of`], without a warning.
 pub(crate) fn kind_of_loss(error: &io::Error) -> LaneLoss {
     if let Some(Silence(silence)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
         return LaneLoss::Silent { text: error.to_string(), us: silence.as_micros() as u64 };

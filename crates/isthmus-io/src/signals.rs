@@ -34,8 +34,8 @@ extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A number that distinguishes a process from those it was forked from. What was opened under another number belongs to
-/// an ancestor, and its I/O thread does not exist here.
+/// A number that distinguishes a process from those it was forked from. An endpoint of another number belongs to an
+/// ancestor, whose I/O thread does not exist here.
 ///
 /// It is cheaper than `getpid(2)`, which is a system call each time.
 #[inline]

@@ -12,15 +12,15 @@ use crate::cpu_yield;
 
 /// Most lanes that are watched. Count; with more, every poll is a full one.
 pub(crate) const WATCHED_MAX: usize = 64;
-/// Every how many vain polls one does the full work of a poll. Count.
+/// One in this many vain polls does the full work of a poll. Count.
 pub(crate) const POLLS_A_LOOK: u64 = 32;
 
-/// How many polls after something came spin before they are in vain. Count.
+/// Polls that may spin after something came. Count.
 const PATIENT_POLLS: u32 = 1;
-/// How long such a poll spins. An answer to what was sent meanwhile comes within this time. Programs that wait for an
-/// answer yield the processor between two polls, which takes a quarter of it.
+/// Such a poll spins for this long. An answer to a message that was sent meanwhile comes within this time. Programs
+/// that wait for an answer yield the processor between two polls, which takes a quarter of it.
 const PATIENCE: Duration = Duration::from_micros(2);
-/// Every how many spins the clock is read. Count.
+/// One in this many spins reads the clock. Count.
 const LOOKS_A_GLANCE: u32 = 4;
 /// With more lanes than this, polls do not spin. Count.
 const LOOKED_AT: usize = 4;
@@ -29,9 +29,9 @@ const LOOKED_AT: usize = 4;
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Watch {
-    /// How many vain polls may still spin.
+    /// Vain polls that may still spin. Count.
     patience: AtomicU32,
-    /// How often the program polled.
+    /// Polls of the program. Count.
     polls: AtomicU64,
     /// Nothing is left to do, and everything that comes will show at `spots`.
     idle: AtomicBool,
@@ -57,7 +57,7 @@ impl Watch {
         self.is_vain(Self::is_worth_waiting)
     }
 
-    /// As [`Watch::is_poll_vain`], without spinning: the program waits for nothing in particular, or polls again at
+    /// Like [`Watch::is_poll_vain`], without spinning: the program waits for nothing in particular, or polls again at
     /// once.
     #[inline]
     pub fn is_glance_vain(&self) -> bool {
@@ -122,7 +122,7 @@ impl Watch {
         polls
     }
 
-    /// How often the program polled.
+    /// Polls of the program. Count.
     pub(crate) fn polls(&self) -> u64 {
         self.polls.load(Ordering::Relaxed)
     }

@@ -9,7 +9,7 @@
 //! packets at once, and repairs them after the queue has drained.) On long round trips a lane starts with BBR, which is
 //! up to speed in half the time. If the path then loses nothing for long, it counts as clean again for new lanes.
 //!
-//! On a short path no round trip tells a queue from none, so the lane is paced first (`pace.rs`). If UDP is allowed, a
+//! On a short path the round trip does not show a queue, so the lane is paced first (`pace.rs`). If UDP is allowed, a
 //! UDP lane takes over on lossy paths that are not short (`race.rs`).
 
 use isthmus_proto::LaneSample;

@@ -98,14 +98,14 @@ impl FabricLane {
         Ok(Settled::Yes)
     }
 
-    /// Tells that the connection is readable.
+    /// Notes that the connection is readable.
     pub(super) fn stir(&mut self, hubs: &mut Hubs) {
         if let State::Moved(pipe) = self.state {
             hubs.stir(pipe);
         }
     }
 
-    /// As [`TcpLane::read`].
+    /// Like [`TcpLane::read`].
     ///
     /// # Safety
     /// Every piece is valid for writing and nobody else touches it during the call.
@@ -118,7 +118,7 @@ impl FabricLane {
         }
     }
 
-    /// As [`TcpLane::write`].
+    /// Like [`TcpLane::write`].
     ///
     /// # Safety
     /// Every piece is valid for reading during the call.
@@ -142,7 +142,7 @@ impl FabricLane {
         self.tcp.rtt_us()
     }
 
-    /// Releases what the lane holds: it has ended.
+    /// Releases what the ended lane holds.
     pub(super) fn release(&mut self, mut at: Grounds<'_>) {
         match &mut self.state {
             State::Meeting(meeting) => meeting.call_off(&mut at),

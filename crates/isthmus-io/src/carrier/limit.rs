@@ -11,7 +11,8 @@ use crate::settings::RateLimits;
 
 /// A lane counts as carrying for this many looks after the last one. Count.
 const LOOKS: u64 = 3;
-/// And for the time that the kernel needs to send this much at the lane's rate. Bytes: the most that it may hold.
+/// It counts longer by the time that the kernel needs to send this much at the lane's rate. Bytes: the most that it
+/// holds.
 const HELD: u64 = 256 << 10;
 
 /// The limits, and the TCP lanes that share each.
@@ -27,7 +28,7 @@ impl Limit {
         Self { limits, carrying: HashMap::new() }
     }
 
-    /// What a carrying lane to `host` may send while `endpoints` endpoints of this host use the path. Bytes/s; `None`:
+    /// Rate limit of a carrying lane to `host` while `endpoints` endpoints of this host use the path. Bytes/s; `None`:
     /// no limit.
     pub(super) fn part(&mut self, now: Instant, host: IpAddr, lane: RawFd, endpoints: u32) -> Option<u64> {
         self.part_for(now, (host, lane, endpoints), |part| {

@@ -1,7 +1,7 @@
-//! Carriers: what moves a lane's bytes, and what the shell asks of it.
+//! Carriers move the bytes of lanes. This is their interface to the shell.
 //!
 //! A carrier is a stream of bytes in both directions. It is *settled* once it can carry data. Until then, the events of
-//! its descriptor lead to [`Carrier::settle`]. [`Carriers`] has what lanes share: knowledge about paths, and
+//! its descriptor lead to [`Carrier::settle`]. [`Carriers`] has the state that lanes share: knowledge about paths, and
 //! descriptors, buffers and timers that belong to no single lane.
 
 mod buffers;
@@ -72,7 +72,7 @@ pub(crate) enum Transfer {
     Failed(io::Error),
 }
 
-/// The error of a lane that ends since nothing was heard of its other end for this long.
+/// The error of a lane whose other end was silent for this long.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("nothing was heard for {} s", .0.as_secs())]
 pub(crate) struct Silence(pub(crate) Duration);
@@ -156,7 +156,7 @@ impl Carrier {
         }
     }
 
-    /// Continues what has to be done before the first byte. `index` is the lane's, for [`Carriers::run_pass`].
+    /// Continues the set-up before the first byte. `index` is the lane's, for [`Carriers::run_pass`].
     ///
     /// # Errors
     /// The system's, such as `ConnectionRefused`. The lane has ended then.
@@ -193,7 +193,7 @@ impl Carrier {
         matches!(self, Self::Udp(lane) if shared.udp.as_ref().is_some_and(|udp| lane.rests(udp)))
     }
 
-    /// Tells that the lane's descriptor is readable.
+    /// Notes that the lane's descriptor is readable.
     pub(crate) fn stir(&mut self, shared: &mut Carriers) {
         match self {
             Self::Fabric(lane) => lane.stir(&mut shared.hubs),
@@ -242,8 +242,9 @@ impl Carrier {
     /// Writes from `pieces`, of which some are `lent` by the program, as much as there is room for.
     ///
     /// # Safety
-    /// Every piece is valid for reading until it counts as written or the lane is released. What is lent is so, and does not
-    /// change, until [`Carrier::take_returned`] has counted its batch where [`Carrier::close_batch`] says that it is in use.
+    /// Every piece is valid for reading until it counts as written or the lane is released. If [`Carrier::close_batch`]
+    /// says that a batch is in use, its lent pieces stay valid and unchanged until [`Carrier::take_returned`] has
+    /// counted it.
     pub(crate) unsafe fn write(
         &mut self,
         pieces: &mut [libc::iovec],
@@ -279,8 +280,8 @@ impl Carrier {
         }
     }
 
-    /// How many [borrowed](Carrier::borrows) batches, the oldest first, are no longer used since the last call; and
-    /// whether there are others.
+    /// Number of [borrowed](Carrier::close_batch) batches, oldest first, that went out of use since the last call, and
+    /// whether others are in use.
     pub(crate) fn take_returned(&mut self) -> (usize, bool) {
         match self {
             Self::Udp(lane) => lane.take_returned(),
@@ -289,7 +290,7 @@ impl Carrier {
         }
     }
 
-    /// Copies what is still needed of the first `batches` batches that it ever borrowed, and returns them.
+    /// Copies the parts still needed of the first `batches` batches that it ever borrowed, and returns these.
     pub(crate) fn recall(&mut self, batches: u64, shared: &mut Carriers) {
         match self {
             Self::Udp(lane) => shared.udp.iter_mut().for_each(|udp| lane.recall(batches, udp)),
@@ -322,7 +323,7 @@ impl Carrier {
         }
     }
 
-    /// Returns what it holds of the shared state. Call it before the carrier is dropped.
+    /// Releases its part of the shared state. Call it before the carrier is dropped.
     pub(crate) fn release(&mut self, shared: &mut Carriers) {
         match self {
             Self::Tcp(_) | Self::Tls(_) | Self::Arrived(_) => {}
@@ -389,7 +390,7 @@ impl Carrier {
         }
     }
 
-    /// Why it is this carrier; `None` if only the setting `transport` says so.
+    /// The reason for this carrier; `None` if only the setting `transport` says so.
     pub(crate) fn reason<'a>(&self, shared: &'a Carriers) -> Option<&'a str> {
         match self.kind() {
             LaneKind::Memory => Some("shared memory: the peer is on this host"),
@@ -416,7 +417,7 @@ impl Carrier {
         }
     }
 
-    /// The host that an incoming lane came from.
+    /// The host at the other end; `None` for shared memory and during a race.
     pub(crate) fn host(&self) -> Option<IpAddr> {
         match self {
             Self::Tcp(lane) => lane.peer_ip(),
@@ -443,7 +444,7 @@ impl Carrier {
         of.map_or(Neighbour::Unknown, Neighbour::Of)
     }
 
-    /// Applies changed protocols to the lane, if that is the lane's business. `former` are those before.
+    /// Applies changed protocols to the lane, if that is the lane's business. `former` are the earlier ones.
     pub(crate) fn follow(&mut self, shared: &Carriers, former: &Protocols) {
         match self {
             Self::Tcp(lane) => lane.follow(&shared.paths, &former.tcp),
@@ -514,8 +515,8 @@ impl Carrier {
         }
     }
 
-    /// Makes the lane a sealed one, with keys from a secret that both ends have, or will have once what is written now
-    /// has arrived. False if this carrier cannot be sealed.
+    /// Makes the lane a sealed one, with keys from a secret that both ends have, or will have once the bytes written
+    /// now have arrived. False if this carrier cannot be sealed.
     pub(crate) fn share(
         &mut self,
         secret: &Secret,
@@ -737,7 +738,7 @@ impl Carriers {
         &self.protocols
     }
 
-    /// Makes lanes of these protocols from now on; returns those before.
+    /// Makes lanes of these protocols from now on; returns the earlier ones.
     pub(crate) fn set_protocols(&mut self, protocols: Protocols) -> Protocols {
         self.udp.iter_mut().for_each(|udp| udp.set_protocols(protocols.udp.clone()));
         self.paths.set_congestion(protocols.tcp.clone());
@@ -749,7 +750,7 @@ impl Carriers {
         self.udp.is_some()
     }
 
-    /// Why a fabric that carried lanes has failed, if one has.
+    /// The reason why a fabric that carried lanes has failed, if one has.
     pub(crate) fn fabric_failure(&self) -> Option<&str> {
         self.hubs.failure()
     }
@@ -825,8 +826,8 @@ impl Carriers {
         !self.is_near(host) && self.other_routes.has_other(host)
     }
 
-    /// A host did not answer this attempt to connect. The next one goes by another route, if there is one. Returns by what
-    /// this one went, for people.
+    /// A host did not answer this attempt to connect. The next one goes by another route, if there is one. Returns the
+    /// route of this one, for people.
     pub(crate) fn on_no_answer(&mut self, host: IpAddr, attempt: u32) -> String {
         if self.is_near(host) { String::new() } else { self.other_routes.on_failure(host, attempt) }
     }
@@ -926,7 +927,7 @@ impl Carriers {
         self.udp.as_ref().map(Udp::fd)
     }
 
-    /// Tells that [`Carriers::fd`] is readable.
+    /// Notes that [`Carriers::fd`] is readable.
     pub(crate) fn stir(&mut self) {
         self.udp.iter_mut().for_each(Udp::stir);
     }
@@ -940,8 +941,8 @@ impl Carriers {
             && self.sealed.is_empty()
     }
 
-    /// Drives what lanes share, and adds the lanes that this concerns to `ready`, by index. The shell calls it once in
-    /// a pass, before it reads any lane.
+    /// Drives the state that lanes share, and adds the lanes that this concerns to `ready`, by index. The shell calls
+    /// it once in a pass, before it reads any lane.
     pub(crate) fn run_pass(&mut self, ready: &mut Vec<Ready>) {
         self.hubs.poll(&mut self.news);
         ready.extend(self.news.drain(..).map(|news| Ready {
@@ -960,7 +961,7 @@ impl Carriers {
         self.udp.as_mut().map_or_else(Vec::new, Udp::take_rested)
     }
 
-    /// Sends what lanes were given, as far as it may go now.
+    /// Sends the data of UDP lanes that may go now.
     pub(crate) fn flush(&mut self) {
         self.udp.iter_mut().for_each(Udp::flush);
     }
@@ -982,7 +983,7 @@ impl Carriers {
         self.hubs.deadline().into_iter().chain(udp).chain(held).min()
     }
 
-    /// Whether everything that ended lanes were given has arrived.
+    /// Whether all data of ended lanes has arrived.
     pub(crate) fn is_settled(&mut self) -> bool {
         self.udp.as_mut().is_none_or(Udp::is_settled)
     }

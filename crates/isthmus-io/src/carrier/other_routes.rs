@@ -1,11 +1,11 @@
 //! Other routes to a host that does not answer by the kernel's first one.
 //!
-//! The kernel sends by the most specific route, whether or not anything comes back: into a VPN that claims more networks
-//! than it leads to, or by an interface whose cable is out while another one leads to the same network. If a host does not
-//! answer a TCP lane that way, and the kernel's table has a route to it by another interface, the next attempt to connect is
-//! bound to that interface (`SO_BINDTODEVICE`). Attempts by the first route and by the others alternate until one answers.
-//! Lanes with that host then stay with it. Only TCP lanes do that; UDP lanes share one socket, and give way to TCP where
-//! nothing comes back.
+//! The kernel sends by the most specific route, whether or not anything comes back: into a VPN that claims more
+//! networks than it leads to, or by an interface whose cable is out while another one leads to the same network. If a
+//! host does not answer a TCP lane that way, and the kernel's table has a route to it by another interface, the next
+//! attempt to connect is bound to that interface (`SO_BINDTODEVICE`). Attempts by the first route and by the others
+//! alternate until one answers. Lanes with that host then stay with it. Only TCP lanes do that; UDP lanes share one
+//! socket, and give way to TCP where nothing comes back.
 //!
 //! If the user named an interface, the setting decides, and nothing else is tried.
 
@@ -19,12 +19,12 @@ use isthmus_datagram::{LinkState, link_state};
 use crate::interface::{interface_of, source_to};
 use crate::log::warn_log;
 
-/// How long a host may take to answer if there is another route to it. After 1 s TCP has sent its second packet, after 3 s
-/// its third.
+/// Longest time for a host to answer if another route leads to it. TCP sends its second packet after 1 s, and its third
+/// after 3 s.
 pub(crate) const OTHER_ROUTE_AFTER: Duration = Duration::from_secs(3);
-/// How long a route that answered is used before the kernel's first one is tried again.
+/// A route that answered is used for this long before the kernel's first one is tried again.
 const VALID: Duration = Duration::from_secs(600);
-/// How long it is remembered that there is no other route.
+/// The absence of other routes is remembered for this long.
 const NONE_VALID: Duration = Duration::from_secs(10);
 /// Most hosts that are remembered. Count.
 const HOSTS_MAX: usize = 1_024;
@@ -38,7 +38,7 @@ const UP: u32 = 1;
 /// `RTF_REJECT` of `route.h`: packets are refused.
 const REJECT: u32 = 0x200;
 
-/// What an attempt to connect goes by.
+/// The route of an attempt to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum By {
     /// The interface that the setting `interface` names.
@@ -140,8 +140,8 @@ impl OtherRoutes {
         Some(self.hosts.entry(host).or_insert_with(|| Routes::to(host)))
     }
 
-    /// The attempt of this number brought no answer: the next one goes by another route, if there is one. Returns by what
-    /// it went, for people.
+    /// The attempt of this number brought no answer: the next one goes by another route, if there is one. Returns the
+    /// route of this one, for people.
     pub(super) fn on_failure(&mut self, host: IpAddr, attempt: u32) -> String {
         if let Some(name) = &self.named {
             return By::Named(name.clone()).to_string();
@@ -241,7 +241,8 @@ fn routes_v6(table: &str) -> Vec<Route> {
 mod tests {
     use super::*;
 
-    /// A VPN that claims one half of all addresses, a default route by eth0, the network of eth1, and a route that is down.
+    /// A VPN that claims one half of all addresses, a default route by eth0, the network of eth1, and a route that is
+    /// down.
     const V4: &str = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT
 tun0\t00000000\t00000000\t0001\t0\t0\t0\t00000080\t0\t0\t0
 eth0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0

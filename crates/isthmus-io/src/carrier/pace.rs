@@ -2,8 +2,8 @@
 //!
 //! The queue of a link within a site holds little more than one of TCP's bursts, and bursts overflow it. That is worst
 //! if data flows both ways, since acknowledgements then come in clusters. If a lane sends no faster than the path has
-//! delivered, its bursts fit. What is still lost is lost by chance, which BBR does not mind. The pace also keeps BBR
-//! from overflowing the queue while it starts: BBR would take that for a policer and send slowly for seconds.
+//! delivered, its bursts fit. Further losses are by chance, and BBR does not mind those. The pace also keeps BBR from
+//! overflowing the queue while it starts: BBR would take that for a policer and send slowly for seconds.
 //!
 //! Lanes that lose nothing are not paced, since pacing costs processor time. If the path is slow as well, UDP takes
 //! over: it paces from the beginning, repairs losses within one or two round trips, and costs little on a slow path.
@@ -18,11 +18,11 @@ pub(super) const GLANCE: Duration = Duration::from_millis(1);
 const SHORT_US: u64 = 1_000;
 /// Bursts do not fit if at least this many packets were retransmitted. Count.
 const LOST: u64 = 3;
-/// And at least one in this many packets. Count.
+/// One in this many packets must have been retransmitted, too. Count.
 const LOST_PART: u64 = 1_000;
 /// Losses are by chance if at least one in this many paced packets was retransmitted. Count.
 const CHANCE_PART: u64 = 300;
-/// A path is slow if it has not delivered this much. Bytes/s (2 Gb/s).
+/// A path is slow if it has delivered less than this. Bytes/s (2 Gb/s).
 const SLOW: u64 = 250_000_000;
 /// A round trip this much above the shortest one shows a queue, so that the path, and not the program, limits the rate.
 /// Microseconds.
@@ -57,7 +57,7 @@ pub(super) fn is_short(look: &Look) -> bool {
 
 impl Pacing {
     /// Whether UDP would do better: something was retransmitted, there is a queue, and the path is so slow that UDP
-    /// costs little processor time. If so, returns what the path has delivered. Bytes/s.
+    /// costs little processor time. If so, returns the rate that the path has delivered. Bytes/s.
     pub(super) fn is_outdone(&self, look: &Look) -> Option<u64> {
         let queue_us = look.path.rtt_us.saturating_sub(look.least_rtt_us);
         let overflows = look.path.retransmissions > 0 && queue_us >= QUEUE_US;
@@ -117,7 +117,7 @@ mod tests {
         };
         assert_eq!([outdone(1, 120_000_000), outdone(1, 1_100_000_000)], [true, false]);
         assert!(!outdone(0, 120_000_000) && !outdone(1, 0));
-        // Of a program that sends little now and then the rate says nothing.
+        // The rate of a program that sends little says nothing of the path.
         let (mut pacing, mut little) = (Pacing::default(), look(200, 1, 1_000_000));
         little.path.rtt_us = 200;
         pacing.on_look(&little);

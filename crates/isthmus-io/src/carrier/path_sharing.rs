@@ -3,9 +3,9 @@
 //! Each endpoint would bring as many connections to a path as one endpoint needs. So each tells the ledger while it has
 //! bulk data under way, and learns how many others do.
 //!
-//! BBR sends nearly three times what arrives until it has measured the path. Several at once lose so many packets that
-//! they assume a policer and stay slow for seconds. So once the round trip shows a queue, each endpoint is paced to its
-//! part of what arrives by all of them, and to more again while there is no queue.
+//! BBR sends at nearly three times the delivery rate until it has measured the path. Several at once lose so many
+//! packets that they assume a policer and stay slow for seconds. So once the round trip shows a queue, each endpoint is
+//! paced to its part of their common delivery rate, and to more again while there is no queue.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -20,11 +20,11 @@ use crate::ledger;
 const NEAR_US: u64 = 1_000;
 /// A lane's round trip shows a queue if it exceeds the shortest one by this fraction (1/4).
 const QUEUE_PART: u64 = 4;
-/// And by at least this. Microseconds. The path has a queue if every second lane shows one.
+/// It must also exceed it by this. Microseconds. The path has a queue if every second lane shows one.
 const QUEUE_US: u64 = 1_000;
-/// How long the best rate counts.
+/// The best rate counts for this long.
 const BEST_FOR: Duration = Duration::from_secs(5);
-/// While there is a queue, all lanes together may send this many times what arrives.
+/// While there is a queue, all lanes together may send at this multiple of their delivery rate.
 const HELD: f64 = 1.0;
 /// Without a queue, that factor grows by this from look to look.
 const LOOSER: f64 = 1.02;
@@ -55,7 +55,7 @@ pub(super) struct PathLook {
 /// The lane's part of the path.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct PathPart {
-    /// How many endpoints, including this one, send bulk data on the path.
+    /// Endpoints, including this one, that send bulk data on the path. Count.
     pub(super) endpoints: u32,
     /// Rate limit of this lane. Bytes/s.
     pub(super) pace: Option<u64>,
@@ -73,15 +73,15 @@ struct Bulk {
     in_flight: u64,
     /// Lanes that were looked at since then.
     lanes: u32,
-    /// Of those, lanes that showed a queue.
+    /// Those lanes that showed a queue.
     queued: u32,
     /// Lanes of the period before.
     lanes_before: u32,
     /// The highest recent rate of all endpoints together. Bytes/s.
     best: f64,
-    /// Until when that counts.
+    /// End of the time for which that counts.
     best_until: Option<Instant>,
-    /// What all may send, as a multiple of that; `None` while they are not paced.
+    /// The rate that all may send, as a multiple of that; `None` while they are not paced.
     hold: Option<f64>,
     part: PathPart,
 }

@@ -20,9 +20,9 @@ use super::{Carrier, Settled};
 
 /// Shortest round trip for encrypted lanes by UDP, which come up a round trip later.
 const LONG_SEALED: Duration = Duration::from_millis(150);
-/// How many times longer than TCP UDP may take to answer. Either may have lost its first packet.
+/// UDP may take this many times longer than TCP to answer. Either may have lost its first packet.
 const GRACE_TIMES: u32 = 2;
-/// How much longer than TCP it may take at least.
+/// It may always take this much longer than TCP.
 const MIN_GRACE: Duration = Duration::from_millis(500);
 
 /// A lane whose carrier is not yet chosen.
@@ -40,7 +40,7 @@ pub(crate) struct RaceLane {
     /// processor time.
     long: Duration,
     since: Instant,
-    /// How long TCP took to connect, and its round trip, once it can carry data.
+    /// Time that TCP took to connect, and its round trip, once it can carry data.
     connected: Option<(Duration, Duration)>,
 }
 
@@ -90,7 +90,7 @@ impl RaceLane {
         Self::new(to, Base::Plain(tcp), Some(udp), prefers_udp, long)
     }
 
-    /// As [`RaceLane::dial`], encrypted.
+    /// Like [`RaceLane::dial`], but encrypted.
     pub(super) fn dial_sealed(to: SocketAddr, tls: TlsLane, prefers_udp: bool, long: Duration) -> Self {
         Self::new(to, Base::Tls(Box::new(tls)), None, prefers_udp, long.max(LONG_SEALED))
     }
@@ -129,7 +129,7 @@ impl RaceLane {
     /// Continues the race.
     ///
     /// # Errors
-    /// As for [`TcpLane::settle`] and [`TlsLane::settle`].
+    /// See [`TcpLane::settle`] and [`TlsLane::settle`].
     pub(super) fn settle(
         &mut self,
         index: usize,

@@ -1,8 +1,8 @@
-//! Sealed lanes: their bytes are encrypted with keys that only the two ends have, through routers too, whatever carries
+//! Sealed lanes encrypt their bytes with keys that only the two ends have. Any carrier will do, and routers cannot read
 //! them.
 //!
 //! A lane begins plain, with the greetings of both ends, which give them a common secret (`isthmus_proto`,
-//! `admission.rs`). What each end sends behind its greeting is in records ([`isthmus_seal`]).
+//! `admission.rs`). After its greeting, each end sends records ([`isthmus_seal`]).
 
 use std::io;
 use std::ops::Range;
@@ -31,7 +31,7 @@ pub(crate) struct SealedLane {
     opener: Opener,
     /// Everything that comes from now on is sealed.
     opens: bool,
-    /// What was read; bytes from `taken` to `filled` are not opened yet.
+    /// Bytes that were read; those from `taken` to `filled` are not opened yet.
     inward: Vec<u8>,
     taken: usize,
     filled: usize,
@@ -95,7 +95,7 @@ impl SealedLane {
         }
     }
 
-    /// As [`Carrier::read`].
+    /// Like [`Carrier::read`].
     ///
     /// # Safety
     /// Every piece is valid for writing and nobody else touches it during the call.
@@ -130,7 +130,7 @@ impl SealedLane {
         }
     }
 
-    /// Reads into `place` what there is. Also returns why nothing more will come, if so.
+    /// Reads the bytes that are there into `place`. If nothing more will come, also returns the reason.
     fn fill(&mut self, place: &mut [u8], shared: &mut Carriers) -> (usize, Option<Transfer>) {
         let mut filled = 0;
         while filled < place.len() {
@@ -186,7 +186,7 @@ impl SealedLane {
         came
     }
 
-    /// As [`Carrier::write`]. The caller passes pieces again until they are counted as written.
+    /// Like [`Carrier::write`]. The caller passes pieces again until they are counted as written.
     ///
     /// # Safety
     /// Every piece is valid for reading during the call.
@@ -234,7 +234,7 @@ impl SealedLane {
         }
     }
 
-    /// Sends what is sealed. False if the carrier takes no more now.
+    /// Sends the sealed records. False if the carrier takes no more now.
     fn flush(&mut self, shared: &mut Carriers) -> io::Result<bool> {
         while self.sent < self.outward.len() {
             let rest = &mut self.outward[self.sent..];
@@ -259,7 +259,7 @@ struct Text<'a> {
 }
 
 impl Text<'_> {
-    /// How many bytes there are, but at most `most`.
+    /// The number of bytes, but at most `most`.
     ///
     /// # Safety
     /// Every piece is valid for reading.
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
     use crate::Settings;
 
-    /// Long enough for whatever comes to have come.
+    /// Long enough for all data to arrive.
     const LIMIT: Duration = Duration::from_secs(20);
 
     fn pair() -> [TcpStream; 2] {
@@ -317,7 +317,7 @@ mod tests {
         [near, listener.accept().expect("it calls").0]
     }
 
-    /// One end, and what it shares with other lanes.
+    /// One end, and the state that it shares with other lanes.
     struct End {
         carrier: Carrier,
         shared: Carriers,
@@ -334,7 +334,7 @@ mod tests {
             Self { carrier, shared }
         }
 
-        /// Writes what there is room for.
+        /// Writes as much as there is room for.
         fn write(&mut self, bytes: &[u8]) -> usize {
             // In pieces that fit no record.
             let mut pieces: Vec<_> = bytes
@@ -420,7 +420,7 @@ mod tests {
                 }
             });
             let (got, error) = send(&mut a, &mut b, 3_000_000);
-            // All that came before it, by whole records.
+            // Only whole records before the altered byte have come.
             let whole = at / (RECORD_MAX + RECORD_OVERHEAD) * RECORD_MAX;
             assert!(error.is_some_and(|error| error.to_string().contains("altered on its way")), "byte {at}");
             assert!(got.len() <= whole && got.iter().enumerate().all(|(i, byte)| *byte == (i % 251) as u8));

@@ -1,6 +1,6 @@
-//! Paths that drop large packets without a word: a host with jumbo frames behind a switch without, or a router whose
-//! ICMP messages a firewall drops (RFC 2923, 2.1). TCP connects, for its first packets are small. Then it retransmits its
-//! first large one without end. Linux can search for a smaller size (RFC 4821, `net.ipv4.tcp_mtu_probing`), but by
+//! Finds paths that drop large packets silently: a host with jumbo frames is behind a switch without, or a firewall
+//! drops a router's ICMP messages (RFC 2923, 2.1). TCP connects, for its first packets are small. Then it retransmits
+//! its first large one without end. Linux can search for a smaller size (RFC 4821, `net.ipv4.tcp_mtu_probing`), but by
 //! default it does not, and only root can change that.
 //!
 //! A lane that stands still while its peer's host answers new connections has met such a path. It is given up, and
@@ -16,11 +16,11 @@ use super::tcp_probe::TcpProbes;
 /// Segment sizes that are tried in turn, for paths of 1500 bytes, of usual tunnels, and of the least that IPv6 allows
 /// (1280 bytes). Bytes, less 60 for the headers of IPv6 and TCP.
 const SIZES: [u32; 3] = [1_440, 1_340, 1_220];
-/// The next size is smaller than what the lane had by at least this. Bytes; TCP's options are not in the latter.
+/// The next size is smaller than the lane's by at least this. Bytes; TCP's options are not in the lane's.
 const STEP: u32 = 60;
 /// New connections that must succeed while a lane stands still. Count; with one, a path may just have come back.
 const ANSWERS: u32 = 2;
-/// How long segments stay small (RFC 8899, 5.1.1: PMTU_RAISE_TIMER).
+/// Segments stay small for this long (RFC 8899, 5.1.1: PMTU_RAISE_TIMER).
 const VALID: Duration = Duration::from_secs(600);
 /// Most hosts that are remembered. Count.
 const HOSTS_MAX: usize = 1_024;
@@ -31,7 +31,7 @@ pub(super) struct Segments {
     /// The largest segment for a host, and since when.
     limits: HashMap<IpAddr, (u32, Instant)>,
     probes: TcpProbes,
-    /// Addresses of lanes that stand still, and how many new connections each of them has answered since.
+    /// Addresses of lanes that stand still, and the number of new connections that each has answered since.
     answers: HashMap<SocketAddr, u32>,
     /// Those of them that were named since the last look.
     named: Vec<SocketAddr>,
@@ -56,8 +56,8 @@ impl Segments {
         });
     }
 
-    /// A lane with segments of `segment` bytes to the process that listens at `at` stands still. `Some` if large packets
-    /// do not get through: the segment size for further lanes.
+    /// A lane with segments of `segment` bytes to the process that listens at `at` stands still. `Some` if large
+    /// packets do not get through: the segment size for further lanes.
     pub(super) fn judge(&mut self, at: SocketAddr, segment: u32) -> Option<u32> {
         let next = next_size(segment)?;
         if !self.named.contains(&at) {
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn sizes_go_down_step_by_step() {
-        // What the kernel reports is less by 12 bytes of options.
+        // The size that the kernel reports is less by 12 bytes of options.
         assert_eq!(next_size(8_948), Some(1_440));
         assert_eq!(next_size(1_448), Some(1_340));
         assert_eq!(next_size(1_440 - 12), Some(1_340));

@@ -43,7 +43,7 @@ const ACK_SOON_US: [libc::c_int; 3] = [2_000, 8_000, 20_000];
 const BUSY_TENTHS: u128 = 8;
 /// The kernel is told of a new pace only if it differs by at least this fraction (1/50).
 const PACE_PART: u64 = 50;
-/// How long an attempt to connect may go unanswered.
+/// An attempt to connect fails after this long without an answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Silence before the first keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
@@ -78,13 +78,13 @@ pub(crate) struct Paths {
     limit: Limit,
     /// Silence after which a lane is given up.
     patience: Duration,
-    /// What packets are marked with.
+    /// The DSCP of packets.
     dscp: u8,
 }
 
 impl Paths {
-    /// `congestion` is the setting of that name, `dscp` what packets are marked with. Lanes are given up after
-    /// `patience` of silence.
+    /// `congestion` is the setting of that name, `dscp` that of packets. Lanes are given up after `patience` of
+    /// silence.
     pub(super) fn new(
         congestion: PerHost<TcpCongestion>,
         sharing: PathSharing,
@@ -95,7 +95,7 @@ impl Paths {
         Self { congestion, hosts: HashMap::new(), sharing, limit, patience, dscp }
     }
 
-    /// What packets are marked with.
+    /// The DSCP of packets.
     pub(super) fn dscp(&self) -> u8 {
         self.dscp
     }
@@ -128,13 +128,13 @@ pub(crate) struct TcpLane {
     trace: Option<Trace>,
     /// It was asked to run [`congestion::LOSSY`].
     asked: bool,
-    /// It runs that.
+    /// It runs [`congestion::LOSSY`].
     lossy: bool,
     /// When it was last looked at.
     looked: Option<Instant>,
     /// Bytes that had arrived then.
     acked: u64,
-    /// How long it had had something to send then. Microseconds.
+    /// Time for which it had had something to send until then. Microseconds.
     busy_us: u64,
     /// Rate limit because of its path. Bytes/s; `None`: no limit.
     held: Option<NonZeroU64>,
@@ -271,7 +271,7 @@ impl TcpLane {
         self.pace();
     }
 
-    /// Chooses by what is known of the path: [`congestion::LOSSY`] if it loses packets or is long.
+    /// Chooses by the known facts of the path: [`congestion::LOSSY`] if it loses packets or is long.
     fn begin(&mut self, paths: &Paths, host: IpAddr) {
         self.trace = Some(Trace::default());
         set_congestion(&self.socket, congestion::CLEAN);
@@ -325,7 +325,7 @@ impl TcpLane {
         Some(Weakness::Overflows { host, rate, rtt_us: look.least_rtt_us })
     }
 
-    /// Paces the lane to what a short path takes.
+    /// Paces the lane to the rate of a short path.
     fn keep_pace(&mut self, held: PaceVerdict) {
         if let (None, Some(host)) = (self.held, peer_ip(&self.socket)) {
             info_log!("a lane by TCP with {host} is paced: its bursts overflow a short path's queue");
@@ -473,7 +473,7 @@ impl TcpLane {
         let _ = self.socket.set_linger(Some(Duration::ZERO));
     }
 
-    /// What the kernel counted.
+    /// The kernel's counts.
     pub(super) fn counts(&self) -> LaneCounts {
         let Some(info) = info(&self.socket).filter(|info| info.tcpi_rtt > 0) else {
             return LaneCounts::default();
@@ -534,7 +534,7 @@ pub(crate) struct Looked {
     pub(super) idled: bool,
 }
 
-/// Marks what a lane sends. The lane works without that, too.
+/// Marks a lane's packets. The lane works without that, too.
 fn mark_with(socket: &Socket, dscp: u8) {
     if dscp != 0
         && let Err(error) = isthmus_datagram::mark(socket, dscp)
@@ -543,7 +543,7 @@ fn mark_with(socket: &Socket, dscp: u8) {
     }
 }
 
-/// As [`TcpLane::dial`].
+/// Like [`TcpLane::dial`].
 fn dial(
     to: SocketAddr,
     from: Option<IpAddr>,
@@ -554,8 +554,8 @@ fn dial(
     socket.set_nonblocking(true)?;
     mark_with(&socket, dscp);
     if let Some(ip) = from {
-        // Else the kernel takes a port now that no other connection of the host has, instead of one that no other
-        // connection to this address has, and runs out of them sooner.
+        // Choose the port at connect: then it need only be unused towards this address. At bind it must be unused on
+        // the whole host, and the host runs out of ports sooner.
         set(&socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
         socket.bind(&SocketAddr::new(ip, 0).into())?;
     }
@@ -676,7 +676,7 @@ fn sample(socket: &Socket) -> Option<Sample> {
     look(socket).map(|look| look.path)
 }
 
-/// As [`sample`], with the counts for the lane.
+/// Like [`sample`], with the counts for the lane.
 fn look(socket: &Socket) -> Option<Look> {
     let info = info(socket)?;
     let bytes = |segments: u32| u64::from(segments) * u64::from(info.tcpi_snd_mss);
@@ -699,7 +699,7 @@ fn look(socket: &Socket) -> Option<Look> {
     })
 }
 
-/// What the kernel knows of a socket (`TCP_INFO` of `tcp(7)`).
+/// The kernel's state of a socket (`TCP_INFO` of `tcp(7)`).
 fn info(socket: &Socket) -> Option<libc::tcp_info> {
     let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;

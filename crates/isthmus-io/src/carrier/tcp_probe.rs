@@ -1,5 +1,5 @@
-//! TCP probes: whether a process still listens. Neither UDP nor a TCP lane that stands still tells an ended process, a cut
-//! cable and a path that drops large packets from each other.
+//! TCP probes ask whether a process still listens. A silent UDP or TCP lane does not tell an ended process, a cut cable
+//! and a path that drops large packets from each other.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use super::tcp::TcpLane;
 
 /// Most probes at a time. Count.
 const OPEN_MAX: usize = 16;
-/// How long a probe waits for an answer.
+/// A probe waits this long for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Attempts to connect by TCP, to the port at which endpoints also listen for UDP.

@@ -85,7 +85,7 @@ pub(crate) struct TlsLane {
     connected: bool,
     /// The lane's index, once it is settled.
     index: usize,
-    /// What was read from the connection; bytes from `taken` to `filled` are not decrypted yet.
+    /// Bytes that were read from the connection; those from `taken` to `filled` are not decrypted yet.
     inward: Vec<u8>,
     taken: usize,
     filled: usize,
@@ -211,7 +211,7 @@ impl TlsLane {
     /// Checks that the other side has not refused us, while nothing else is expected from it.
     ///
     /// # Errors
-    /// As for [`TlsLane::settle`]. In TLS 1.3 the other side tells only now if it does not trust us.
+    /// See [`TlsLane::settle`]. In TLS 1.3 the other side tells only now if it does not trust us.
     pub(super) fn check(&mut self, tls: &mut Tls) -> io::Result<()> {
         let pulled = self.pull(tls);
         self.put_by(tls);
@@ -221,7 +221,7 @@ impl TlsLane {
         }
     }
 
-    /// As [`TcpLane::read`].
+    /// Like [`TcpLane::read`].
     ///
     /// # Safety
     /// Every piece is valid for writing and nobody else touches it during the call.
@@ -257,7 +257,7 @@ impl TlsLane {
         }
     }
 
-    /// Reads into `place` what there is. Also returns why nothing more will come, if so.
+    /// Reads the bytes that are there into `place`. If nothing more will come, also returns the reason.
     fn fill(&mut self, place: &mut [u8], tls: &mut Tls) -> (usize, Option<Transfer>) {
         let mut filled = 0;
         while filled < place.len() {
@@ -302,7 +302,7 @@ impl TlsLane {
         match self.session.process_new_packets() {
             Ok(state) => self.decrypted = state.plaintext_bytes_to_read(),
             Err(error) => {
-                // The other side is told why.
+                // Tell the other side why.
                 let _ = self.flush();
                 return Err(self.distrust(&error));
             }
@@ -318,7 +318,7 @@ impl TlsLane {
         }
     }
 
-    /// As [`TcpLane::write`]. The caller passes pieces again until they are counted as written.
+    /// Like [`TcpLane::write`]. The caller passes pieces again until they are counted as written.
     ///
     /// # Safety
     /// Every piece is valid for reading during the call.
@@ -358,7 +358,7 @@ impl TlsLane {
         }
     }
 
-    /// Sends what is encrypted. False if the connection takes no more now.
+    /// Sends the encrypted bytes. False if the connection takes no more now.
     fn flush(&mut self) -> io::Result<bool> {
         while self.session.wants_write() {
             match self.session.write_tls(&mut Outward(&self.tcp)) {

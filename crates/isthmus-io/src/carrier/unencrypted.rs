@@ -1,6 +1,5 @@
-//! Warns of unencrypted lanes to far hosts. Such lanes come about by default settings of some kinds, so users must
-//! learn of them. A process warns of the first such host, and logs the others at level info: the remedy is the same for
-//! all.
+//! Warns of unencrypted lanes to far hosts. Some default settings allow such lanes, so users must learn of them. A
+//! process warns of the first such host, and logs the others at level info: the remedy is the same for all.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

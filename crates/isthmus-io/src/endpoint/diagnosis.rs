@@ -19,15 +19,15 @@ use crate::lock::MutexGuard;
 use crate::log::warn_log;
 use crate::shell::Core;
 
-/// How long the I/O thread waits for an endpoint's lock, and for the asking process to read.
+/// The I/O thread waits this long for an endpoint's lock, and for the asking process to read.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two attempts to get an endpoint's shell from the program's thread.
 const SHELL_PAUSE: Duration = Duration::from_micros(50);
-/// How long the I/O thread waits for the question. An asker of an older release asks nothing and gets the state.
+/// The I/O thread waits this long for the question. An asker of an older release asks nothing and gets the state.
 const QUESTION_TIME: Duration = Duration::from_millis(100);
 /// The question for figures. Without a question the answer is the state.
 const FIGURES: &[u8] = b"figures\n";
-/// The names of the sockets begin so.
+/// Beginning of the sockets' names.
 const DOOR: &str = "isthmus-state-";
 /// The kernel's list of Unix sockets of this network namespace. The names of the abstract namespace begin with "@".
 const SOCKETS: &str = "/proc/net/unix";
@@ -60,8 +60,8 @@ impl fmt::Debug for TellDatagrams {
 }
 
 impl Endpoint {
-    /// Has `isthmus top` show datagrams that go beside the lanes, too. The I/O thread calls `counts`, which must return
-    /// soon. Only the first call counts.
+    /// Makes `isthmus top` show datagrams beside the lanes, too. The I/O thread calls `counts`, which must return soon.
+    /// Only the first call counts.
     pub fn tell_datagrams(&self, counts: impl Fn() -> Vec<(PeerId, DatagramCounts)> + Send + Sync + 'static) {
         let _ = self.datagrams.set(TellDatagrams(Box::new(counts)));
     }
@@ -87,7 +87,7 @@ impl Endpoint {
         }
     }
 
-    /// Everything that is under way, as several lines for people.
+    /// The operations under way, as several lines for people.
     pub fn state(&self) -> String {
         if self.is_closed() {
             return String::new();
@@ -106,7 +106,7 @@ impl Endpoint {
             return;
         }
         *out += &format!("endpoint\t{}\n", self.address);
-        // Before the shell is held: who counts datagrams has a lock of its own.
+        // Count before the shell is held: the counter of datagrams has a lock of its own.
         let datagrams = self.count_datagrams();
         let until = Instant::now() + PATIENCE;
         while self.try_with_shell(|shell| shell.tell_figures(&self.core, &datagrams, out)).is_none()
@@ -188,7 +188,7 @@ impl StateDoor {
     /// Answers the next process that asks with `text`.
     ///
     /// # Errors
-    /// The system's, if this process cannot accept who asks. The socket then stays readable.
+    /// The system's, if this process cannot accept the asker. The socket then stays readable.
     pub(crate) fn answer(&self, text: impl FnOnce(Asked) -> String) -> io::Result<()> {
         let (mut asker, _) = match self.0.accept() {
             Ok(accepted) => accepted,
@@ -212,7 +212,7 @@ impl StateDoor {
     }
 }
 
-/// What a process is asked for.
+/// The question to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// All that is under way, for people.

@@ -19,19 +19,19 @@ impl Endpoint {
     /// Drives the endpoint, and appends the finished operations to `out`. Returns how many.
     ///
     /// It drives the endpoint even if operations have finished already. A program that peeks has a finished operation
-    /// at every poll. And what a peer sent before it told a third process, which told the program, must be seen by the
-    /// next poll (`MPI_Win_test` after a barrier).
+    /// at every poll. And if a peer sends data, then tells a third process, and that one tells the program, the next
+    /// poll must see the data (`MPI_Win_test` after a barrier).
     pub fn poll(&self, out: &mut Vec<Completion>) -> usize {
         self.poll_for(usize::MAX, out, None)
     }
 
-    /// As [`Endpoint::poll`], for a program that has room for `room` finished operations and polls again for more.
+    /// Like [`Endpoint::poll`], for a program that has room for `room` finished operations and polls again for more.
     /// Short messages beyond those may stay in their ring until then, where prefetching brings them into the cache.
     pub fn poll_some(&self, room: usize, out: &mut Vec<Completion>) -> usize {
         self.poll_for(room, out, None)
     }
 
-    /// As [`Endpoint::poll`], for a program that also waits for a descriptor of its own. If the poll sleeps briefly,
+    /// Like [`Endpoint::poll`], for a program that also waits for a descriptor of its own. If the poll sleeps briefly,
     /// that descriptor wakes it.
     pub fn poll_beside(&self, out: &mut Vec<Completion>, beside: Option<BorrowedFd<'_>>) -> usize {
         self.poll_for(usize::MAX, out, beside)
@@ -99,7 +99,7 @@ impl Endpoint {
         result
     }
 
-    /// As [`Endpoint::with_shell`]; `None` if another thread has the shell.
+    /// Like [`Endpoint::with_shell`]; `None` if another thread has the shell.
     #[inline]
     pub(super) fn try_with_shell<R>(&self, work: impl FnOnce(&mut Shell) -> R) -> Option<R> {
         let result = self.shell.try_with(|shell| self.put_out(shell), work)?;
@@ -150,7 +150,7 @@ impl Endpoint {
         brief.unwrap_or(Brief::No)
     }
 
-    // What follows is for the I/O thread.
+    // The I/O thread makes the calls below.
 
     pub(crate) fn polls(&self) -> u64 {
         self.watch.polls()

@@ -113,7 +113,7 @@ impl Endpoint {
     /// [`PostError::Invalid`] if nothing is claimed under this context.
     ///
     /// # Safety
-    /// As for [`Endpoint::recv`].
+    /// See [`Endpoint::recv`].
     pub unsafe fn claim(
         &self,
         request: &RecvRequest,
@@ -133,10 +133,10 @@ impl Endpoint {
     /// Writes to a peer's memory.
     ///
     /// # Errors
-    /// As for [`Endpoint::send`].
+    /// See [`Endpoint::send`].
     ///
     /// # Safety
-    /// As for [`Endpoint::send`].
+    /// See [`Endpoint::send`].
     pub unsafe fn write(&self, request: &RmaRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
         // SAFETY: the caller's promise.
         if unsafe { self.reach(request, Access::Write, iov) } {
@@ -151,10 +151,10 @@ impl Endpoint {
     /// Reads a peer's memory.
     ///
     /// # Errors
-    /// As for [`Endpoint::send`].
+    /// See [`Endpoint::send`].
     ///
     /// # Safety
-    /// As for [`Endpoint::recv`].
+    /// See [`Endpoint::recv`].
     pub unsafe fn read(&self, request: &RmaRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
         // SAFETY: the caller's promise.
         if unsafe { self.reach(request, Access::Read, iov) } {
@@ -192,12 +192,11 @@ impl Endpoint {
     /// the call returns, `result` receives the earlier value.
     ///
     /// # Errors
-    /// As for [`Endpoint::send`], and [`PostError::Invalid`] for an operation that does
-    /// not exist for the type or is longer than [`Endpoint::ATOMIC_MAX`], and for buffers that are not as long as the
-    /// remote range.
+    /// See [`Endpoint::send`]; also [`PostError::Invalid`] for an operation that does not exist for the type or is
+    /// longer than [`Endpoint::ATOMIC_MAX`], and for buffers that are not as long as the remote range.
     ///
     /// # Safety
-    /// As for [`Endpoint::recv`], of `result`.
+    /// See [`Endpoint::recv`], for `result`.
     pub unsafe fn atomic(
         &self,
         request: &AtomicRequest,

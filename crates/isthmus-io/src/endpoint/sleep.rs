@@ -28,7 +28,7 @@ impl Endpoint {
         sleeps
     }
 
-    /// As [`Endpoint::arm`], for a thread that sleeps while others may poll: their polls leave the bell armed until
+    /// Like [`Endpoint::arm`], for a thread that sleeps while others may poll: their polls leave the bell armed until
     /// this thread calls [`Endpoint::wake_up`]. It must call that even if this returns false.
     pub fn fall_asleep(&self) -> bool {
         let sleeps = self.wakeup.fall_asleep(self);

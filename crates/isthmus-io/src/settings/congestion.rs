@@ -16,7 +16,7 @@ pub enum TcpCongestion {
     Auto,
     /// The kernel's default.
     System,
-    /// What other traffic leaves of the path is used, where the kernel can do that.
+    /// One that uses the capacity that other traffic leaves, if the kernel offers it.
     Background,
     /// One that the kernel offers.
     Named(String),

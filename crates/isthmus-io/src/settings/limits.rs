@@ -11,7 +11,7 @@ use serde::Deserialize;
 pub struct RateLimits(PerHost<Rate>);
 
 impl RateLimits {
-    /// The index of the entry that applies to lanes to `host`, and what these may send together. Bytes/s.
+    /// The index of the entry that applies to lanes to `host`, and the rate of these together. Bytes/s.
     pub(crate) fn of(&self, host: IpAddr) -> Option<(usize, u64)> {
         let (place, Rate(bits)) = self.0.find(host)?;
         Some((place, (bits / 8).max(1)))

@@ -1,4 +1,4 @@
-//! The settings `traffic_priority` and `dscp`: what other traffic a lane gives way to, and how its packets are marked.
+//! The settings `traffic_priority` and `dscp`: whether a lane gives way to other traffic, and the DSCP of its packets.
 
 use std::str::FromStr;
 
@@ -8,14 +8,14 @@ use serde::{Deserialize, Deserializer, de};
 
 use super::{Protocols, Settings, TcpCongestion};
 
-/// How lanes share a path with other traffic.
+/// The priority of lanes beside other traffic on a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
-    /// As equals.
+    /// They compete as equals.
     #[default]
     Normal,
-    /// They use what other traffic leaves (RFC 6297).
+    /// They use the capacity that other traffic leaves (RFC 6297).
     Background,
 }
 
@@ -92,7 +92,7 @@ impl Settings {
 }
 
 impl Protocols {
-    /// Lanes use what other traffic leaves, where no other congestion control is chosen for them.
+    /// Makes lanes use the capacity that other traffic leaves, unless another congestion control is chosen for them.
     pub(super) fn go_into_background(&mut self) {
         replace(&mut self.udp, |composition| {
             if composition.congestion == CongestionKind::Rate {

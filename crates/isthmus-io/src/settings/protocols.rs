@@ -1,4 +1,4 @@
-//! The setting `protocols`: what service levels, messages and lanes are made of, as one text.
+//! The setting `protocols`: the protocols of service levels, messages and lanes, as one text.
 //!
 //! Entries are separated by commas. Each is `WHAT: NAMES` or `WHAT@HOSTS: NAMES`. WHAT is a service level (UU, RU, RO),
 //! `messages` (of all levels and of programs without levels), or a kind of lane (`udp`, `tcp`). HOSTS is an IP address
@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, de};
 use super::transfer::level_of;
 use super::{Priority, Settings, TcpCongestion};
 
-/// The small protocols that are set; what is not set is the default.
+/// The small protocols that are set; all others are the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Protocols {
     /// For messages.
@@ -69,7 +69,7 @@ impl Protocols {
         of
     }
 
-    /// Sets for one host what `choice` sets for all. What it does not mention stays.
+    /// Sets for one host the protocols that `choice` sets for all. All others stay.
     ///
     /// # Errors
     /// If `choice` has entries for hosts.
@@ -146,7 +146,7 @@ fn one<T>(names: &[&str], read: impl Fn(&str) -> Result<T, String>) -> Result<T,
     }
 }
 
-/// How messages of a level are transferred, if the entry says so. What the level promises cannot be set.
+/// The transfer of a level's messages, if the entry names one. The promises of a level cannot be set.
 fn of_level(level: ServiceLevel, names: &[&str]) -> Result<Option<Transfer>, String> {
     let (reliability, order) = level.made_of();
     let (mut transfer, own) = (None, [reliability.name(), order.name()]);
@@ -254,7 +254,7 @@ impl<'de> Deserialize<'de> for Protocols {
 }
 
 impl Settings {
-    /// What all settings that name protocols amount to: [`Settings::protocols`], and for hosts that it does not mention
+    /// The result of all settings that name protocols: [`Settings::protocols`], and for hosts that it does not mention
     /// the settings of single layers.
     pub fn all_protocols(&self) -> Protocols {
         let mut all = self.protocols.clone();

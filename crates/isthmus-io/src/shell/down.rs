@@ -1,4 +1,4 @@
-//! How lanes end: closed by us, by the other end, or because they took too long.
+//! Ends lanes: closed by us, by the other end, or because they took too long.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use crate::lane::{Phase, fill};
 use crate::lock::Mutex;
 use crate::log::{debug_log, warn_log};
 
-/// How long a lane may take to be connected, or to write what is left.
+/// Longest time for a lane to be connected, or to write the rest of its data.
 const SETTLE_TIME: Duration = Duration::from_secs(10);
-/// How long an incoming lane may take to authenticate. An honest peer sends its Hello at once; TCP retransmits it after
+/// Longest time for an incoming lane to authenticate. An honest peer sends its Hello at once; TCP retransmits it after
 /// 1 s and 3 s if packets are lost.
 const GREETING_TIME: Duration = Duration::from_secs(5);
-/// How long a closed lane waits for its peer to close it, too.
+/// A closed lane waits this long for its peer to close it, too.
 const HALF_CLOSED_TIME: Duration = Duration::from_secs(1);
 
 impl Shell {
@@ -87,7 +87,7 @@ impl Shell {
         engine.lane_lost(now, LaneId(index as u32), loss, memory);
     }
 
-    /// Ends all lanes now, whatever is still to be sent. From here on, nothing reads or writes the program's memory:
+    /// Ends all lanes now, even those with data to send. From here on, nothing reads or writes the program's memory:
     /// lanes by UDP copy what they have borrowed, and lanes by shared memory withdraw it.
     pub(crate) fn end(&mut self, core: &Mutex<Core>) {
         for index in 0..self.lanes.len() {
@@ -96,7 +96,7 @@ impl Shell {
         self.ended = true;
     }
 
-    /// How many lanes are coming up or going down.
+    /// Number of lanes that are coming up or going down.
     pub(super) fn unsettled(&self) -> usize {
         self.count - self.open
     }

@@ -19,8 +19,8 @@ const FULL_PASS_PAUSE: Duration = Duration::from_micros(200);
 const ENDPOINTS_MAX: u32 = 8;
 /// Most short messages that are taken from one lane before the next lane is read. Count.
 const SHORT_READS_MAX: usize = 1 << 10;
-/// This many are taken if there are, even if the program has room for fewer. Count; a pass costs as much as two or
-/// three.
+/// This many are taken if they are there, even if the program has room for fewer. Count; a pass costs as much as two or
+/// three of them.
 const SHORT_READS_MIN: usize = 8;
 
 /// The result of a fast pass.
@@ -128,8 +128,8 @@ impl Shell {
         }
     }
 
-    /// The fast form of [`Shell::run_pass`] if all lanes go by shared memory: takes in what has come, and appends finished
-    /// operations to `out`. If there is only one lane, it takes at most `room` short messages, but at least
+    /// The fast form of [`Shell::run_pass`] if all lanes go by shared memory: takes in what has come, and appends
+    /// finished operations to `out`. If there is only one lane, it takes at most `room` short messages, but at least
     /// [`SHORT_READS_MIN`]. With several lanes it takes all, so that messages of several peers are read together.
     pub(crate) fn run_fast_pass(
         &mut self,

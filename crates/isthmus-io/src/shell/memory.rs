@@ -14,7 +14,7 @@ const MEMORY_LANES: usize = WATCHED_MAX;
 const MEMORY_PASSES: u32 = 1 << 12;
 /// Lanes by shared memory that were silent for this long give memory back.
 const REST: Duration = Duration::from_secs(1);
-/// Every how many passes that is checked while a thread polls without a pause. Count.
+/// While a thread polls without a pause, one in this many passes checks that. Count.
 const REST_PASSES: u32 = 1 << 16;
 
 impl Shell {

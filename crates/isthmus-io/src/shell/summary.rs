@@ -1,4 +1,4 @@
-//! What an endpoint tells of its peers: a line for each when it closes, and figures while it runs.
+//! Reports on an endpoint's peers: a line for each when it closes, and figures while it runs.
 
 use std::collections::HashMap;
 use std::fmt::Write;

@@ -1,8 +1,9 @@
-//! Connections before authentication ("strangers"): how many there may be, and what happens beyond that.
+//! Bounds the number of connections before authentication ("strangers").
 //!
-//! Strangers cannot lock anybody out. When [`MAX_UNAUTHENTICATED`] connections wait for a greeting, or as many as half of
-//! the files that the process may open, a new one replaces the oldest of the address that has the most. So a crowd from
-//! one host displaces itself, and the program can open its files meanwhile. When the process still has no descriptors left, the endpoint closes strangers, ignores its listeners for [`PAUSE`], and tries again. The listeners
+//! Strangers cannot lock anybody out. When [`MAX_UNAUTHENTICATED`] connections wait for a greeting, or as many as half
+//! of the files that the process may open, a new one replaces the oldest of the address that has the most. So a crowd
+//! from one host displaces itself, and the program can open its files meanwhile. When the process still has no
+//! descriptors left, the endpoint closes strangers, ignores its listeners for [`PAUSE`], and tries again. The listeners
 //! stay readable all that time, and watching them would keep the processor busy.
 
 use std::collections::{HashMap, VecDeque};

@@ -1,4 +1,4 @@
-//! How lanes come up: accepted or dialled, until each can carry data.
+//! Brings lanes up: accepts or dials them, until each can carry data.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,9 +1,9 @@
 //! Chooses who copies long pieces: both ends, through the ring, or the reader alone, from the writer's memory.
 //!
-//! Which is quicker depends on the host and on where the two processes run. On some hosts the system call takes long
+//! The quicker mode depends on the host and on where the two processes run. On some hosts the system call takes long
 //! for each page of another process; on others a cache line that one processor has written gets to the other slowly. So
-//! the reader tries both on what it is sent and keeps the quicker one. It tries the other again now and then, less and
-//! less often. If both are about as quick, it copies alone, so that the writer's processor is free.
+//! the reader tries both modes on arriving pieces and keeps the quicker one. It tries the other again now and then,
+//! less and less often. If both are about as quick, it copies alone, so that the writer's processor is free.
 
 use std::time::{Duration, Instant};
 
@@ -17,14 +17,14 @@ const SETTLED: u64 = 32 << 20;
 const TRIAL: u64 = 4 << 20;
 /// Measurements of a mode. Count; the best counts, since other programs may run during one.
 const TRIALS: u32 = 2;
-/// How many times quicker copying at both ends has to be, to be worth the writer's time.
+/// Copying at both ends is worth the writer's time if it is this many times quicker.
 const WORTH: f64 = 1.15;
 /// Bytes before the other mode is tried again; doubled each time.
 const STAY: u64 = 1 << 30;
-/// The same at most.
+/// Most bytes before the other mode is tried again.
 const MAX_STAY: u64 = 16 * STAY;
 
-/// How long pieces are copied.
+/// The end or ends that copy long pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CopyMode {
     /// Both ends copy, at the same time.
@@ -41,7 +41,7 @@ impl CopyMode {
         }
     }
 
-    /// How many times quicker it has to be than a mode that costs the writer nothing.
+    /// This mode must be this many times quicker than one that costs the writer nothing.
     fn costs(self) -> f64 {
         match self {
             Self::Both => WORTH,
@@ -54,23 +54,23 @@ impl CopyMode {
 #[derive(Debug)]
 pub(super) struct CopyTrial {
     mode: CopyMode,
-    /// It was chosen, and is not only being tried.
+    /// The mode was chosen, and is not only being tried.
     chosen: bool,
-    /// Bytes since it was taken up.
+    /// Bytes in this mode so far.
     spent: u64,
-    /// Bytes for which it is kept.
+    /// Bytes before the other mode is tried.
     stay: u64,
     /// Bytes that were measured.
     bytes: u64,
-    /// How long they took.
+    /// Time that they took.
     busy: Duration,
-    /// How often it was measured.
+    /// Measurements of the mode. Count.
     trials: u32,
     /// The best result. Bytes/s divided by [`CopyMode::costs`].
     best: f64,
     /// The last result of the other mode.
     other: Option<f64>,
-    /// When something last came, if that is being measured.
+    /// Time of the last arrival, while times are measured.
     noted: Option<Instant>,
 }
 
@@ -97,7 +97,7 @@ impl CopyTrial {
         self.mode
     }
 
-    /// Takes in that `bytes` of a long piece just came in this mode. True if the mode changes.
+    /// Notes that `bytes` of a long piece have just come in this mode. True if the mode changes.
     pub(super) fn note(&mut self, mode: CopyMode, bytes: usize) -> bool {
         let now = self.is_measuring().then(Instant::now);
         let before = std::mem::replace(&mut self.noted, now);
@@ -110,7 +110,7 @@ impl CopyTrial {
         self.spent >= if self.chosen { self.stay } else { SETTLED }
     }
 
-    /// As [`CopyTrial::note`], with the time that the bytes took, if known.
+    /// Like [`CopyTrial::note`], with the time that the bytes took, if known.
     fn judge(&mut self, mode: CopyMode, bytes: u64, busy: Option<Duration>) -> bool {
         // Pieces that were under way when the mode changed say nothing.
         if mode != self.mode {

@@ -1,13 +1,14 @@
 //! One end of a lane by shared memory: two rings, and memory that is lent to the other end.
 //!
-//! What goes through a ring both ends copy, at the same time and without a system call. What is *lent* only the reader
-//! copies, by a system call on the writer's memory. That takes longer per page than both copies, but the writer need
-//! not be there. So bytes go through the ring. What the ring has no room for is lent while the writer is away. When the
-//! writer comes back and finds room, it takes the loan back, unless the reader has begun with it.
+//! Both ends copy the bytes of a ring, at the same time and without a system call. Only the reader copies *lent*
+//! memory, by a system call on the writer's memory. That takes longer per page than both copies, but the writer need
+//! not be there. So bytes go through the ring. A piece that finds no room is lent, so that the reader can get it while
+//! the writer is away. When the writer comes back and finds room, it takes the loan back, unless the reader has begun
+//! with it.
 //!
 //! If the two processors are far from each other, as on different sockets, data written by one gets to the other so
-//! slowly that the system call is much quicker. So the reader tries both on long pieces and says how it wants them
-//! (`copy_mode.rs`). It then gets long pieces lent *for good*: the writer does not take them back.
+//! slowly that the system call is much quicker. So the reader tries both on long pieces and tells the writer which it
+//! wants (`copy_mode.rs`). It then gets long pieces lent *for good*: the writer does not take them back.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -31,13 +32,13 @@ const LEND_MIN: usize = 12 << 10;
 const LONG_MIN: usize = 32 << 10;
 /// Most pieces of one record of bytes. Count.
 const GATHER: usize = 16;
-/// With less room than this, no part of a longer piece is written. Bytes.
+/// If the ring has less room than this, no part of a longer piece is written. Bytes.
 const FAIR: usize = 4 << 10;
-/// How long the reader leaves a loan to its writer, which may take it back and write it to the ring, which is quicker.
+/// The reader waits this long before it takes a loan: the writer may write it to the ring instead, which is quicker.
 const PATIENCE: Duration = Duration::from_micros(20);
-/// How much of the neighbour's memory is accessed at a time. Bytes. A neighbour that hides a region waits for one.
+/// Most bytes of the neighbour's memory in one access. A neighbour that hides a region waits for one access.
 const PORTION: u64 = 1 << 20;
-/// How long a process that was there counts as still there: another cannot have its number so soon.
+/// A process counts as alive for this long after it was seen: its process id is not reused so soon.
 const LIFETIME: Duration = Duration::from_millis(1);
 
 /// A loan that the writer may take back.
@@ -47,7 +48,7 @@ struct Lent {
     at: u64,
     /// Position behind its record.
     behind: u64,
-    /// How many of the bytes to be written are before it.
+    /// Bytes to be written that are before it. Count.
     before: usize,
     /// The reader has it.
     taken: bool,
@@ -65,19 +66,19 @@ pub(crate) struct MemoryLink {
     reaches: bool,
     /// Whether we access the regions that it shows.
     accesses: bool,
-    /// When it was last seen to be there.
+    /// When the neighbour was last seen alive.
     seen: Instant,
-    /// How many of the bytes to be written are in the ring or lent, and not reported as written yet.
+    /// Bytes to be written that are in the ring or lent, but not reported as written yet.
     pushed: usize,
     /// The loan that was not read yet.
     lent: Option<Lent>,
     /// Loans for good, once there were any. Most lanes have none.
     loans: Option<Box<Loans>>,
-    /// How long pieces are copied quickest, once any came. Most lanes carry none.
+    /// Finds the quicker mode for long pieces, once any came. Most lanes carry none.
     copy_trial: Option<Box<CopyTrial>>,
-    /// Since when the neighbour offers a loan.
+    /// When we first saw the loan that the neighbour offers.
     offered: Option<Instant>,
-    /// How long we then wait for the neighbour to take it back.
+    /// Time that we give the neighbour to take it back.
     patience: Duration,
     /// The last write could not take everything.
     waits: bool,
@@ -140,7 +141,7 @@ impl MemoryLink {
         self.reader.has_news() || self.parted
     }
 
-    /// Makes `spot` show the next record. False if there is more to look at.
+    /// Makes `spot` show the next record. False if looking there is not enough.
     pub(super) fn show(&self, spot: &Spot) -> bool {
         spot.set(&self.reader);
         !self.waits && !self.parted && !self.reader.is_within()
@@ -222,7 +223,7 @@ impl MemoryLink {
     }
 
     /// # Safety
-    /// As for [`MemoryLink::read`].
+    /// See [`MemoryLink::read`].
     unsafe fn take(&mut self, pieces: &mut [libc::iovec]) -> Transfer {
         let (mut total, mut at, mut filled) = (0, 0, 0);
         while let Some(piece) = pieces.get(at) {
@@ -322,7 +323,7 @@ impl MemoryLink {
     /// Reads the present loan, as much as the pieces hold.
     ///
     /// # Safety
-    /// As for [`MemoryLink::read`].
+    /// See [`MemoryLink::read`].
     unsafe fn reach(&mut self, pieces: &mut [libc::iovec]) -> Transfer {
         let room = pieces.iter().map(|piece| piece.iov_len as u64).sum::<u64>();
         while let (true, Ok(Some(Record::Lent { address, len }))) = (self.reaches, self.reader.record()) {
@@ -356,7 +357,7 @@ impl MemoryLink {
     /// neighbour has read it. If the call returns less than everything, the caller comes again with the rest.
     ///
     /// # Safety
-    /// As for `Carrier::write`.
+    /// See `Carrier::write`.
     pub(super) unsafe fn write(&mut self, pieces: &[libc::iovec], lent: &[bool]) -> Transfer {
         let total = pieces.iter().map(|piece| piece.iov_len).sum();
         // SAFETY: the caller's promise.
@@ -381,7 +382,7 @@ impl MemoryLink {
     /// Makes one attempt; returns how many of the pieces' bytes count as written.
     ///
     /// # Safety
-    /// As for [`MemoryLink::write`].
+    /// See [`MemoryLink::write`].
     unsafe fn put(&mut self, pieces: &[libc::iovec], lent: &[bool], total: usize) -> Result<usize, Broken> {
         self.look_after_lent()?;
         let before = self.writer.tail();
@@ -458,14 +459,14 @@ impl MemoryLink {
         self.writer.read_to().is_ok_and(|read| loans.close_batch(read))
     }
 
-    /// How many batches, the oldest first, are no longer used since the last call, and whether there are others.
+    /// Number of batches, oldest first, that went out of use since the last call, and whether others are in use.
     pub(super) fn take_returned(&mut self) -> (usize, bool) {
         let Some(loans) = &mut self.loans else { return (0, false) };
         // A broken neighbour returns nothing; the lane will end.
         loans.take_returned(self.writer.read_to().unwrap_or(0))
     }
 
-    /// Copies what was not read of the first `batches` batches that were ever in use, and returns them.
+    /// Copies the unread parts of the first `batches` batches that were ever in use, and returns these batches.
     pub(super) fn recall(&mut self, batches: u64) {
         let (Some(mut loans), Ok(read)) = (self.loans.take(), self.writer.read_to()) else { return };
         for loan in loans.recall(batches, read) {
@@ -477,7 +478,7 @@ impl MemoryLink {
     }
 
     /// Withdraws all loans, since the lane has ended: other lanes carry their data, or the program changes its buffers.
-    /// What the neighbour reads of them after this returns is discarded.
+    /// The neighbour discards what it reads of them after this returns.
     pub(super) fn withdraw(&mut self) {
         let Ok(read) = self.writer.read_to() else { return };
         if let Some(lent) = self.lent.take()
@@ -503,10 +504,10 @@ impl MemoryLink {
         Ok(())
     }
 
-    /// Writes one record of what is not pushed yet. False if there is no room for a fair part of it.
+    /// Writes one record of bytes that are not pushed yet. False if there is no room for a fair part of it.
     ///
     /// # Safety
-    /// As for [`MemoryLink::write`].
+    /// See [`MemoryLink::write`].
     unsafe fn push(&mut self, pieces: &[libc::iovec], lent: &[bool]) -> Result<bool, Broken> {
         let Some((next, mut skip)) = self.next_piece(pieces) else { return Ok(false) };
         let (mut wanted, mut count, mut long) = (0, 0, false);
@@ -598,7 +599,7 @@ impl MemoryLink {
         }
     }
 
-    /// Tells that the connection has ended: nothing more will come.
+    /// Notes that the connection has ended: nothing more will come.
     pub(super) fn part(&mut self) {
         self.parted = true;
     }

@@ -25,14 +25,14 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
 
-/// Reads into two pieces; what came.
+/// Reads into two pieces; returns what came.
 fn read(link: &mut MemoryLink, to: &mut [u8], cut: usize) -> Transfer {
     let (a, b) = to.split_at_mut(cut);
     // SAFETY: the pieces are parts of `to`.
     unsafe { link.read(&mut [iovec(a), iovec(b)]) }
 }
 
-/// Sends pieces and reads them at the other end, in one thread; who writes comes only every so many reads.
+/// Sends pieces and reads them at the other end, in one thread; the writer comes only every `seldom` reads.
 fn cross(reach: bool, lens: &[usize], seldom: usize, alone: bool) {
     let (mut a, mut b) = pair(reach);
     b.patience = Duration::ZERO;
@@ -88,7 +88,7 @@ fn what_is_written_is_read_whether_its_writer_is_there_or_not() {
     }
 }
 
-/// Writes what the ring has no room for: how much of it went there.
+/// Writes more than the ring has room for; returns how much went there.
 fn fill(link: &mut MemoryLink, bytes: &[u8]) -> usize {
     // SAFETY: the caller keeps the bytes.
     let Transfer::Bytes(in_ring) = (unsafe { link.write(&[iovec(bytes)], &[]) }) else { panic!("no room") };
@@ -142,7 +142,7 @@ fn what_is_lent_is_its_writers_for_a_while() {
     assert!(got[..done] == bytes);
 }
 
-/// Both ends sleep whenever they may; nobody is forgotten.
+/// Both ends sleep whenever they may; each is woken in time.
 #[test]
 fn who_sleeps_is_woken() {
     const ROUNDS: usize = 3000;
@@ -236,8 +236,7 @@ fn what_is_lent_by_somebody_out_of_reach_breaks_the_lane() {
     assert!(matches!(read(&mut b, &mut [0; 100], 0), Transfer::Failed(_)), "nothing is at that address");
 }
 
-/// Two ends of which one lends pieces for good, as the other wants to copy them alone; `None` where the system does not
-/// permit it.
+/// Two ends: one lends pieces for good, since the other wants to copy them alone. `None` where the system forbids it.
 fn lending() -> Option<(MemoryLink, MemoryLink)> {
     let (a, b) = pair(true);
     b.segment.ask_to_copy_alone(true);
@@ -248,7 +247,7 @@ fn lending() -> Option<(MemoryLink, MemoryLink)> {
     None
 }
 
-/// Writes a batch whole, of which all is lent; whether it is in use.
+/// Writes a whole batch of lent memory; returns whether it is in use.
 fn lend(link: &mut MemoryLink, bytes: &[u8]) -> bool {
     // SAFETY: the tests keep the bytes until they are returned.
     let written = unsafe { link.write(&[iovec(bytes)], &[true]) };
@@ -338,7 +337,7 @@ fn both_ways_are_tried_on_what_comes() {
         return;
     }
     let (long, mut got) = (pattern(LONG_MIN), vec![0; LONG_MIN]);
-    // What takes so long that it was a pause does not count, however busy the host is.
+    // Pauses do not count, however busy the host is.
     for way in [false, true] {
         let mut pieces = 0;
         while a.segment.other_copies_alone() == way {
@@ -374,7 +373,7 @@ fn short(seq: u64, payload: &[u8]) -> Message {
     message_of((3, [seq, seq * 5, !seq, seq << 60]), len)
 }
 
-/// Writes a short message, and what it is by other ways to the end of `out`.
+/// Writes a short message, and appends its bytes as a frame to `out`.
 fn write_short(link: &mut MemoryLink, seq: u64, payload: &[u8], out: &mut Vec<u8>) {
     let message = short(seq, payload);
     link.write_short(&message, payload);

@@ -35,7 +35,7 @@ pub(super) struct Loans {
     pieces: VecDeque<Loan>,
     /// For each batch in use, the position behind its last loan.
     batches: VecDeque<u64>,
-    /// How many batches were returned before those.
+    /// Number of batches returned before those.
     returned: u64,
     /// Loans before this position were copied.
     recalled: u64,
@@ -58,7 +58,7 @@ impl Loans {
         self.pieces.iter_mut().filter(move |loan| loan.behind > read)
     }
 
-    /// Whether a loan was read, as the reader is at this position, and still counts as lent.
+    /// Whether the reader, at position `read`, is past a loan that still counts as lent.
     pub(super) fn any_read(&self, read: u64) -> bool {
         self.pieces.front().is_some_and(|loan| loan.behind <= read)
     }
@@ -74,7 +74,7 @@ impl Loans {
         in_use
     }
 
-    /// How many batches, the oldest first, are no longer used since the last call, and whether there are others.
+    /// Number of batches, oldest first, that went out of use since the last call, and whether others are in use.
     pub(super) fn take_returned(&mut self, read: u64) -> (usize, bool) {
         while self.any_read(read) {
             self.pieces.pop_front();
@@ -86,8 +86,8 @@ impl Loans {
         (count, !self.batches.is_empty())
     }
 
-    /// Recalls the first `batches` batches that there ever were; they count as returned. Returns the loans of them that
-    /// must be copied, as the reader is at this position.
+    /// Recalls the first `batches` batches that there ever were; they count as returned. Returns their loans that the
+    /// reader, at position `read`, has not read: they must be copied.
     pub(super) fn recall(&mut self, batches: u64, read: u64) -> impl Iterator<Item = &mut Loan> {
         let last = batches.checked_sub(self.returned + 1).and_then(|last| self.batches.get(last as usize));
         let upto = last.copied().unwrap_or(0);

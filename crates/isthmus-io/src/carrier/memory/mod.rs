@@ -7,7 +7,7 @@
 //! Afterwards the connection shows that the other end lives, and serves as its bell. An end sets a flag in the memory
 //! before it sleeps; the other end, when it writes and finds the flag set, sends one byte on the connection.
 //!
-//! Each end can access registered memory directly that the other shows it (`regions.rs`).
+//! Each end can directly access registered memory that the other end shows (`regions.rs`).
 //!
 //! - `segment.rs`: the mapping, and the flags in it.
 //! - `ring.rs`, `streaming.rs`: a ring of records for each direction, and copies into it past the caches.
@@ -45,15 +45,15 @@ pub(crate) use ring::Spot;
 pub(crate) use segment::Sleeper;
 use segment::{Name, Segment};
 
-/// Longest record of a ring. Bytes; so also the longest short message.
+/// Longest payload of a record. Bytes; no short message is longer.
 pub(crate) const RECORD_MAX: usize = ring::RECORD_MAX as usize;
 
 /// The name of shared memory in offers and in the setting `fabric`.
 pub(crate) const NAME: &str = "memory";
 
-/// Tries what lanes within this host need from the system: memory that another process can find by way of `/proc`.
-/// Returns whether a process may read another's memory, as far as this process can tell by itself. If so, long messages
-/// need not wait for a sender that computes.
+/// Tries whether lanes within this host can share memory: another process must find it by way of `/proc`. Returns
+/// whether a process may read another's memory, as far as this process can tell by itself. If so, long messages need
+/// not wait for a sender that computes.
 ///
 /// # Errors
 /// The system's, if lanes within this host stay TCP.
@@ -63,7 +63,7 @@ pub fn try_shared_memory() -> io::Result<bool> {
     Ok(found.neighbour().is_accessible())
 }
 
-/// Lanes that are being negotiated, and what all lanes by shared memory share.
+/// Lanes that are being negotiated, and the state that all lanes by shared memory share.
 #[derive(Debug)]
 pub(crate) struct Memory {
     wanted: bool,
@@ -195,7 +195,7 @@ impl MemoryLane {
         self.link.is_writable()
     }
 
-    /// As [`TcpLane::read`].
+    /// Like [`TcpLane::read`].
     ///
     /// # Safety
     /// Every piece is valid for writing and nobody else touches it during the call.
@@ -210,10 +210,10 @@ impl MemoryLane {
         came
     }
 
-    /// As [`TcpLane::write`].
+    /// Like [`TcpLane::write`].
     ///
     /// # Safety
-    /// As for `Carrier::write`.
+    /// See `Carrier::write`.
     pub(super) unsafe fn write(&mut self, pieces: &[libc::iovec], lent: &[bool]) -> Transfer {
         // SAFETY: the caller's promise.
         let done = unsafe { self.link.write(pieces, lent) };
@@ -262,7 +262,7 @@ impl MemoryLane {
     /// See [`MemoryLink::access`].
     ///
     /// # Safety
-    /// As there.
+    /// See there.
     pub(crate) unsafe fn access(
         &mut self,
         range: RemoteRange,
@@ -301,7 +301,7 @@ impl MemoryLane {
         self.ring();
     }
 
-    /// Tells that the connection is readable: a byte is a bell, an end means that the other end is gone.
+    /// Notes that the connection is readable: bytes are bells, and its end means that the other end is gone.
     pub(super) fn stir(&mut self) {
         let mut bells = [0; 64];
         loop {
@@ -328,7 +328,7 @@ impl MemoryLane {
         self.link.rest();
     }
 
-    /// Wakes the other end if it sleeps and has to know what was read or written.
+    /// Wakes the other end if it sleeps and has to know of a read or a write.
     pub(crate) fn ring(&mut self) {
         if self.link.take_ring() {
             // If the connection is full, the other end is woken already. If it has ended, that shows by itself.

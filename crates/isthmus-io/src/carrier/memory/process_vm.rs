@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 
 use isthmus_proto::Access as Wanted;
 
-/// A random number that only this process has at this address. It is read along with everything else, so that nobody
-/// takes another process for this one.
+/// A random number that only this process has at this address. Readers check it, so that they do not take another
+/// process for this one.
 static TOKEN: LazyLock<Box<u64>> = LazyLock::new(|| Box::new(getrandom::u64().unwrap_or_default() | 1));
 
 /// Most pieces of one transfer. Count.

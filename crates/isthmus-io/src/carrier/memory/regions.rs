@@ -35,7 +35,7 @@ const READABLE: u64 = 1;
 const WRITABLE: u64 = 2;
 const BY_ADDRESS: u64 = 4;
 
-/// How often an end that waits for the other process checks that it lives.
+/// Interval at which an end that waits for the other process checks that it lives.
 const LIFE_SIGNS: Duration = Duration::from_millis(1);
 
 /// The offset of a word of an end's slot.
@@ -69,7 +69,7 @@ impl ShownRegion {
     pub(crate) fn hide(&self) {
         let Some(memory) = self.memory.upgrade() else { return };
         let state = memory.word(at(self.end, self.slot, AT_STATE));
-        // Only the lane's end also empties it, and that waits as well.
+        // If this fails, the slot was emptied before. The wait is needed either way.
         let _ = state.compare_exchange(self.state, 0, SeqCst, SeqCst);
         wait(&memory, self.end, self.neighbour, |used| used == self.slot as u64 + 1);
     }
@@ -212,7 +212,7 @@ mod tests {
         a.show(7, &region(5000, 100), a.neighbour()).expect("a slot");
         assert!(!b.begin(&range_shown));
         assert_eq!(b.find(range(7, 0, 1), Wanted::Read).expect("shown").address, 5000);
-        // What was hidden before stays so.
+        // Hiding the former region again does not hide the new one.
         shown.hide();
         assert!(a.shows(7));
     }

@@ -24,16 +24,16 @@ use super::streaming;
 
 /// Length of a record's head. Bytes.
 const HEAD: u64 = 8;
-/// Length of a cache line, at multiples of which records begin. Bytes.
+/// Length of a cache line. Bytes; records begin at multiples of it.
 pub(super) const LINE: u64 = 64;
-/// How far ahead the writer of short messages prefetches. Bytes. A line takes as long from one processor's cache to
+/// The writer of short messages prefetches this far ahead. Bytes. A line takes as long from one processor's cache to
 /// another's as a few short messages; prefetching one line ahead would wait for each.
 const WRITER_AHEAD: u64 = 5 * LINE;
-/// How far ahead the reader of short messages prefetches. Bytes.
+/// The reader of short messages prefetches this far ahead. Bytes.
 const READER_AHEAD: u64 = 4 * LINE;
 /// Room that is kept for the last record: itself and the zero behind it. Bytes.
 const LAST: u64 = 2 * LINE;
-/// The same with room for a loan; records of bytes leave this free. Bytes.
+/// [`LAST`], and a loan's record; records of bytes leave this free. Bytes.
 const RESERVE: u64 = LAST + LINE;
 /// Longest payload of a record. Bytes. With short records, the reader begins before everything is written.
 pub(super) const RECORD_MAX: u64 = 16 << 10;
@@ -65,15 +65,15 @@ const LENT: u64 = 2;
 const END: u64 = 3;
 /// Kind: a short message.
 const SHORT: u64 = 4;
-/// What [`LENT`] and [`GIVEN`] become when the reader takes them.
+/// Kind: a [`LENT`] or [`GIVEN`] loan that the reader has taken.
 const TAKEN: u64 = 5;
 /// Kind: a loan for good.
 const GIVEN: u64 = 6;
 /// Kind: bytes that might have been lent for good.
 const LONG: u64 = 7;
-/// What [`TAKEN`] becomes when the writer has moved the loan to another address.
+/// Kind: a [`TAKEN`] loan that the writer has moved to another address.
 const MOVED: u64 = 8;
-/// What [`TAKEN`] becomes when the writer has revoked the loan.
+/// Kind: a [`TAKEN`] loan that the writer has revoked.
 const REVOKED: u64 = 9;
 /// Words of a short message before its bytes. Count; eight more bits are in the head.
 pub(super) const WORDS: usize = 4;
@@ -156,7 +156,7 @@ pub(super) struct Writer {
     head: u64,
 }
 
-// SAFETY: the memory may be used by any thread, of which one at a time has the writer.
+// SAFETY: any thread may use the memory, and one thread at a time has the writer.
 unsafe impl Send for Writer {}
 
 impl Writer {
@@ -172,7 +172,7 @@ impl Writer {
         self.tail
     }
 
-    /// How far the reader has read.
+    /// Position up to which the reader has read.
     pub(super) fn read_to(&mut self) -> Result<u64, Broken> {
         let head = self.place.head().load(Ordering::SeqCst);
         if head < self.head || head > self.tail {
@@ -310,7 +310,7 @@ impl Writer {
     }
 }
 
-/// The address where the next record of a ring will show, to look at without having the reader. At first none.
+/// Address where the next record of a ring will show. Threads look there without the reader. At first none.
 #[derive(Debug, Default)]
 pub(crate) struct Spot(AtomicPtr<AtomicU64>);
 
@@ -369,7 +369,7 @@ unsafe impl Send for Reader {}
 
 impl Reader {
     /// # Safety
-    /// As for [`Writer::new`], of readers.
+    /// See [`Writer::new`]; no other reader has the place.
     pub(super) unsafe fn new(place: RingMemory) -> Self {
         Self { place, at: 0, told: 0, current: None, from: 0, long: false, bits: 0, words: [0; WORDS] }
     }
@@ -499,7 +499,7 @@ impl Reader {
     }
 
     /// # Safety
-    /// As for [`Reader::copy`].
+    /// See [`Reader::copy`].
     unsafe fn copy_from(&self, position: u64, to: *mut u8, n: usize) {
         let [(first, len), (second, rest)] = self.place.stretches(position, n);
         // SAFETY: the caller's promise, and `stretches` lie within the ring.

@@ -22,7 +22,7 @@ impl Area {
     }
 }
 
-/// How often: Miri is slower by a factor of thousands.
+/// A number of rounds: Miri is slower by a factor of thousands.
 fn few(natively: u64, by_miri: u64) -> u64 {
     if cfg!(miri) { by_miri } else { natively }
 }
@@ -60,7 +60,7 @@ fn push_short(writer: &mut Writer, from: u64, len: usize) {
     writer.push_short(bits, words, &bytes);
 }
 
-/// Reads up to `most` bytes of the present record and compares them; how many.
+/// Reads up to `most` bytes of the present record and compares them; returns how many.
 fn pull(reader: &mut Reader, from: u64, most: u64) -> u64 {
     match reader.record().expect("sound") {
         None => 0,
@@ -267,12 +267,12 @@ fn nonsense_is_noticed_and_read_within_the_ring() {
         for _ in 0..50 {
             let Ok(Some(record)) = reader.record() else { break };
             if let Record::Offered { for_good } = record {
-                // Nonsense may be lent too, which taking it finds out.
+                // A loan may be nonsense too; taking it finds that out.
                 if reader.take_lent(for_good).is_err() {
                     break;
                 }
             } else if let Record::Bytes(len) | Record::Short(len) = record {
-                // As a ring may be shorter than what a record says that it has.
+                // A ring may be shorter than a record claims to be.
                 let n = len.min(256) as usize;
                 let mut bytes = vec![0; n];
                 // SAFETY: room for `n` bytes.

@@ -1,9 +1,9 @@
 //! The memory that the two ends of a lane share: an anonymous file (`memfd_create(2)`), which the other end finds by
 //! way of `/proc`.
 //!
-//! The first page has what the ends tell each other. Each end writes only its own half, so that no line goes to and fro
-//! without need. Then there is a page for each end with the regions that it shows (`regions.rs`), and a ring for each
-//! direction. Pages take memory only once they are written to.
+//! The first page has the words that the ends tell each other. Each end writes only its own half, so that no line goes
+//! to and fro without need. Then there is a page for each end with the regions that it shows (`regions.rs`), and a ring
+//! for each direction. Pages take memory only once they are written to.
 //!
 //! When a segment is given up, its addresses stay mapped, to nothing, and the next segment uses them. So a thread that
 //! looks at a ring without a lock (`watch.rs`) finds mapped memory even if the lane has ended. If both ends are in one
@@ -43,7 +43,7 @@ const VERSION: u64 = 0x6973_7468_6d75_0006;
 // Offsets in the first page, for both ends.
 const AT_VERSION: usize = 0;
 const AT_NONCE: usize = 8;
-// Offsets from `half` on, for each end. What changes often has cache lines of its own.
+// Offsets from `half` on, for each end. Words that change often have cache lines of their own.
 const AT_TAKEN: usize = 0;
 const AT_PID: usize = 8;
 const AT_TOKEN: usize = 16;
@@ -54,7 +54,7 @@ const AT_ASLEEP: usize = 256;
 const AT_WAITS: usize = 384;
 /// Whether this end wants to copy long pieces alone.
 const AT_COPIES: usize = 640;
-/// Which slot of the other end's shown regions this end is accessing, counted from 1; 0: none.
+/// Slot of the other end's shown regions that this end is accessing, counted from 1; 0: none.
 pub(super) const AT_USES: usize = 512;
 
 /// Offset of an end's half of the first page. End 0 made the segment.
@@ -62,7 +62,7 @@ pub(super) fn half(end: usize) -> usize {
     1024 + end * 1024
 }
 
-/// How the other process finds the memory.
+/// The other process finds the memory by this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Name {
     pub(super) pid: u32,
@@ -83,7 +83,7 @@ impl Name {
     }
 }
 
-/// An end's flag that it sleeps, to look at without having the lane.
+/// An end's flag that it sleeps. Threads look at it without the lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sleeper(NonNull<AtomicU64>);
 
@@ -100,7 +100,7 @@ impl Sleeper {
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) memory: Arc<Mapping>,
-    /// Which end this is.
+    /// This end: 0 or 1.
     pub(super) end: usize,
     /// Regions that it has shown so far.
     pub(super) shown: u64,
@@ -110,7 +110,7 @@ pub(super) struct Segment {
 static OWN: Mutex<Vec<(u64, Weak<Mapping>)>> = Mutex::new(Vec::new());
 
 impl Segment {
-    /// Makes a segment, and the file by which it is found as long as that is open.
+    /// Makes a segment, and the file by which others find it while the file is open.
     pub(super) fn create() -> io::Result<(Self, OwnedFd, Name)> {
         let nonce = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
         let file = rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -134,7 +134,7 @@ impl Segment {
     /// another one.
     pub(super) fn open(name: Name) -> io::Result<Self> {
         let path = format!("/proc/{}/fd/{}", name.pid, name.fd);
-        // Do not open what a stranger names before it is known to be such a file.
+        // Do not open a stranger's file before it is known to be a segment.
         let link = std::fs::read_link(&path)?;
         if link.as_os_str() != format!("/memfd:{NAME} (deleted)").as_str() {
             return Err(io::ErrorKind::InvalidData.into());
@@ -219,7 +219,7 @@ impl Segment {
         self.other(AT_ASLEEP)
     }
 
-    /// The same flag, to look at without having the lane.
+    /// The same flag, for threads without the lane.
     pub(super) fn other_sleeper(&self) -> Sleeper {
         Sleeper(NonNull::from(self.other_sleep()))
     }
@@ -253,7 +253,7 @@ impl Segment {
         unsafe { (Writer::new(self.ring(self.end)), Reader::new(self.ring(1 - self.end))) }
     }
 
-    /// The ring that this end writes.
+    /// The ring that `end` writes.
     fn ring(&self, end: usize) -> RingMemory {
         // SAFETY: within the mapping.
         let (data, head) = unsafe {
@@ -336,7 +336,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Maps a file, or nothing, in place of what is mapped at `at`, or wherever there is room.
+/// Maps a file, or no file, in place of the mapping at `at`, or wherever there is room.
 fn map(at: Option<usize>, file: Option<RawFd>) -> io::Result<NonNull<u8>> {
     let (protection, kind) = match file {
         Some(_) => (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED),
@@ -364,7 +364,7 @@ mod tests {
         drop(segment);
         // SAFETY: mapped, by what this test is about.
         let word: &AtomicU64 = unsafe { base.byte_add(half(0) + AT_TAKEN).cast().as_ref() };
-        // Another test may have taken the addresses meanwhile, whose file holds nothing there.
+        // Another test may use the addresses by now; its file is zero there.
         assert_eq!(word.load(Acquire), 0);
         let many: Vec<_> = (0..20).map(|_| Segment::create().expect("shared memory")).collect();
         let bases: std::collections::BTreeSet<_> = many.iter().map(|(made, ..)| made.memory.base).collect();

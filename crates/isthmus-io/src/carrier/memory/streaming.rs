@@ -1,10 +1,9 @@
 //! Copies past the caches, by streaming (non-temporal) stores.
 //!
-//! The lines of a ring that a writer overwrites are in the caches of the reader's processor, from when it read what was
-//! there before. An ordinary store has to fetch each line first, and few at a time: on the hosts measured, a writer got
-//! 2 to 8 GB/s that way, and the reader waited for three quarters of the time. Streaming stores write whole lines to
-//! memory without fetching them (Buntinas et al., "Cache-efficient, intranode, large-message MPI communication with
-//! MPICH2-Nemesis", 2009): 11 to 15 GB/s.
+//! A writer overwrites lines of a ring that are still in the caches of the reader's processor. An ordinary store has to
+//! fetch each line first, and few at a time: on the hosts measured, a writer got 2 to 8 GB/s that way, and the reader
+//! waited for three quarters of the time. Streaming stores write whole lines to memory without fetching them (Buntinas
+//! et al., "Cache-efficient, intranode, large-message MPI communication with MPICH2-Nemesis", 2009): 11 to 15 GB/s.
 
 /// From this length on, streaming stores are quicker. Bytes.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -13,11 +12,11 @@ const STREAMED_MIN: usize = 2 << 10;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const LINE: usize = super::ring::LINE as usize;
 
-/// Copies `len` bytes to memory that another processor read last. Whoever sees what is written afterwards, by a store that
-/// releases, sees these as well.
+/// Copies `len` bytes to memory that another processor read last. A thread that sees a later store with release
+/// ordering sees these bytes as well.
 ///
 /// # Safety
-/// As of [`std::ptr::copy_nonoverlapping`].
+/// See [`std::ptr::copy_nonoverlapping`].
 #[inline]
 pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -37,10 +36,10 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
 }
 
-/// As [`copy`], for whole lines; `to` is at the start of a line.
+/// Like [`copy`], for whole lines; `to` is at the start of a line.
 ///
 /// # Safety
-/// As of [`copy`].
+/// See [`copy`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn copy_lines(from: *const u8, to: *mut u8, len: usize) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};

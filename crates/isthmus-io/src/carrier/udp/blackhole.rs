@@ -16,20 +16,20 @@ use isthmus_udp::Micros;
 const MAX_LOOK_US: Micros = 250_000;
 /// Shortest silence before a TCP probe, and between two probes. Microseconds.
 const ASK_US: Micros = 1_000_000;
-/// The same in round trips.
+/// The same limit in round trips; the longer one counts.
 const ASK_TIMES: Micros = 8;
 /// Shortest silence after which the lane is given up if TCP probes are answered. Microseconds; a path that was cut for
 /// two seconds is still used again.
 const BLOCKED_US: Micros = 3_000_000;
-/// The same in round trips.
+/// The same limit in round trips; the longer one counts.
 const BLOCKED_TIMES: Micros = 10;
 /// The end that was dialled waits this much longer, in round trips (a new lane needs them), and at least [`ASK_US`].
 const LATER_TIMES: Micros = 4;
 /// Silence after which the end that was dialled gives up a lane on which nothing was ever acknowledged, if the peer has
-/// made a lane by TCP since: the peer has found that answers by UDP do not arrive. Microseconds; on paths of up to a second
-/// there would have been an acknowledgement.
+/// made a lane by TCP since: the peer has found that answers by UDP do not arrive. Microseconds; on paths of up to a
+/// second there would have been an acknowledgement.
 const UNHEARD_US: Micros = 2_000_000;
-/// How many TCP probes must be answered. Count; with one answer, the path may just have come back.
+/// TCP probes that must be answered. Count; with one answer, the path may just have come back.
 const ANSWERS: u32 = 2;
 
 /// The silence of one lane.
@@ -41,7 +41,7 @@ pub(super) struct Blackhole {
     probes: u64,
     /// When the lane was last looked at.
     looked_at: Micros,
-    /// How long the silence has lasted. Microseconds.
+    /// Length of the silence. Microseconds.
     us: Micros,
     /// TCP probes answered during the silence.
     answers: u32,
@@ -92,7 +92,7 @@ impl Blackhole {
         is_unheard || self.answers >= ANSWERS && self.us >= BLOCKED_US.max(BLOCKED_TIMES * rtt_us) + later
     }
 
-    /// How long the silence has lasted. Milliseconds.
+    /// Length of the silence. Milliseconds.
     pub(super) fn ms(&self) -> Micros {
         self.us / 1_000
     }

@@ -6,9 +6,9 @@
 //!   time until the peer reads them.
 //! - So little is lost on the path that TCP would do.
 //!
-//! Then it is measured whether TCP does. If less arrives than by UDP, or packets are lost without a queue, UDP carries
-//! again, and TCP is not tried again for half an hour. Nothing changes in the first seconds of a transfer. Packets also
-//! wait while the system runs other programs. That counts as busy, too: it is a lack of processor time all the same.
+//! TCP lanes are then measured. If less arrives than by UDP, or packets are lost without a queue, UDP carries again,
+//! and TCP is not tried again for half an hour. Nothing changes in the first seconds of a transfer. Packets also wait
+//! while the system runs other programs. That counts as busy, too: it is a lack of processor time all the same.
 
 use std::fmt;
 
@@ -18,31 +18,31 @@ use isthmus_udp::Micros;
 const PERIOD_RTTS: Micros = 20;
 /// Shortest period of measurement. Microseconds.
 const MIN_PERIOD_US: Micros = 2_000_000;
-/// How many periods in a row must show the same before something changes. Count.
+/// Periods in a row that must show the same before something changes. Count.
 const PERIODS: u32 = 2;
-/// Share of time busy with packets from which on our processor is the limit. The rest of its time goes to the messages.
+/// Our processor is the bottleneck if it is busy with packets for this share of time. The rest of it goes to messages.
 const BUSY: f64 = 0.85;
-/// Share of time in which packets wait for the peer from which on its processor is the limit. It is lower, since
-/// packets do not wait while other programs run there or while we pace at what it reads.
+/// The peer's processor is the bottleneck if packets wait for it for this share of time. It is lower, since packets do
+/// not wait while other programs run there or while we pace to its reading rate.
 const FAR_BUSY: f64 = 0.7;
-/// Below this rate the processor is not the limit. Bytes/s.
+/// Below this rate the processor is not the bottleneck. Bytes/s.
 const MIN_RATE: f64 = 10e6;
-/// TCP would do if this many streams of loss-based TCP carried [`AMPLE`] times what UDP does. Count.
+/// TCP would do if this many streams of loss-based TCP carried [`AMPLE`] times the rate of UDP. Count.
 const STREAMS: f64 = 8.0;
 /// See [`STREAMS`].
 const AMPLE: f64 = 2.0;
 /// Packets in flight of such a stream, times the square root of the loss rate (Mathis, 1997).
 const PACKETS: f64 = 1.22;
-/// How long TCP lanes take to get up to speed. Round trips.
+/// Time that TCP lanes need to get up to speed. Round trips.
 const START_RTTS: Micros = 30;
-/// And at least this long. Microseconds.
+/// The least such time. Microseconds.
 const MIN_START_US: Micros = 3_000_000;
-/// How long TCP lanes may take to come up. Microseconds.
+/// Longest time for TCP lanes to come up. Microseconds.
 const UP_US: Micros = 10_000_000;
-/// How long TCP is not tried again after it failed. Microseconds; half an hour.
+/// TCP is not tried again for this long after it failed. Microseconds; half an hour.
 const REST_US: Micros = 1_800_000_000;
 
-/// What UDP lanes to a host have done since the last look.
+/// The work of UDP lanes to a host since the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Work {
     /// Bytes sent for the first time.
@@ -66,7 +66,7 @@ impl Work {
     }
 }
 
-/// What carries bulk data from now on, and why.
+/// The protocol that carries bulk data from now on, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Change {
     /// TCP, since this host's processor is busy, or with `far` the peer's. `busy` is a share of time, `lost` of
@@ -107,7 +107,7 @@ pub(super) struct CpuFallback {
     from: Micros,
     /// When the present period began.
     since: Option<Micros>,
-    /// What was done in it.
+    /// The work in it.
     work: Work,
     /// Periods in a row that suggest a change.
     periods: u32,
@@ -169,7 +169,7 @@ impl CpuFallback {
         (self.periods >= PERIODS).then(|| self.go_back(now, Change::Slower { tcp, udp: self.rate }))
     }
 
-    /// The path was found to lose packets by itself.
+    /// Notes that the path loses packets by itself.
     pub(super) fn on_lossy_path(&mut self, now: Micros) -> Option<Change> {
         self.by_tcp.then(|| self.go_back(now, Change::Lossy))
     }
@@ -183,7 +183,7 @@ impl CpuFallback {
         why
     }
 
-    /// Adds to the present period. At its end, returns what was done in it, and how long it took.
+    /// Adds to the present period. At its end, returns its work and its length.
     fn period(&mut self, now: Micros, work: Work) -> Option<(Work, Micros)> {
         if now < self.from {
             return None;

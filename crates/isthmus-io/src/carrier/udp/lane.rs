@@ -67,7 +67,7 @@ impl UdpLane {
         udp.port.stream(self.stream).is_some_and(Stream::is_open)
     }
 
-    /// As [`super::super::TcpLane::read`].
+    /// Like [`super::super::TcpLane::read`].
     ///
     /// # Safety
     /// Every piece is valid for writing and nobody else touches it during the call.
@@ -99,10 +99,10 @@ impl UdpLane {
         self.or_gone(came, udp)
     }
 
-    /// As [`super::super::TcpLane::write`], for pieces of which some are `lent`.
+    /// Like [`super::super::TcpLane::write`], for pieces of which some are `lent`.
     ///
     /// # Safety
-    /// Every piece is valid for reading during the call, and those that are lent as [`super::super::Carrier::write`] says.
+    /// Every piece is valid for reading during the call. Lent ones stay so as [`super::super::Carrier::write`] says.
     pub(in super::super) unsafe fn write(
         &mut self,
         pieces: &[libc::iovec],
@@ -144,12 +144,12 @@ impl UdpLane {
         self.loans.close(upto)
     }
 
-    /// How many borrowed batches are no longer used since the last call, and whether there are others.
+    /// Number of borrowed batches that went out of use since the last call, and whether others are in use.
     pub(in super::super) fn take_returned(&mut self) -> (usize, bool) {
         (self.loans.take_returned(), self.loans.any())
     }
 
-    /// Copies what has not arrived of the first `batches` batches that it ever borrowed, and returns them.
+    /// Copies the undelivered parts of the first `batches` batches that it ever borrowed, and returns these.
     pub(in super::super) fn recall(&mut self, batches: u64, udp: &mut Udp) {
         if let Some(upto) = self.loans.end_of(batches) {
             let now = udp.now();
@@ -189,7 +189,7 @@ impl UdpLane {
         udp.rests(self.peer.ip())
     }
 
-    /// What the stream counted. A packet that was only late does not count as lost.
+    /// The stream's counts. A packet that was only late does not count as lost.
     pub(in super::super) fn counts(&self, udp: &Udp) -> LaneCounts {
         let Some(stream) = udp.port.stream(self.stream) else { return LaneCounts::default() };
         let status = stream.status();
@@ -221,7 +221,7 @@ impl UdpLane {
     }
 
     fn or_gone(&self, transfer: Option<Transfer>, udp: &Udp) -> Transfer {
-        // The verdict is clearer than what the stream itself says.
+        // The verdict is clearer than the stream's own error.
         match (udp.verdict(self.stream), transfer) {
             (Some(error), Some(Transfer::Blocked | Transfer::Failed(_)) | None) => Transfer::Failed(error),
             (None, None) => Transfer::Failed(error_of(Failure::Silent, udp.patience)),

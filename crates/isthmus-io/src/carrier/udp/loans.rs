@@ -22,14 +22,14 @@ impl AsRef<[u8]> for Piece {
     }
 }
 
-/// What a lane has borrowed, by batch.
+/// The memory that a lane has borrowed, by batch.
 #[derive(Debug, Default)]
 pub(super) struct Loans {
     /// The mark of the batch that is being written, if something of it was lent.
     present: Option<Arc<()>>,
     /// Marks of earlier batches that may be in use, and where each batch ends in the stream.
     open: VecDeque<(Arc<()>, u64)>,
-    /// How many batches were returned so far.
+    /// Batches returned so far. Count.
     returned: u64,
 }
 
@@ -57,7 +57,7 @@ impl Loans {
         !self.open.is_empty()
     }
 
-    /// How many batches, the oldest first, are no longer used since the last call.
+    /// Number of batches, oldest first, that went out of use since the last call.
     pub(super) fn take_returned(&mut self) -> usize {
         let mut count = 0;
         while self.open.front().is_some_and(|(mark, _)| !is_used(mark)) {
@@ -68,7 +68,8 @@ impl Loans {
         count
     }
 
-    /// Where the first `batches` batches that there ever were end in the stream; `None` if all of them were returned.
+    /// The end, in the stream, of the first `batches` batches that there ever were; `None` if all of them were
+    /// returned.
     pub(super) fn end_of(&self, batches: u64) -> Option<u64> {
         let last = batches.checked_sub(self.returned + 1)?;
         self.open.get(last as usize).or(self.open.back()).map(|(_, upto)| *upto)

@@ -1,5 +1,5 @@
-//! Lanes by UDP or Ethernet frames, and what those of one endpoint share: a socket at the same address and port as the
-//! TCP listener, and the streams on it ([`isthmus_udp`]).
+//! Lanes by UDP or Ethernet frames. Those of one endpoint share a socket at the same address and port as the TCP
+//! listener, and the streams on it ([`isthmus_udp`]).
 //!
 //! Such a lane has no descriptor of its own. [`Udp::run_pass`] reads the socket and tells which lanes are concerned;
 //! [`Udp::flush`] sends what is due. A thread that sleeps until [`Udp::fd`] is readable must not sleep longer than
@@ -53,9 +53,9 @@ const WATCH_US: Micros = 250_000;
 const KEEPALIVE_US: Micros = 5_000_000;
 /// UDP is blocked if a new lane gets no answer for this long. Microseconds.
 const NO_ANSWER_US: Micros = 3_000_000;
-/// How long the choice of UDP or TCP for a host stays valid. Microseconds (1 min).
+/// The choice of UDP or TCP for a host stays valid for this long. Microseconds (1 min).
 const KNOWN_US: Micros = 60_000_000;
-/// How long an address where nobody listened is not tried again by UDP. Microseconds.
+/// An address where nobody listened is not tried again by UDP for this long. Microseconds.
 const REFUSED_US: Micros = 10_000_000;
 /// Most hosts and addresses that are remembered. Count, of each.
 const KNOWN_MAX: usize = 1_024;
@@ -68,7 +68,7 @@ struct LaneRecord {
     peer: SocketAddr,
     dialled: bool,
     since: Micros,
-    /// How long nothing has been acknowledged.
+    /// The time without an acknowledgement.
     blackhole: Blackhole,
     /// The host has reported that nobody listens at one of its ports (ICMP).
     denied: bool,
@@ -80,7 +80,7 @@ struct LaneRecord {
     accounted: Counters,
 }
 
-/// What carries lanes to a host.
+/// The protocol that carries lanes to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     /// TCP, which does well.
@@ -93,7 +93,7 @@ pub(super) enum Known {
     Blocked,
 }
 
-/// Why a lane has ended.
+/// The reason for a lane's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     /// Nobody listens there.
@@ -104,7 +104,7 @@ enum Verdict {
     Near,
 }
 
-/// What the UDP lanes of one endpoint share.
+/// The state that the UDP lanes of one endpoint share.
 #[derive(Debug)]
 pub(crate) struct Udp {
     socket: PacketSocket,
@@ -119,16 +119,15 @@ pub(crate) struct Udp {
     leaving: Vec<StreamId>,
     /// Events of lanes.
     news: VecDeque<Ready>,
-    /// The packets in `packets` that the socket had no room for: to whom, and until when they wait.
+    /// Destination of the packets in `packets` that the socket had no room for, and the time until which they wait.
     waiting: Option<(Transmit, Micros)>,
     packets: Vec<u8>,
     tcp_probes: TcpProbes,
     /// When lanes are next looked at.
     watch_at: Micros,
-    /// Where nobody listened, and when.
+    /// Addresses where nobody listened, and when.
     refused: HashMap<SocketAddr, Micros>,
-    /// What was found out about hosts, and when.
-    /// The text says for people what carries lanes there, and why.
+    /// The protocol for each host, and when it was chosen. The text gives the reason, for people.
     known: HashMap<IpAddr, (Known, Micros, String)>,
     /// The socket is readable.
     stirred: bool,
@@ -138,13 +137,13 @@ pub(crate) struct Udp {
     chosen: Vec<(Composition, u64)>,
     /// The setting `rate_limit`.
     limits: RateLimits,
-    /// For each entry of it, what enforces it on the streams.
+    /// For each entry of it, the cap that enforces it on the streams.
     caps: HashMap<usize, Cap>,
     /// Plain lanes need no warning.
     plain_allowed: bool,
     /// Time spent with packets since the last look. Microseconds.
     busy_us: Micros,
-    /// For each host with bulk data, whether the processor is the limit; `None` if the settings leave no choice.
+    /// For each host with bulk data, whether the processor is the bottleneck; `None` if the settings leave no choice.
     cpu_fallbacks: Option<HashMap<IpAddr, CpuFallback>>,
     /// Lanes, by index, that rest from now on or carry bulk data again.
     rested: Vec<(usize, bool)>,
@@ -201,7 +200,7 @@ impl Udp {
         self.plain_allowed = true;
     }
 
-    /// What carries packets, for people.
+    /// Name of the packets' carrier, for people.
     pub(crate) fn name(&self) -> &'static str {
         self.socket.name()
     }
@@ -226,7 +225,7 @@ impl Udp {
         }
     }
 
-    /// What to do if no packet comes back.
+    /// Advice for when no packet comes back.
     pub(super) fn advice(&self) -> &'static str {
         match self.socket {
             PacketSocket::Udp(_) => {
@@ -243,12 +242,12 @@ impl Udp {
         self.epoch.elapsed().as_micros() as Micros
     }
 
-    /// Whether it was found out a moment ago that nobody listens there. TCP will then say so again at once.
+    /// Whether nobody listened there a moment ago. TCP will then say so again at once.
     pub(super) fn was_refused(&self, at: SocketAddr) -> bool {
         self.refused.get(&at).is_some_and(|since| self.now() < since + REFUSED_US)
     }
 
-    /// What was recently found out about this host.
+    /// The protocol that was recently chosen for this host.
     pub(super) fn known(&self, host: IpAddr) -> Option<Known> {
         if self.rests(host) {
             return Some(Known::Tcp);
@@ -257,7 +256,7 @@ impl Udp {
         (self.now() < at + KNOWN_US).then_some(*known)
     }
 
-    /// Remembers what carries lanes to a host, and logs it if it is new.
+    /// Remembers the protocol for a host, and logs it if it is new.
     pub(super) fn learn(&mut self, host: IpAddr, known: Known, what: Arguments<'_>) {
         if self.rests(host) && matches!(known, Known::Udp | Known::Wanted) {
             return; // We know already that UDP gets through.
@@ -279,7 +278,7 @@ impl Udp {
         }
     }
 
-    /// Why lanes to this host go as they do, if that was found out.
+    /// The reason for this host's protocol, if one was chosen.
     pub(super) fn reason(&self, host: IpAddr) -> Option<&str> {
         self.known.get(&host).map(|(_, _, reason)| reason.as_str())
     }
@@ -303,7 +302,7 @@ impl Udp {
         self.port.suppose(self.now(), host, rate, rtt_us);
     }
 
-    /// The path to this host was found to lose packets by itself.
+    /// Notes that the path to this host loses packets by itself.
     pub(super) fn on_lossy_path(&mut self, host: IpAddr) {
         self.reconsider(host, CpuFallback::on_lossy_path);
     }
@@ -333,7 +332,7 @@ impl Udp {
         std::mem::take(&mut self.rested)
     }
 
-    /// Checks whether the processor is the limit of lanes.
+    /// Checks whether the processor is the bottleneck of lanes.
     fn account(&mut self, now: Micros) {
         let busy_us = std::mem::take(&mut self.busy_us);
         let Some(cpu_fallbacks) = &mut self.cpu_fallbacks else { return };
@@ -490,7 +489,7 @@ impl Udp {
         Some(UdpLane::new(stream, peer, false))
     }
 
-    /// The other end has authenticated: what it sends no longer counts towards the bound for strangers.
+    /// Notes that the other end has authenticated: its data no longer counts towards the bound for strangers.
     pub(super) fn admit_lane(&mut self, lane: &UdpLane) {
         self.port.admit_stream(lane.stream());
     }
@@ -518,7 +517,7 @@ impl Udp {
         });
     }
 
-    /// Ends the lane of a stream. What was written to it is still delivered.
+    /// Ends the lane of a stream. The data written to it is still delivered.
     fn leave(&mut self, stream: StreamId) {
         let now = self.now();
         if let Some(lane_record) = self.lanes.remove(&stream) {
@@ -554,7 +553,7 @@ impl Udp {
         self.stirred = true;
     }
 
-    /// Whether everything that ended lanes left behind has arrived. Forgets streams that are done.
+    /// Whether all data of ended lanes has arrived. Forgets streams that are done.
     pub(super) fn is_settled(&mut self) -> bool {
         let port = &self.port;
         self.leaving.retain(|stream| {
@@ -575,7 +574,7 @@ impl Udp {
             || streams.any(|stream| stream.failure().is_none() && stream.status().unsent > 0)
     }
 
-    /// Takes in what has come, does what is due, and adds the lanes that this concerns to `ready`.
+    /// Reads packets, does what is due, and adds the lanes that this concerns to `ready`.
     pub(super) fn run_pass(&mut self, ready: &mut Vec<Ready>) {
         self.stirred = false;
         let began = self.now();
@@ -591,12 +590,12 @@ impl Udp {
         ready.extend(self.news.drain(..));
     }
 
-    /// Counts the time since then as spent with packets.
+    /// Counts the time from `since` on as spent with packets.
     fn note_busy(&mut self, since: Micros) {
         self.busy_us += self.now() - since;
     }
 
-    /// Takes in what has come. True if something came.
+    /// Reads packets, and notes those that the kernel dropped. True if something came.
     fn receive(&mut self) -> bool {
         let came = self.read();
         if came {

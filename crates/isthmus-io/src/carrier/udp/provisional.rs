@@ -1,5 +1,5 @@
-//! UDP lanes that carry data before it is known whether UDP suits the path. To wait for that would cost a round trip.
-//! If the path turns out short, or UDP does not get through, the lane ends, and its data goes by TCP.
+//! UDP lanes that carry data before it is known whether UDP suits the path. Waiting to know would cost a round trip. If
+//! the path turns out short, or UDP does not get through, the lane ends, and its data goes by TCP.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use isthmus_udp::Micros;
 
 /// After this time without an answer, a TCP probe asks whether somebody is there. Microseconds.
 const DOUBT_US: Micros = 200_000;
-/// How many times longer than TCP UDP may take to answer. Either may have lost its first packet.
+/// UDP may take this many times longer than TCP to answer. Either may have lost its first packet.
 const GRACE_TIMES: Micros = 2;
-/// How much longer than TCP it may take at least. Microseconds.
+/// It may always take this much longer than TCP. Microseconds.
 const MIN_GRACE_US: Micros = 500_000;
 
 /// The error of a lane that ends because its path turned out short.
@@ -17,7 +17,7 @@ const MIN_GRACE_US: Micros = 500_000;
 #[error("the round trip is short: TCP does better")]
 pub(crate) struct Outdone;
 
-/// What is known of the path.
+/// The findings about the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outlook {
     NotYet,
@@ -53,7 +53,7 @@ impl Provisional {
         self.answered.get_or_insert(now);
     }
 
-    /// Decides what is known now. `rtt_us` is the round trip that was measured on this lane, once there was an answer.
+    /// Judges the path. `rtt_us` is the round trip that was measured on this lane, once there was an answer.
     pub(super) fn look(&mut self, now: Micros, rtt_us: Option<Micros>) -> Outlook {
         if let Some(rtt_us) = rtt_us {
             return if rtt_us < self.long_us { Outlook::Near } else { Outlook::Far };
@@ -88,7 +88,7 @@ mod tests {
     fn the_first_answer_tells_which_it_is() {
         assert_eq!(Provisional::new(0, LONG).look(24_000, Some(24_000)), Outlook::Far);
         assert_eq!(Provisional::new(0, LONG).look(300, Some(300)), Outlook::Near);
-        // However late it is.
+        // A late answer by UDP counts, too.
         let mut provisional = Provisional::new(0, LONG);
         assert_eq!(provisional.look(DOUBT_US, None), Outlook::Doubt);
         provisional.on_tcp_answer(DOUBT_US + 30_000);

@@ -1,4 +1,4 @@
-//! What lanes of packets find out of their paths.
+//! Tests of what UDP lanes find out about their paths.
 
 use std::net::UdpSocket;
 
@@ -18,7 +18,7 @@ fn open_by(transport: Transport) -> (Udp, SocketAddr) {
     (udp, at)
 }
 
-/// Passes on what goes to `target` so much later, and at once what comes back.
+/// Delays packets to the target, and passes the answers on at once.
 struct Relay {
     near: UdpSocket,
     far: UdpSocket,
@@ -86,7 +86,7 @@ fn a_path_is_judged_by_the_round_trip_of_now_and_not_by_what_is_remembered() {
     assert_eq!(a.known(to.ip()), Some(Known::Udp));
 }
 
-/// Accounts for bulk to `host` of which the processor was so busy, for 10 s from then on.
+/// Accounts for bulk data to `host` for 10 s from `from` on; `busy` is the processor's share of time.
 fn account_for(udp: &mut Udp, from: Micros, host: IpAddr, busy: f64) {
     let work = Work {
         bytes: 400_000_000,
