@@ -29,9 +29,9 @@ const UNDER_WAY: usize = 12;
 pub(crate) struct Probes {
     /// The lanes that were dialled as probes in this silence, or in the last one, oldest first.
     lanes: VecDeque<LaneId>,
-    /// None of them has come up yet.
+    /// No probe has come up yet.
     trying: bool,
-    /// When the first of them came up.
+    /// When the first probe came up.
     up_at: Micros,
 }
 
