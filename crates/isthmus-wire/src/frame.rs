@@ -2,7 +2,7 @@
 //!
 //! A lane carries frames back to back. A frame is a header, then its payload. The tag fixes the header's length; the
 //! header is little-endian and has no padding. The field `payload` has the payload's length; a frame without it has no
-//! payload. The table below generates the structures, the codec and the table in the manual ([`TABLE`]).
+//! payload. The table below generates the structures, the codec, the text form and the table in the manual ([`TABLE`]).
 //!
 //! A released tag never changes its meaning. A change of a released frame takes a new tag or a new
 //! [`PROTOCOL_VERSION`].
