@@ -45,7 +45,7 @@ impl Channel {
     }
 }
 
-/// When an operation that sends counts as complete (`fi_endpoint(3)`, completion levels).
+/// The event at which an operation that sends is complete (`fi_endpoint(3)`, completion levels).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Level {
     /// The caller's buffer may be used again.

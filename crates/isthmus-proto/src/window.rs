@@ -111,7 +111,7 @@ pub(crate) struct ReceiveWindow {
 pub(crate) enum Receipt {
     New,
     Duplicate,
-    /// Beyond the window of a correct sender.
+    /// The number is beyond the window of a correct sender.
     OutOfWindow,
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Owed {
 }
 
 impl Owed {
-    /// When [`Engine::send_overdue_acks`] is next due.
+    /// The time at which [`Engine::send_overdue_acks`] is next due.
     pub(super) fn due(&self) -> Option<Micros> {
         self.later.front().map(|(at, _)| *at)
     }

@@ -27,7 +27,7 @@ pub(crate) struct Inflow {
     bytes: u64,
     /// The highest rate of any period. Bytes/s.
     rate: u64,
-    /// When something last arrived.
+    /// Time of the last arrival.
     last: Micros,
 }
 

@@ -279,7 +279,7 @@ pub struct Engine {
     routers: Routers,
     /// The latest time that the shell told. Microseconds.
     clock: Micros,
-    /// When the last probe of a silent peer was sent (`probe.rs`). Microseconds.
+    /// Time of the last probe of a silent peer (`probe.rs`). Microseconds.
     probed_at: Micros,
     /// Lost peers that the program has not been told of; `None` if it does not ask.
     lost: Option<VecDeque<PeerId>>,
@@ -498,7 +498,7 @@ impl Engine {
         !self.ready.is_empty() || !self.actions.is_empty()
     }
 
-    /// When [`Engine::handle_timeout`] is next due.
+    /// The time at which [`Engine::handle_timeout`] is next due.
     pub fn poll_timeout(&self) -> Option<Micros> {
         let timer = self.timers.first().map(|(at, _)| *at);
         timer.into_iter().chain(self.owed.due()).min()

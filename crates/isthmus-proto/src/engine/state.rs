@@ -92,7 +92,7 @@ pub(crate) struct Operation {
     pub(crate) asks: bool,
     /// Fragments below this number went without credit because the receive was announced (`granted.rs`). 0: none did.
     pub(crate) granted_before: u64,
-    /// When the first of its fragments was acknowledged.
+    /// Time of the first acknowledgement of one of its fragments.
     pub(crate) heard: Option<Micros>,
     /// Distinguishes the operation from earlier users of its slot.
     pub(crate) generation: u32,
@@ -196,7 +196,7 @@ impl Inline {
     /// Longest payload. Bytes. It keeps a [`Flight`] small; most short messages of MPI programs are no longer.
     const MAX: usize = 16;
 
-    /// From a message that is whole in one frame; `None` if its payload is too long.
+    /// Makes the record of a message that is whole in one frame; `None` if its payload is too long.
     #[inline]
     pub(crate) fn of(message: &frame::Message, payload: &[u8]) -> Option<Self> {
         let &frame::Message { order, tag, data, flags, .. } = message;

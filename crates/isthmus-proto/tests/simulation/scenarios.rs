@@ -550,7 +550,7 @@ fn operations_to_oneself_are_over_when_they_are_posted_and_take_no_lane() {
     program.expect_rest();
 }
 
-/// Beyond the credit the data of a message to oneself stays with its sender: memory is bounded.
+/// The data of a message to oneself beyond the credit stays with its sender, so memory is bounded.
 #[test]
 fn messages_to_oneself_that_wait_are_copied_within_the_credit_only() {
     let mut program = program(1, Net::calm(), |config| Config { credit: 100_000, ..config });
