@@ -1,4 +1,4 @@
-//! A flow's use of the ledger: its own report, and its share of the path.
+//! A flow in the ledger: its own report, and its share of the path.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -10,12 +10,12 @@ const LITTLE_MORE: f64 = 1.25;
 
 /// A plan that nobody renewed holds for this time. Microseconds.
 const PLAN_LIFE_US: Micros = 10_000_000;
-/// No path has a longer round trip. Other processes write the table, so larger values are rejected. Microseconds (60
-/// s).
+/// Longest round trip that the ledger believes. Microseconds (60 s); other processes write the table, so a larger value
+/// is an error.
 const MAX_RTT_US: Micros = 60_000_000;
 const MILLION: u64 = 1_000_000;
 
-/// What a flow reports about itself.
+/// A flow's report about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Rate that it delivers. Bytes/s.
@@ -28,7 +28,7 @@ pub struct Report {
     pub sends_little: bool,
 }
 
-/// What the leader of a path plans for all its flows together.
+/// The plan that the leader of a path makes for all its flows together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Capacity of the path. Bytes/s (wire); 0 if unknown.
@@ -37,8 +37,8 @@ pub struct Plan {
     pub pace: u64,
     /// Limit on the bytes in flight. Bytes (wire).
     pub window: u64,
-    /// Share of packets lost at random, that is, not by congestion. While the capacity is not known: what a short queue
-    /// has dropped of a flight.
+    /// Share of packets lost at random, that is, not by congestion. While the capacity is not known, it is the
+    /// share of a flight that a short queue dropped.
     pub loss: f64,
     /// Shortest round trip. Microseconds.
     pub rtt_us: Micros,
@@ -71,7 +71,7 @@ pub struct Flow {
     kind: Kind,
     /// Its path and slot in the table.
     place: Option<(usize, usize)>,
-    /// The table had no room; until this time it does not try again.
+    /// The table had no room. Until this time the flow does not try again.
     none_until: Micros,
 }
 
@@ -225,7 +225,7 @@ impl Ledger {
         (age < LEARNED_LIFE_US).then_some((plan, age))
     }
 
-    /// What the last user of a path measured, in this process or another.
+    /// The plan that the last user of a path measured, in this process or another.
     pub fn known(&self, now: Micros, key: PathKey) -> Option<Plan> {
         let (plan, _) = self.last_plan(now + self.ahead_us, key)?;
         (plan.capacity > 0 && (1..MAX_RTT_US).contains(&plan.rtt_us)).then_some(plan)
@@ -245,7 +245,7 @@ impl Drop for Flow {
     }
 }
 
-/// The rate that a flow needs if it does not send all it might. Bytes/s.
+/// The rate that a flow needs if it sends less than its share. Bytes/s.
 fn need(slot: &Slot<'_>) -> Option<f64> {
     match slot.state.load(Relaxed) {
         SENDS_LITTLE => Some(LITTLE_MORE * slot.rate.load(Relaxed).max(1) as f64),
@@ -254,13 +254,13 @@ fn need(slot: &Slot<'_>) -> Option<f64> {
     }
 }
 
-/// The rate of each of `count` flows that share `pace`, if some of them need less than an equal part.
+/// The part of `pace` for each of `count` flows that share it, if some of them need less than an equal part. 0 to 1.
 fn share<I: Iterator<Item = f64>>(pace: f64, count: u32, needs: impl Fn() -> I) -> f64 {
     let mut each = 1.0 / f64::from(count.max(1));
     if pace <= 0.0 {
         return each;
     }
-    // What those leave raises the part of the others. Then more flows may need less than their part.
+    // The rate that these flows leave raises the part of the others. Then more flows may need less than their part.
     for _ in 0..4 {
         let less = needs().filter(|need| *need < each * pace);
         let (little, sum) = less.fold((0, 0.0), |(count, sum), need| (count + 1, sum + need));

@@ -60,7 +60,8 @@ impl PathKey {
         Self(hash.max(1))
     }
 
-    /// The same path for background flows. They share a plan among themselves, and none with flows that they give way to.
+    /// The same path for background flows. They share a plan among themselves, but none with the flows to which they
+    /// give way.
     #[must_use]
     pub fn in_background(self) -> Self {
         Self((!self.0).max(1))
@@ -89,16 +90,16 @@ pub enum Kind {
     System,
 }
 
-/// How much a path is used now, and what it can carry.
+/// The present use of a path, and its capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathUse {
     /// Endpoints that send bulk data.
     pub endpoints: u32,
     /// Their flows: streams and connections.
     pub flows: u32,
-    /// Rate that these deliver together. Bytes/s.
+    /// Rate that these flows deliver together. Bytes/s.
     pub rate: u64,
-    /// Bytes that they have in flight together.
+    /// Bytes that these flows have in flight together.
     pub in_flight: u64,
     /// Capacity of the path as measured lately; 0 if unknown. Bytes/s (wire).
     pub capacity: u64,
@@ -111,7 +112,7 @@ pub struct PathUse {
 pub struct Ledger {
     shared: Arc<Shared>,
     endpoint: u64,
-    /// How far the ledger's clock is ahead of the holder's. Microseconds.
+    /// Lead of the ledger's clock over the holder's. Microseconds.
     ahead_us: Micros,
 }
 
@@ -141,7 +142,7 @@ impl Ledger {
         Self { ahead_us: us, ..self.clone() }
     }
 
-    /// How much a path is used now, by all flows including the caller's.
+    /// The present use of a path by all flows, including the caller's.
     pub fn path_use(&self, now: Micros, key: PathKey) -> PathUse {
         let now = now + self.ahead_us;
         let Some(path) = self.shared.find(key.0) else { return PathUse::default() };

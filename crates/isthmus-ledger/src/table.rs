@@ -77,20 +77,20 @@ pub enum Unfit {
     Version,
 }
 
-/// The state of a flow. This one: nothing to do.
+/// State of a flow: it has nothing to send and nothing in flight.
 pub(crate) const RESTS: u64 = 0;
 pub(crate) const SENDS: u64 = 1;
-/// It sends less than it might.
+/// State of a flow: its program gives it less data than it could send.
 pub(crate) const SENDS_LITTLE: u64 = 2;
-/// It has nothing to send at the moment.
+/// State of a flow: it has nothing to send at the moment.
 pub(crate) const PAUSES: u64 = 3;
-/// It has had nothing to send for a while: the bytes in flight are its last.
+/// State of a flow: it has had nothing to send for a while. The bytes in flight are its last.
 pub(crate) const ENDS: u64 = 4;
 
 /// The record of a path.
 pub(crate) struct Path<'a> {
     pub(crate) key: &'a AtomicU64,
-    /// When it was last used.
+    /// Time of its last use.
     pub(crate) touched: &'a AtomicU64,
     /// One more than the slot of the leading flow; 0 if none leads.
     pub(crate) leader: &'a AtomicU64,

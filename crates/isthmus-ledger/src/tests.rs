@@ -58,7 +58,7 @@ fn one_leads_and_another_when_it_rests_or_sends_little() {
     assert!(!leads(&mut one, 4));
     two.rest();
     assert!(leads(&mut one, 5));
-    // One that has fallen silent does not lead, and gives way to whoever asks.
+    // A silent flow loses the lead to the next flow that asks.
     assert!(two.tell(5 + SILENT_US, MANY));
     assert!(leads(&mut two, 5 + SILENT_US));
 }
@@ -107,7 +107,7 @@ fn slots_of_processes_that_have_ended_are_taken_when_there_are_no_others() {
     dead.store(true, Ordering::Relaxed);
     assert!(late.tell(30 + 2 * SILENT_US, MANY));
     assert_eq!(two.path_use(30 + 2 * SILENT_US, key()).flows, 1);
-    // Its old owner, were it to come back, does not take it away.
+    // If the old owner comes back, it does not take the slot away.
     drop(flows);
     assert!(late.tell(40 + 2 * SILENT_US, MANY) && late.group(40 + 2 * SILENT_US).is_some());
     assert_eq!(two.path_use(40 + 2 * SILENT_US, key()).flows, 1);
@@ -124,11 +124,11 @@ fn paths_of_which_nothing_is_heard_give_way() {
     };
     assert_eq!(placed(&mut flows, 0), 32);
     assert_eq!(placed(&mut flows[32..], PATH_LIFE_US), 8);
-    // Those that were there find out.
+    // The flows whose paths lost their records notice it.
     assert_eq!(placed(&mut flows[..32], PATH_LIFE_US + 1), 24);
 }
 
-/// In a new table, and in one full of paths that are used no more.
+/// Tries a new table, and one full of paths that are no longer used.
 #[test]
 fn who_begins_at_the_same_time_as_others_is_one_of_them() {
     for round in 0..600 {
@@ -188,7 +188,7 @@ fn whatever_stands_there_harms_nobody() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             word.store(if state >> 62 == 0 { state } else { state >> 40 }, Ordering::Relaxed);
         }
-        // As if others had the path.
+        // The first record belongs to the path, as if other processes used it.
         heap.words()[16].store(key().0, Ordering::Relaxed);
         let mut flow = ledger.flow(key(), Kind::Paced);
         for now in [0, 1, u64::MAX / 4] {

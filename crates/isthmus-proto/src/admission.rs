@@ -1,7 +1,7 @@
 //! Admission: the handshake by which both ends of a lane authenticate each other.
 //!
 //! An endpoint has a key pair (X25519). Its public key is a part of its address and never crosses a lane in clear. Only
-//! those who were given the address know the key, and knowing it is the permission to connect. A lane begins with a
+//! those who were given the address know the key. To know it is the permission to connect. A lane begins with a
 //! Noise handshake, `Noise_IK_25519_ChaChaPoly_BLAKE2s` (The Noise Protocol Framework, revision 34, 7.5), by the crate
 //! `snow`:
 //!
@@ -12,8 +12,8 @@
 //!   encrypted, so nobody on the way can change that either.
 //!
 //! A recorded Hello proves nothing when somebody sends it again: it contains the number of the caller's Hellos to this
-//! listener, and the listener takes each number once ([`HelloNumbers`]). So the caller may send data right behind its Hello
-//! without waiting for the Welcome, and the first message is no later than without a proof.
+//! listener, and the listener takes each number once ([`HelloNumbers`]). So the caller may send data right behind its
+//! Hello without waiting for the Welcome, and the first message is no later than without a proof.
 //!
 //! The Hello of a lane that is to be encrypted ("sealed") also contains a secret that was drawn for this lane. The
 //! handshake encrypts the secret to the listener. The keys of everything behind Hello and Welcome come from it.
@@ -55,7 +55,7 @@ pub(crate) struct Identity {
     secret: Secret,
     private: Secret,
     key: Key,
-    /// How many lane secrets and ephemeral keys were drawn.
+    /// Lane secrets and ephemeral keys that were drawn. Count; it makes each of them different.
     drawn: u64,
 }
 
@@ -125,7 +125,7 @@ impl Identity {
     }
 }
 
-/// The handshake of a Hello that was sent and is not answered.
+/// The handshake of an unanswered Hello of ours.
 pub(crate) struct PendingHello(HandshakeState);
 
 impl PendingHello {
@@ -141,7 +141,8 @@ impl fmt::Debug for PendingHello {
     }
 }
 
-/// A Hello whose proof is good. The caller of [`Identity::check_hello_proof`] still has to check that its number is new.
+/// A Hello whose proof is good. The caller of [`Identity::check_hello_proof`] still has to check that its number is
+/// new.
 pub(crate) struct ProvenHello {
     state: HandshakeState,
     /// The caller's public key.
@@ -183,7 +184,7 @@ pub(crate) struct HelloNumbers {
     sent: u64,
     /// The highest number that came.
     highest: u64,
-    /// Which of the 64 numbers up to `highest` came: bit i stands for `highest` - i.
+    /// The numbers that came, of the 64 up to `highest`: bit i stands for `highest` - i.
     came: u64,
 }
 
@@ -213,7 +214,7 @@ fn x25519() -> Box<dyn Dh> {
     DefaultResolver.resolve_dh(&DHChoice::Curve25519).expect("built in")
 }
 
-/// Gives `snow` its algorithms, and as its only randomness the ephemeral key that was drawn for it.
+/// Gives `snow` its algorithms. Its only randomness is the ephemeral key that was drawn for the handshake.
 struct Resolver(Secret);
 
 impl CryptoResolver for Resolver {

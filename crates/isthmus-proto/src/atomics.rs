@@ -230,8 +230,8 @@ fn apply_all<T: Element>(op: AtomicOp, target: &mut [u8], operand: &[u8], compar
     }
 }
 
-/// Applies `op` to every element of `target`. `operand` is empty for atomic reads,
-/// `compare` for operations that do not compare.
+/// Applies `op` to every element of `target`. `operand` is empty for atomic reads, `compare` for operations that do
+/// not compare.
 pub fn apply(op: AtomicOp, datatype: AtomicType, target: &mut [u8], operand: &[u8], compare: &[u8]) {
     let run = match datatype {
         AtomicType::Int8 => apply_all::<i8>,

@@ -19,13 +19,13 @@
 //! The parts:
 //!
 //! - `engine`: peers, connections, lanes and operations, with one file for each policy.
-//! - `operation`: what a program asks for, and the completions that it gets.
-//! - `matching`: which message goes to which receive.
-//! - `window`: which fragments are unacknowledged, and which have arrived.
+//! - `operation`: the requests of a program, and the completions that it gets.
+//! - `matching`: matches messages with receives.
+//! - `window`: the fragments that are unacknowledged, and those that have arrived.
 //! - `admission`: the handshake by which both ends of a lane prove who they are.
-//! - `memory`: how the engine names buffers that it does not touch ([`Memory`] does).
+//! - `memory`: names for buffers that only the shell's [`Memory`] touches.
 //! - `atomics`: the arithmetic of atomic operations.
-//! - `service`: what each service level of the substrate promises.
+//! - `service`: the promises of the substrate's service levels.
 #![forbid(unsafe_code)]
 
 mod admission;

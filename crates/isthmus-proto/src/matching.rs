@@ -87,7 +87,7 @@ pub(crate) struct Match {
 }
 
 impl Matcher {
-    /// Tells the number of the program's polls so far. A peek finds what arrived before the last of them.
+    /// Tells the number of the program's polls so far. A peek finds messages that arrived before the last poll.
     pub(crate) fn set_polls(&mut self, polls: u64) {
         self.polls = self.polls.max(polls);
     }
@@ -103,7 +103,7 @@ impl Matcher {
         !self.channels[channel as usize].unexpected.is_empty()
     }
 
-    /// How many receives are posted, for each channel that has any.
+    /// The number of posted receives, for each channel that has any.
     pub(crate) fn posted(&mut self) -> Vec<(Channel, usize)> {
         let counts = Channel::ALL.map(|channel| (channel, self.queues(channel).posted.len()));
         counts.into_iter().filter(|(_, count)| *count > 0).collect()
@@ -168,8 +168,8 @@ impl Matcher {
         self.queues(channel).unexpected.push_back(Waiting { inbound, peer, tag, poll });
     }
 
-    /// As [`Matcher::find_unexpected`], but among what had arrived before the program's last poll. If the shell counts
-    /// no polls, it sees everything.
+    /// Like [`Matcher::find_unexpected`], but among the messages that arrived before the program's last poll. If the
+    /// shell counts no polls, it sees all messages.
     pub(crate) fn peek(&mut self, channel: Channel, wanted: Wanted, take: bool) -> Option<usize> {
         let before = if self.polls > 0 { self.polls } else { u64::MAX };
         self.unexpected_before(before, channel, wanted, take)

@@ -1,4 +1,4 @@
-//! How the engine names memory that it does not touch itself.
+//! Names for memory that the engine does not touch itself.
 
 use isthmus_wire::frame::Status;
 
@@ -8,7 +8,7 @@ use crate::RemoteRange;
 /// meaning: shells use addresses, simulations use offsets into an arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BufferRef {
-    /// Where a contiguous buffer starts.
+    /// The start of a contiguous buffer, in the [`Memory`]'s terms.
     pub token: u64,
     /// 0 for a contiguous buffer; else index + 1 of a list of pieces known to the [`Memory`].
     pub list: u32,
@@ -53,7 +53,7 @@ pub trait Memory {
         self.copy_by_pieces(from, to, len);
     }
 
-    /// As [`Memory::copy`], through a buffer of at most `COPY_MAX` bytes; the two must not overlap.
+    /// Like [`Memory::copy`], through a buffer of at most `COPY_MAX` (64 KiB); the two ranges must not overlap.
     fn copy_by_pieces(&mut self, from: (BufferRef, u64), to: (BufferRef, u64), len: u64) {
         let mut bytes = Vec::with_capacity(len.min(COPY_MAX) as usize);
         let mut done = 0;

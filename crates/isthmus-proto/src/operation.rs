@@ -34,7 +34,7 @@ impl Channel {
         }
     }
 
-    /// The [`flags`] that say so.
+    /// The [`flags`] of a message of this channel.
     #[inline]
     pub(crate) fn flags(self) -> u8 {
         match self {
@@ -45,7 +45,7 @@ impl Channel {
     }
 }
 
-/// When an operation that sends counts as complete (`fi_endpoint(3)`, completion levels).
+/// The event at which an operation that sends is complete (`fi_endpoint(3)`, completion levels).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Level {
     /// The caller's buffer may be used again.
@@ -57,7 +57,7 @@ pub enum Level {
     Match,
 }
 
-/// Which earlier operations to the same peer have to be complete before one starts.
+/// The earlier operations to the same peer that have to be complete before one starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fence {
     /// None of them.
@@ -81,11 +81,11 @@ pub struct Options {
     pub silent: bool,
     /// Buffers are copied before the call returns (`FI_INJECT`).
     pub inject: bool,
-    /// When the operation is complete.
+    /// The event at which the operation is complete.
     pub level: Level,
-    /// The event that it waits for.
+    /// The earlier operations for which it waits.
     pub fence: Fence,
-    /// How a message is transferred; `None`: as the endpoint is set.
+    /// The protocol of the message's transfer; `None`: as the endpoint is set.
     pub transfer: Option<Transfer>,
     /// The service level of the substrate's connection that sends the message, if one does.
     pub service: Option<ServiceLevel>,
@@ -117,14 +117,14 @@ pub struct RecvRequest {
     pub tag: u64,
     /// Bits of the tag that need not match.
     pub ignore: u64,
-    /// `Some(n)`: a multi-receive buffer (`FI_MULTI_RECV`), released when fewer than `n`
-    /// bytes are left in it. Untagged only.
+    /// `Some(n)`: a multi-receive buffer (`FI_MULTI_RECV`), released when fewer than `n` bytes are left in it. Untagged
+    /// only.
     pub multi: Option<u64>,
     /// Options of the operation; `inject`, `level` and `fence` do not apply.
     pub options: Options,
 }
 
-/// What to do with the unexpected message that a [`PeekRequest`] finds.
+/// The action on the unexpected message that a [`PeekRequest`] finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeekAction {
     /// Report it and leave it (`FI_PEEK`).
@@ -135,8 +135,7 @@ pub enum PeekAction {
     Discard,
 }
 
-/// A search of the unexpected tagged messages; its completion is [`OpError::NoMessage`]
-/// where there is none.
+/// A search of the unexpected tagged messages. Its completion has the error [`OpError::NoMessage`] if none fits.
 #[derive(Clone, Copy, Debug)]
 pub struct PeekRequest {
     /// Only messages of this peer; `None` for any source.
@@ -156,7 +155,7 @@ pub struct PeekRequest {
 pub struct RemoteRange {
     /// Key of the registration at the peer.
     pub key: u64,
-    /// Offset in the registration, or virtual address where it was registered so.
+    /// Offset in the registration, or virtual address if it was registered so.
     pub addr: u64,
     /// Length. Bytes.
     pub len: u64,
@@ -167,7 +166,7 @@ pub struct RemoteRange {
 pub struct RmaRequest {
     /// The peer whose memory is accessed.
     pub peer: PeerId,
-    /// Which piece of it.
+    /// The range of that memory.
     pub remote: RemoteRange,
     /// Data for a completion at the target (`FI_REMOTE_CQ_DATA`); writes only.
     pub data: Option<u64>,
@@ -220,14 +219,14 @@ pub enum AtomicOp {
     Mswap,
 }
 
-/// Which of the three calls of `fi_atomic(3)`.
+/// The three calls of `fi_atomic(3)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicKind {
     /// `fi_atomic`: nothing comes back.
     Update,
     /// `fi_fetch_atomic`: the earlier value comes back.
     Fetch,
-    /// `fi_compare_atomic`: compare buffer goes along, the earlier value comes back.
+    /// `fi_compare_atomic`: a compare buffer goes along, the earlier value comes back.
     Compare,
 }
 
@@ -241,7 +240,7 @@ impl AtomicKind {
         }
     }
 
-    /// How long operand, compare and result buffer of an operation on `len` bytes are. Bytes.
+    /// Lengths of the operand, compare and result buffers of an operation on `len` bytes. Bytes.
     pub fn buffers(self, op: AtomicOp, len: u64) -> [u64; 3] {
         let has = [op != AtomicOp::AtomicRead, self == Self::Compare, self != Self::Update];
         has.map(|has| if has { len } else { 0 })
@@ -253,11 +252,11 @@ impl AtomicKind {
 pub struct AtomicRequest {
     /// The peer whose memory is accessed.
     pub peer: PeerId,
-    /// Which piece of it; its length is that of all elements.
+    /// The range of that memory; its length is that of all elements.
     pub remote: RemoteRange,
-    /// Which call.
+    /// The call.
     pub kind: AtomicKind,
-    /// Which operation.
+    /// The operation on each element.
     pub op: AtomicOp,
     /// Type of the elements.
     pub datatype: AtomicType,
@@ -286,7 +285,7 @@ pub enum CompletionKind {
     RemoteAccess {
         /// Whether the target memory changed.
         wrote: bool,
-        /// Whether what was there went to the peer.
+        /// Whether the earlier content went to the peer.
         fetched: bool,
     },
     /// A multi-receive buffer is the caller's again.
@@ -316,7 +315,7 @@ pub enum OpError {
     /// The peer's process ended or is not there.
     #[error("{0}")]
     PeerGone(String),
-    /// No way to the peer was found within the configured time.
+    /// The peer was out of reach for the configured time, or it or the routers refused the connection.
     #[error("{0}")]
     Unreachable(String),
     /// The peer speaks another protocol or broke this one.
@@ -333,7 +332,7 @@ pub struct Completion {
     pub notify: bool,
     /// The operation that completed.
     pub kind: CompletionKind,
-    /// Length of the message or transfer; on truncation, what was received. Bytes.
+    /// Length of the message or transfer; on truncation, the length received. Bytes.
     pub len: u64,
     /// For received messages, the address of the data. For memory that a peer accessed, the address that the peer
     /// named. Else 0.

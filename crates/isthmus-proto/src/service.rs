@@ -1,4 +1,4 @@
-//! Service levels: what a connection of the substrate promises. Each level is a composition of two small protocols.
+//! Service levels: the promises of a substrate connection. Each level is a composition of two small protocols.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ pub enum Reliability {
     Acknowledged,
 }
 
-/// In which order messages arrive.
+/// The order in which messages arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// In any order.
@@ -26,14 +26,13 @@ pub enum Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum ServiceLevel {
-    /// Unreliable, unordered: a message may be lost or come twice, and completes as soon as
-    /// it has left the program's hands. No access to remote memory.
+    /// Unreliable, unordered: a message may be lost or come twice. It completes as soon as it has left. No access to
+    /// remote memory.
     Uu = 0,
-    /// Reliable, unordered: each message arrives exactly once; its completion means that the
-    /// other endpoint has it.
+    /// Reliable, unordered: each message arrives exactly once. Its completion means that the other endpoint has it.
     Ru = 1,
-    /// Reliable, ordered: as [`ServiceLevel::Ru`]; besides, messages arrive, and complete, in the
-    /// order in which they were sent. A completion implies all earlier silent ones.
+    /// Reliable, ordered: like [`ServiceLevel::Ru`]; besides, messages arrive, and complete, in the order of sending. A
+    /// completion implies all earlier silent ones.
     Ro = 2,
 }
 

@@ -1,4 +1,4 @@
-//! Numbered fragments: which are unacknowledged, and which have arrived.
+//! Windows of numbered fragments: the sender's unacknowledged ones, and those that the receiver has.
 
 use std::collections::VecDeque;
 
@@ -98,7 +98,7 @@ impl<T> SendWindow<T> {
     }
 }
 
-/// The receiver's side: which fragments have arrived.
+/// The receiver's side: the fragments that have arrived.
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveWindow {
     upto: u64,
@@ -111,7 +111,7 @@ pub(crate) struct ReceiveWindow {
 pub(crate) enum Receipt {
     New,
     Duplicate,
-    /// Beyond the window of a correct sender.
+    /// The number is beyond the window of a correct sender.
     OutOfWindow,
 }
 
@@ -181,7 +181,7 @@ impl ReceiveWindow {
         map
     }
 
-    /// Notes that the next `count` fragments have arrived. The window must have no gaps.
+    /// Records that the next `count` fragments have arrived. The window must have no gaps.
     #[inline]
     pub(crate) fn advance_by(&mut self, count: u64) {
         debug_assert!(!self.has_gaps());

@@ -1,7 +1,7 @@
-//! The address of an endpoint: 64 bytes of the same length in every process.
+//! The address of an endpoint: 64 bytes.
 //!
-//! The first 32 say where the endpoint is. The last 32 are its key: whoever knows the key may connect, and nobody
-//! else (docs/security.md). So the key is a secret. [`fmt::Display`], which logs and errors use, leaves it out;
+//! The first 32 say where the endpoint is. The last 32 are its key. Only those who know the key may connect
+//! (docs/security.md). So the key is a secret. [`fmt::Display`], which logs and errors use, leaves it out;
 //! [`Address::uri`] has it.
 
 use std::fmt;
@@ -16,10 +16,10 @@ pub struct AsId(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubnetId(pub u32);
 
-/// Where an endpoint listens inside its subnet.
+/// The IP address and port at which an endpoint listens inside its subnet.
 pub type Locator = SocketAddr;
 
-/// The public key of an endpoint (X25519), which only those know who were given its address.
+/// The public key of an endpoint (X25519). Only those who were given the address know it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(pub [u8; Key::LEN]);
 
@@ -29,7 +29,7 @@ impl Key {
     /// Stands for "no key": the endpoint admits everybody, or its full address is not known.
     pub const NONE: Self = Self([0; Self::LEN]);
 
-    /// Whether there is none.
+    /// Whether there is no key.
     pub fn is_none(&self) -> bool {
         *self == Self::NONE
     }
@@ -43,11 +43,10 @@ impl fmt::Debug for Key {
 
 /// The address of one endpoint of one process.
 ///
-/// It travels in business cards and port names, so it has one fixed length. The
-/// `incarnation` is drawn at random when the endpoint opens: an address of a process
-/// that ended never reaches another process that happens to reuse its port. An
-/// incarnation of 0 is a wildcard, used for addresses that a user typed: it stands for
-/// whichever endpoint listens at the locator.
+/// It travels in business cards and port names, so it has one fixed length. The `incarnation` is drawn at random when
+/// the endpoint opens. So the address of a process that ended does not reach another process that reuses its port. An
+/// incarnation of 0 is a wildcard, for addresses that a user typed: it stands for the endpoint that listens at the
+/// locator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
     /// Autonomous system of the endpoint's device.
@@ -86,7 +85,7 @@ const URI_SCHEME: &str = "isthmus://";
 impl Address {
     /// Length of the encoded form. Bytes.
     pub const LEN: usize = Self::PLACE_LEN + Key::LEN;
-    /// Length of the part of it that frames carry: all but the key. Bytes.
+    /// Length of the part that frames carry: all but the key. Bytes.
     pub const PLACE_LEN: usize = 32;
 
     /// The encoded form: [`Address::place_bytes`], then the key.
@@ -97,8 +96,8 @@ impl Address {
         out
     }
 
-    /// Where the endpoint is: magic, format, port, AS, subnet, incarnation (all big-endian),
-    /// then the IPv6 (or IPv4-mapped) address.
+    /// The encoded form without the key: magic, format, port, AS, subnet, incarnation (all big-endian), then the IPv6
+    /// (or IPv4-mapped) address.
     pub fn place_bytes(self) -> [u8; Self::PLACE_LEN] {
         let ip = match self.locator.ip() {
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -144,12 +143,12 @@ impl Address {
         })
     }
 
-    /// The same without its key, as frames carry it.
+    /// The address without its key, as frames carry it.
     pub fn place(self) -> Self {
         Self { key: Key::NONE, ..self }
     }
 
-    /// The whole address as text, for those who are to connect: it is a secret.
+    /// The whole address as text, for those who are to connect. It is a secret.
     pub fn uri(&self) -> String {
         if self.key.is_none() {
             return self.to_string();
@@ -158,7 +157,7 @@ impl Address {
         format!("{self}{}.{key}", if self.is_wildcard() { "#0" } else { "" })
     }
 
-    /// Whether this address stands for whichever endpoint listens at its locator.
+    /// Whether this address stands for any endpoint that listens at its locator.
     pub fn is_wildcard(&self) -> bool {
         self.incarnation == 0
     }
@@ -190,7 +189,7 @@ fn parse_uri(text: &str) -> Option<Address> {
         None => (rest, 0, Key::NONE),
     };
     let locator: Locator = locator.parse().ok()?;
-    // Such an address, as `[fe80::1%3]`, is valid on one host only.
+    // An address with a scope, such as `[fe80::1%3]`, is valid on one host only.
     if matches!(locator, SocketAddr::V6(v6) if v6.scope_id() != 0) {
         return None;
     }
@@ -216,8 +215,8 @@ fn number(text: &str, radix: u32) -> Option<u32> {
 }
 
 impl From<SocketAddr> for Address {
-    /// The wildcard address of whichever endpoint listens at `locator`, ids not configured.
-    /// An IPv4 address is one, however it is written.
+    /// The wildcard address of the endpoint that listens at `locator`, ids not configured. An IPv4-mapped IPv6 address
+    /// becomes an IPv4 address.
     fn from(locator: SocketAddr) -> Self {
         let locator = SocketAddr::new(locator.ip().to_canonical(), locator.port());
         Self { as_id: AsId::default(), subnet: SubnetId::default(), locator, incarnation: 0, key: Key::NONE }

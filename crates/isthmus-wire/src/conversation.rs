@@ -1,15 +1,15 @@
 //! The protocol between endpoints of the substrate: the tags of their messages, and the letters (control messages) that
 //! begin and end connections.
 //!
-//! Each is a message of the engine, which delivers it exactly once and in order. A letter is little-endian and has no
-//! padding. A released letter never changes its meaning.
+//! Each of them is a message of the engine, which delivers it exactly once and in order. A letter is little-endian and
+//! has no padding. A released letter never changes its meaning.
 
 use std::fmt;
 
 /// Version of the conversation; both ends must agree.
 pub const CONVERSATION_VERSION: u8 = 1;
 
-/// Most bytes that a request for a connection, or its rejection, may carry.
+/// Most bytes of the program that a request for a connection, or its rejection, may carry.
 pub const PAYLOAD_MAX: usize = 1024;
 
 /// Most bytes of a letter.
@@ -40,12 +40,12 @@ impl ConnectionId {
         (self.0 % u64::from(Self::LIMIT)) as u32
     }
 
-    /// How often the index had been used before.
+    /// Earlier uses of the index. Count.
     pub fn age(self) -> u32 {
         (self.0 >> 24) as u32
     }
 
-    /// As a number of 48 bits.
+    /// The id as a number of 48 bits.
     pub fn to_bits(self) -> u64 {
         self.0
     }
@@ -74,8 +74,7 @@ pub enum Subject {
     Message(ConnectionId),
     /// A message of an unreliable connection, which no datagram can carry.
     Datagram(ConnectionId),
-    /// The message that follows a write to memory; its data is the ticket that the write's
-    /// own data names.
+    /// The message that follows a write to memory; its data is the ticket that the write's own data names.
     Remote(ConnectionId),
 }
 
@@ -175,10 +174,10 @@ pub enum Letter {
     Disconnect {
         /// The id at the end that is told.
         to: ConnectionId,
-        /// How many reliable messages were sent to it.
+        /// Reliable messages that were sent to that end. Count.
         sent: u64,
     },
-    /// The write that a message was to follow has failed, and the message is void.
+    /// The write before a message has failed, so the message is void.
     Void {
         /// The id at the end that is told.
         to: ConnectionId,
@@ -236,7 +235,7 @@ impl Letter {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader(bytes);
         let letter = match reader.byte()? {
-            // Of other versions only the head is known.
+            // We know only the head of other versions.
             1 => {
                 let (version, level) = (reader.byte()?, reader.byte()?);
                 Self::Connect { version, level, from: reader.end()?, payload: reader.payload()? }

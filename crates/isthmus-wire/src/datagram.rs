@@ -3,7 +3,7 @@
 /// The head of a datagram; the message follows it. All integers are little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageHeader {
-    /// Incarnation of the endpoint that it is for; 0: of whichever endpoint is there.
+    /// Incarnation of the endpoint that it is for; 0: any.
     pub to: u32,
     /// Incarnation of the endpoint that sent it.
     pub from: u32,

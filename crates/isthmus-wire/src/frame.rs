@@ -1,31 +1,30 @@
 //! The one table of frames.
 //!
-//! A lane carries frames back to back. A frame is a header of fixed length for its tag,
-//! little-endian and without padding, then as many payload bytes as its `payload` field
-//! says (none where it has no such field). From the table below come the structures, the
-//! codec, the text form and the table in the manual ([`TABLE`]).
+//! A lane carries frames back to back. A frame is a header, then its payload. The tag fixes the header's length; the
+//! header is little-endian and has no padding. The field `payload` has the payload's length; a frame without it has no
+//! payload. The table below generates the structures, the codec, the text form and the table in the manual ([`TABLE`]).
 //!
-//! A released tag never changes its meaning; a change of a released frame takes a new tag
-//! or a new [`PROTOCOL_VERSION`].
+//! A released tag never changes its meaning. A change of a released frame takes a new tag or a new
+//! [`PROTOCOL_VERSION`].
 
 use std::fmt;
 
 use crate::Address;
 
-/// The newest version of the protocol that this build speaks. Since version 2 a Hello proves who sends it; since version 3
-/// it can contain the secret with which its lane is sealed, and packets are always sealed.
+/// The newest version of the protocol that this build speaks. Since version 2 a Hello proves who sends it; since
+/// version 3 it can contain the secret with which its lane is sealed, and packets are always sealed.
 pub const PROTOCOL_VERSION: u16 = 3;
 
 /// The oldest version of the protocol that this build speaks.
 pub const PROTOCOL_OLDEST: u16 = 3;
 
-/// First field of [`Hello`] and [`Welcome`]: tells an Isthmus peer from anything else.
+/// First field of [`Hello`] and [`Welcome`]. It distinguishes an Isthmus peer from other programs.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"ISTH");
 
-/// Most payload bytes in one frame; a larger claim is a fault of the peer.
+/// Most payload in one frame. Bytes; a larger claim is a fault of the peer.
 pub const PAYLOAD_MAX: u32 = 8 << 20;
 
-/// Most routers on the way of a lane; more is a loop of the route maps.
+/// Most routers that a lane passes. Count; more mean a loop in the route maps.
 pub const HOPS_MAX: u8 = 16;
 
 /// Longest header in the table. Bytes.
@@ -79,7 +78,7 @@ integer_field!(u8, u16, u32, u64);
 
 impl Field for Address {
     const LEN: usize = Address::PLACE_LEN;
-    /// Without its key, which is a secret.
+    /// Writes the address without its key, which is a secret.
     fn put(&self, out: &mut [u8]) {
         out.copy_from_slice(&self.place_bytes());
     }
@@ -102,7 +101,7 @@ impl Field for [u64; ACK_WORDS] {
     }
 }
 
-/// An older Hello is shorter than ours: what is missing of it would be waited for in vain.
+/// Rejects a Hello of an older version, which is shorter than ours: the decoder would wait for the rest in vain.
 fn check_version(bytes: &[u8]) -> Result<(), FrameError> {
     let Some(&[1, magic @ .., low, high]) = bytes.first_chunk::<7>() else { return Ok(()) };
     match u16::from_le_bytes([low, high]) {
@@ -120,7 +119,7 @@ pub struct Row {
     pub tag: u8,
     /// Name of the frame.
     pub name: &'static str,
-    /// What it says.
+    /// The meaning of the frame.
     pub meaning: &'static str,
     /// Its fields: name and type.
     pub fields: &'static [(&'static str, &'static str)],
@@ -164,7 +163,7 @@ macro_rules! frames {
             }
 
             impl $name {
-                /// As [`Frame::decode`]; `None` also where another frame is at the front.
+                /// Like [`Frame::decode`]; `None` also if another frame is at the front.
                 pub fn decode(bytes: &[u8]) -> Result<Option<Self>, FrameError> {
                     if bytes.len() < Self::LEN || bytes[0] != $tag {
                         return Ok(None);
@@ -198,7 +197,7 @@ macro_rules! frames {
                 match self { $(Self::$name(frame) => out.extend_from_slice(&frame.to_bytes()),)+ }
             }
 
-            /// Decodes the header at the front of `bytes`; `None` where more bytes are needed.
+            /// Decodes the header at the front of `bytes`; `None` if it needs more bytes.
             pub fn decode(bytes: &[u8]) -> Result<Option<Self>, FrameError> {
                 let Some(&tag) = bytes.first() else { return Ok(None) };
                 check_version(bytes)?;
@@ -242,9 +241,9 @@ frames! {
         magic: u32,
         /// [`PROTOCOL_VERSION`] of the sender.
         version: u16,
-        /// Who connects.
+        /// The endpoint that connects.
         source: Address,
-        /// Who is expected to answer.
+        /// The endpoint that is to answer.
         target: Address,
         /// Credit limit granted with the lane. Bytes.
         credit: u64,
@@ -252,8 +251,8 @@ frames! {
         hops: u8,
         /// [`PROTOCOL_OLDEST`] of the sender.
         oldest: u16,
-        /// Length of the proof of who connects, which follows: the first message of a Noise handshake. None where the
-        /// sender does not know the target's key. Bytes.
+        /// Length of the proof of the source's identity, which follows: the first message of a Noise handshake. 0 if
+        /// the sender does not know the target's key. Bytes.
         payload: u32,
     }
     /// Accepts a lane; the first frame of the side that listens.
@@ -262,11 +261,11 @@ frames! {
         magic: u32,
         /// The newest version of the protocol that both ends speak.
         version: u16,
-        /// Who answers.
+        /// The endpoint that answers.
         source: Address,
         /// Credit limit granted with the lane. Bytes.
         credit: u64,
-        /// Length of the proof of who answers, which follows: the second message of the handshake. Bytes.
+        /// Length of the proof of the source's identity, which follows: the second message of the handshake. Bytes.
         payload: u32,
     }
     /// Refuses a lane, instead of Welcome: the peer does, or a router on the way. The
@@ -288,7 +287,7 @@ frames! {
         magic: u32,
         /// Version of the list.
         version: u16,
-        /// Who shares memory with the sender has the same number here.
+        /// Number of the sender's host: endpoints that share memory with it have the same number.
         host: u64,
         /// Length of the list. Bytes.
         payload: u32,
@@ -297,24 +296,24 @@ frames! {
     Answer = 5 {
         /// [`MAGIC`].
         magic: u32,
-        /// Which of the offered ways, from 0; 255 is none: the lane stays as it is.
+        /// Index of the chosen entry of the offered list; 255: none, the lane stays as it is.
         choice: u8,
         /// Names the lane in the packets to the sender.
         lane: u64,
         /// Length of the name. Bytes.
         payload: u32,
     }
-    /// Ends the handover that Offer began: the way was tried from both sides.
+    /// Ends the handover that Offer began: both sides have tried the fabric.
     Settle = 6 {
         /// 1: all further bytes of the lane go over the fabric; 0: it stays as it is.
         moved: u8,
     }
-    /// On the connection of a lane that has moved: the sender no longer looks at its fabric.
+    /// On the connection of a lane that has moved to a fabric: the sender no longer polls the fabric.
     Doze = 7 {
-        /// Packets of this lane that it has received.
+        /// Packets of this lane that the sender has received.
         received: u64,
     }
-    /// Answers Doze when there is something to look at.
+    /// Answers Doze when there is something to receive on the fabric.
     Ring = 8 {
         /// Packets of this lane that were sent.
         sent: u64,
@@ -325,9 +324,9 @@ frames! {
         kind: u8,
         /// Names the lane, as its receiver told in Answer or in its probe.
         lane: u64,
-        /// Number of the packet among those of its lane that count against `limit`.
+        /// Number of the packet, among the packets of its lane that count against `limit`.
         seq: u64,
-        /// So many packets the receiver may send on this lane in all.
+        /// Packets that the receiver may send on this lane in all. Count.
         limit: u64,
         /// Length of the payload. Bytes.
         payload: u32,
@@ -348,7 +347,7 @@ frames! {
         data: u64,
         /// Length of the message. Bytes.
         total: u64,
-        /// How much of it comes without waiting for Accept. Bytes.
+        /// Length of the part that comes without waiting for Accept. Bytes.
         eager: u64,
         /// Length of this fragment, from offset 0. Bytes.
         payload: u32,
@@ -361,7 +360,7 @@ frames! {
         seq: u64,
         /// The message: number of its first fragment.
         message: u64,
-        /// Where the fragment belongs in the message. Bytes.
+        /// Offset of the fragment in the message. Bytes.
         offset: u64,
         /// Length of the fragment. Bytes.
         payload: u32,
@@ -374,7 +373,7 @@ frames! {
         seq: u64,
         /// The message: number of its first fragment.
         message: u64,
-        /// How much of the message is wanted, from its start. Bytes.
+        /// Length of the part that is wanted, from the start of the message. Bytes.
         wanted: u64,
     }
     /// A write or an atomic has been carried out, or refused.
@@ -388,7 +387,7 @@ frames! {
         /// 0, or a [`Status`].
         status: u8,
     }
-    /// A fragment of a write to registered memory; each says for itself where it belongs.
+    /// A fragment of a write to registered memory. It has all that is needed to place it alone.
     Write = 20 {
         /// [`flags`].
         flags: u8,
@@ -406,7 +405,7 @@ frames! {
         data: u64,
         /// Length of the whole write. Bytes.
         total: u64,
-        /// Where the fragment belongs in the write. Bytes.
+        /// Offset of the fragment in the write. Bytes.
         offset: u64,
         /// Length of the fragment. Bytes.
         payload: u32,
@@ -434,7 +433,7 @@ frames! {
         seq: u64,
         /// The operation's token at the initiator.
         token: u64,
-        /// Where the fragment belongs in the answer. Bytes.
+        /// Offset of the fragment in the answer. Bytes.
         offset: u64,
         /// 0, or a [`Status`]; then there is no payload.
         status: u8,
@@ -457,37 +456,37 @@ frames! {
         addr: u64,
         /// Length of the target's elements. Bytes.
         len: u64,
-        /// Which call: update, fetch or compare.
+        /// The call: update, fetch or compare.
         kind: u8,
-        /// Which operation.
+        /// The operation on each element.
         op: u8,
         /// Type of the elements.
         datatype: u8,
         /// Length of the operands. Bytes.
         payload: u32,
     }
-    /// A receive was posted that no message has matched which has come: the message that it is for may come whole,
-    /// as [`Granted`]. Only to those who ask ([`flags::ANNOUNCE`]).
+    /// Announces a posted receive that has no message yet. The message for it may come whole, as [`Granted`]. A
+    /// receiver announces only to senders that ask ([`flags::ANNOUNCE`]).
     Announce = 24 {
         /// [`flags`]: the channel.
         flags: u8,
         /// Connection on this link.
         connection: u32,
-        /// Number of the fragment; the order in which receives were posted.
+        /// Number of the fragment. Announcements have the order in which the receives were posted.
         seq: u64,
         /// Names the receive in [`Withdraw`].
         number: u32,
-        /// Place in the order of the first message that it may match: those before had their turn.
+        /// Order of the first message that the receive may match. Earlier ones came before it was posted.
         order: u64,
-        /// Tag that is wanted.
+        /// The tag wanted.
         tag: u64,
-        /// Bits of it that do not count.
+        /// Bits of the tag that need not match.
         ignore: u64,
         /// Room in the buffer. Bytes.
         room: u64,
     }
-    /// A fragment of a message whose receive was announced, which came neither by credit nor after Accept: it is
-    /// dropped if no receive has matched.
+    /// A fragment of a message whose receive was announced. It goes without credit and without waiting for Accept. The
+    /// receiver drops it if no receive has matched.
     Granted = 25 {
         /// Connection on this link.
         connection: u32,
@@ -495,13 +494,13 @@ frames! {
         seq: u64,
         /// The message: number of its first fragment.
         message: u64,
-        /// Where the fragment belongs in the message. Bytes.
+        /// Offset of the fragment in the message. Bytes.
         offset: u64,
         /// Length of the fragment. Bytes.
         payload: u32,
     }
-    /// As Accept, of a message of which Granted fragments were dropped: what lies at `from` and beyond is to come
-    /// again, as More.
+    /// Accepts a message of which Granted fragments were dropped. The sender sends the bytes from `from` on again, as
+    /// More.
     Resume = 26 {
         /// Connection on this link.
         connection: u32,
@@ -509,18 +508,18 @@ frames! {
         seq: u64,
         /// The message: number of its first fragment.
         message: u64,
-        /// What of the message is there. Bytes.
+        /// Offset from which the message is missing. Bytes.
         from: u64,
-        /// How much of the message is wanted, from its start. Bytes.
+        /// Length of the part that is wanted, from the start of the message. Bytes.
         wanted: u64,
     }
-    /// A receive that was announced is no longer there, and no message has matched it.
+    /// Takes back an announcement: the receive is gone, and no message has matched it.
     Withdraw = 27 {
         /// Connection on this link.
         connection: u32,
         /// Number of the fragment.
         seq: u64,
-        /// From its Announce.
+        /// The number in its Announce.
         number: u32,
     }
     /// All fragments below `upto` have arrived. Not numbered; the latest counts.
@@ -550,7 +549,7 @@ frames! {
     }
     /// Answers Ping.
     Pong = 35 {
-        /// From the Ping.
+        /// The id in the Ping.
         id: u64,
     }
     /// The endpoint closes; the last frame of a lane.
@@ -558,9 +557,9 @@ frames! {
         /// Connection on this link.
         connection: u32,
     }
-    /// The sender listens at another locator as well, on another network: lanes may go there too.
+    /// Announces another locator at which the sender listens, on another network. Lanes may go there too.
     Also = 37 {
-        /// Its address, with that locator.
+        /// The sender's address, with that locator.
         address: Address,
     }
 }
@@ -573,16 +572,16 @@ pub mod flags {
     pub const DATA: u8 = 2;
     /// Answer with Accept when the message is matched, even if all of it came eagerly.
     pub const ACCEPT: u8 = 4;
-    /// The acknowledgement may wait for company: the sender needs it for nothing but room.
+    /// The acknowledgement may wait for another frame: the sender needs it only to free its window.
     pub const LAZY: u8 = 8;
-    /// With `TAGGED`: the message belongs to the channel of groups instead, which no tagged receive looks at.
+    /// With `TAGGED`: the message belongs to the channel of groups instead. No tagged receive matches it.
     pub const GROUP: u8 = 16;
-    /// The sender has too little credit for its messages: receives for them are to be announced ([`super::Announce`]).
-    /// Who does not know this bit announces none, and is sent nothing that it would not know.
+    /// The sender has too little credit for its messages, and asks for announcements of receives ([`super::Announce`]).
+    /// A build that does not know this bit announces none, so it gets no frame that it does not know.
     pub const ANNOUNCE: u8 = 32;
 }
 
-/// What a [`Packet`] is.
+/// Kinds of [`Packet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PacketKind {
@@ -590,10 +589,10 @@ pub enum PacketKind {
     Data = 0,
     /// The sender's bytes end here; counts against the limit.
     End = 1,
-    /// Only tells the limit.
+    /// Has no data, only the limit.
     Limit = 2,
-    /// Tries the way; answered by [`PacketKind::Proof`]. The payload starts with what names
-    /// the lane in the packets to the sender, as a u64.
+    /// Tries the fabric; answered by [`PacketKind::Proof`]. The payload starts with the name of the lane in the packets
+    /// to the sender, as a u64.
     Probe = 3,
     /// Answers a probe.
     Proof = 4,
@@ -620,9 +619,9 @@ pub enum RefuseReason {
     Closed = 3,
     /// The source is in another autonomous system or subnet, and no router joins them.
     Subnet = 4,
-    /// A router knows no way to the target's autonomous system or subnet.
+    /// A router knows no route to the target's autonomous system or subnet.
     NoRoute = 5,
-    /// A router does not admit this source, or this target for it.
+    /// A router does not admit this source, or does not let it reach this target.
     Denied = 6,
     /// A router found nobody listening at the target's locator.
     Absent = 7,
@@ -666,7 +665,7 @@ impl RefuseReason {
 pub enum Status {
     /// No registration has this key.
     Key = 1,
-    /// Outside the registration.
+    /// The range is outside the registration.
     Bounds = 2,
     /// The registration does not permit this access.
     Access = 3,

@@ -1,6 +1,6 @@
-//! The protocol of names at a router. A client sends a [`crate::frame::Hello`] to the router itself, and then one
-//! request. The router sends one answer, or a router on the way sends a [`crate::frame::Refuse`]. A publisher keeps its
-//! lane open, and sends a byte now and then to show that it is alive.
+//! The protocol by which programs publish and look up names at a router. A client sends a [`crate::frame::Hello`] to
+//! the router itself, and then one request. The router sends one answer, or a router on the way sends a
+//! [`crate::frame::Refuse`]. A publisher keeps its lane open, and sends a byte now and then to show that it is alive.
 //!
 //! ```text
 //! request   kind u8, length of the name u8, number u16: length of the text, or seconds; name; text
@@ -31,9 +31,9 @@ pub enum Request {
     },
     /// Asks for the text of a name, and waits for it up to `wait_s` seconds.
     LookUp {
-        /// As above.
+        /// A name as in `Publish`.
         name: String,
-        /// Seconds.
+        /// Longest wait. Seconds.
         wait_s: u16,
     },
 }
@@ -104,9 +104,9 @@ pub enum Answer {
     Taken = 67,
     /// The router keeps as many names as it may.
     Full = 68,
-    /// Names are published by processes of the router's own AS.
+    /// Only processes of the router's own AS may publish names.
     Denied = 69,
-    /// No request that this router understands.
+    /// The router does not understand the request.
     Malformed = 70,
 }
 

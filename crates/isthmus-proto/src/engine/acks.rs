@@ -1,10 +1,10 @@
-//! When received fragments are acknowledged.
+//! Decides when received fragments are acknowledged.
 //!
 //! An acknowledgement travels beside another frame if there is one. If the peer or its program may wait for the
 //! acknowledgement, it is *awaited*: it goes alone as soon as the shell finds nothing more to read, or
 //! `AWAITED_PATIENCE_US` (4 µs) later if the shell looks again at once. Within that time most programs send something
 //! that takes it along. Nobody awaits most acknowledgements, such as that of a message that was complete when it was
-//! sent. These wait `PATIENCE_US` (200 µs) for another frame.
+//! sent. Such an acknowledgement waits `PATIENCE_US` (200 µs) for another frame.
 
 use std::collections::VecDeque;
 
@@ -16,12 +16,12 @@ use crate::PeerId;
 
 /// Unacknowledged fragments after which an acknowledgement goes at once. Count; it keeps the sender's window moving.
 const ACK_EVERY: u32 = 64;
-/// What a fragment with an awaited acknowledgement counts towards [`ACK_EVERY`]. Count.
+/// Weight of an awaited acknowledgement in [`ACK_EVERY`]. Count; the peer waits for it, so it goes sooner.
 const AWAITED: u32 = 4;
-/// An acknowledgement that nobody awaits waits at least this long for another frame, and less than twice as long.
-/// Microseconds; the time in which most programs answer.
+/// Shortest wait of an acknowledgement that nobody awaits; the longest is less than twice this. Microseconds. Most
+/// programs answer within this time.
 const PATIENCE_US: Micros = 200;
-/// How long an awaited acknowledgement waits for another frame while the program polls on. Microseconds.
+/// Wait of an awaited acknowledgement for another frame while the program polls on. Microseconds.
 const AWAITED_PATIENCE_US: Micros = 4;
 
 /// The peers that are owed acknowledgements, each at most once in either list.
@@ -34,7 +34,7 @@ pub(super) struct Owed {
 }
 
 impl Owed {
-    /// When [`Engine::send_overdue_acks`] is next due.
+    /// The time at which [`Engine::send_overdue_acks`] is next due.
     pub(super) fn due(&self) -> Option<Micros> {
         self.later.front().map(|(at, _)| *at)
     }
@@ -50,7 +50,7 @@ impl Engine {
         self.owe_acks(peer, 1, u32::from(awaited));
     }
 
-    /// As [`Engine::owe_ack`], for several fragments. The acknowledgements of `awaited` of them are awaited.
+    /// Like [`Engine::owe_ack`], for several fragments; `awaited` counts those with an awaited acknowledgement.
     #[inline]
     pub(super) fn owe_acks(&mut self, peer: PeerId, fragments: u32, awaited: u32) {
         let now = self.clock;
@@ -84,8 +84,8 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::flush_acks`], for a shell that looks again soon: does nothing while one of them is younger than
-    /// `AWAITED_PATIENCE_US` (4 µs).
+    /// Like [`Engine::flush_acks`], for a shell that looks again soon. Does nothing while an awaited acknowledgement
+    /// is younger than `AWAITED_PATIENCE_US` (4 µs).
     pub fn flush_old_acks(&mut self, now: Micros) {
         let is_young = |peer: &PeerId| {
             let connection = self.peers[peer.0 as usize].connection.as_ref();
@@ -111,7 +111,7 @@ impl Engine {
             self.owed.later.pop_front();
             let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
             if connection.ack_owed && connection.owed_since + PATIENCE_US > now {
-                // The acknowledgement that it was listed for has gone beside a frame. This one is owed since then.
+                // The acknowledgement of this entry has gone beside a frame, and a newer one is owed since.
                 self.owed.later.push_back((now + PATIENCE_US, peer));
                 continue;
             }

@@ -1,18 +1,18 @@
 //! Announced receives: a receiver tells a sender whose credit is too small which receives it has posted. Messages for
 //! those receives go whole, without credit (`granted.rs`). `transfer/announced.rs` decides when.
 //!
-//! The sender asks for announcements by a flag of its messages. So nothing is announced that nobody wants, or that an
-//! older release does not know. The receiver then announces each receive that only this peer can satisfy, as long as
-//! the sender keeps asking.
+//! The sender asks for announcements by a flag of its messages. So no sender gets announcements that it does not want
+//! or, being an older release, does not know. The receiver then announces each receive that only this peer can satisfy,
+//! as long as the sender keeps asking.
 //!
 //! The sender matches its messages with announcements as the receiver matches them with receives: each message, in
 //! order, takes the first that fits, whether it goes by it or not. An announcement may cross with messages that were
-//! sent before it came, but were matched after the receive was posted. Such a message takes the receive too, so the
+//! sent before it came, but are matched after the receive was posted. Such a message takes the receive too, so the
 //! sender remembers the messages that it sent.
 //!
 //! Announcements only decide what is sent ahead; the receiver matches as always. A receive may be gone when its message
-//! arrives: it was cancelled, or an older receive that was not announced changed who takes which. The receiver then
-//! drops the data and asks for it again.
+//! arrives: it was cancelled, or an older receive that was not announced changed which message takes which. The
+//! receiver then drops the data and asks for it again.
 
 use std::collections::VecDeque;
 
@@ -28,9 +28,9 @@ use crate::{Channel, PeerId};
 const ANNOUNCED_MAX: usize = 1024;
 /// Most sent messages that the sender remembers. Count. It ignores announcements that are older than all of them.
 const SENT_MAX: usize = 4096;
-/// For how many messages an asking message asks. Count. If none asks again within these, announcing stops.
+/// Messages for which one asking message asks. Count. If none of them asks again, announcing stops.
 const ASKED_FOR: u64 = 256;
-/// How late a lane may bring an announcement, in messages that were matched since it was made.
+/// Messages that may be matched between an announcement and its arrival. Count; it covers lanes of different delay.
 const REORDERED: u64 = 64;
 
 /// The announcements between two endpoints, kept from the first time that one of them asks.
@@ -153,7 +153,7 @@ impl Known {
         self.open_bytes += bytes;
     }
 
-    /// Takes such a message from the counts: it was answered.
+    /// Takes a message from the counts of [`Known::open`]: it was answered.
     pub(super) fn close(&mut self, bytes: u64) {
         self.open = self.open.saturating_sub(1);
         self.open_bytes = self.open_bytes.saturating_sub(bytes);
@@ -165,7 +165,7 @@ impl Known {
 pub(crate) struct Made {
     /// Number of the last announcement.
     number: u32,
-    /// How many announced receives are still posted.
+    /// Announced receives that are still posted. Count.
     pub(super) posted: usize,
     /// Whether the peer asks for announcements.
     asked: bool,

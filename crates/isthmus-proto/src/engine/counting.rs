@@ -1,4 +1,4 @@
-//! Counters for each peer.
+//! Counters of each peer, and its state for people who look at it.
 
 use isthmus_wire::Address;
 
@@ -32,22 +32,22 @@ pub struct PeerCounters {
     pub lanes: [u32; LaneKind::ALL.len()],
     /// Messages that were sent whole without waiting for an Accept.
     pub messages_eager: u64,
-    /// Messages of which a part went ahead of the Accept.
+    /// Messages of which a part went before the Accept.
     pub messages_mixed: u64,
     /// Messages of which nothing went before the Accept.
     pub messages_rendezvous: u64,
     /// Messages that went whole without credit because their receives were announced.
     pub messages_announced: u64,
-    /// Bytes of messages, writes and answers that were sent, first transmissions only. Without those that the shell reads
-    /// or writes directly in a near peer's memory.
+    /// Bytes of messages, writes and answers that were sent, first transmissions only. Without those that the shell
+    /// reads or writes directly in a near peer's memory.
     pub bytes_sent: u64,
-    /// The same, received. Bytes.
+    /// Bytes of messages, writes and answers that were received.
     pub bytes_received: u64,
     /// Fragments sent again.
     pub fragments_resent: u64,
-    /// How often the peer's credit was raised.
+    /// Times that the peer's credit was raised.
     pub credit_raised: u32,
-    /// How often the peer's credit was lowered.
+    /// Times that the peer's credit was lowered.
     pub credit_lowered: u32,
 }
 
@@ -59,14 +59,14 @@ impl PeerCounters {
     }
 }
 
-/// The state of one peer, for people who look at it.
+/// The state of one peer, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerState {
     /// Its index in the engine's table.
     pub peer: PeerId,
     /// Its address.
     pub address: Address,
-    /// What was counted.
+    /// Its counters.
     pub counters: PeerCounters,
     /// The shortest round trip to it, if known. Microseconds.
     pub rtt_us: Option<u64>,

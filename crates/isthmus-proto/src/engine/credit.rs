@@ -27,7 +27,7 @@ pub(crate) struct Inflow {
     bytes: u64,
     /// The highest rate of any period. Bytes/s.
     rate: u64,
-    /// When something last arrived.
+    /// Time of the last arrival.
     last: Micros,
 }
 
@@ -125,7 +125,7 @@ impl Engine {
         self.kick(peer);
     }
 
-    /// Grants credit again whose data has found its receive, or less of it if other peers need it.
+    /// Returns credit whose data has found its receive, or less of it if other peers need it.
     #[inline]
     pub(super) fn return_credit(&mut self, peer: PeerId, bytes: u64) {
         let (all, usual, peers) = (self.config.credit_total, self.config.credit, self.credit_peers.max(1));

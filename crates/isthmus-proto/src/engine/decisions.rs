@@ -13,21 +13,21 @@ const KEPT: usize = 64;
 /// A decision, with its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// How many lanes carry data to the peer.
+    /// The number of lanes that carry data to the peer has changed.
     Streams {
         /// Number of lanes.
         count: u32,
         /// The reason.
         why: &'static str,
     },
-    /// How messages longer than 8 KiB are transferred from now on.
+    /// Messages longer than 8 KiB are transferred in another way from now on.
     Transfer {
         /// "eager", "mixed", "rendezvous" or "announced".
         how: &'static str,
         /// The reason.
         why: &'static str,
     },
-    /// How much the peer may send before receives are posted.
+    /// The peer's credit has changed: bytes that it may send before receives are posted.
     Credit {
         /// The credit. Bytes.
         bytes: u64,
@@ -36,12 +36,12 @@ pub enum Decision {
     },
     /// The peer acknowledges nothing; a new lane is dialled to see whether it can be reached.
     Probe {
-        /// For how long. Milliseconds.
+        /// Time without an acknowledgement. Milliseconds.
         silent_ms: u64,
     },
     /// A lane is given up that has stopped while others move.
     Stuck {
-        /// For how long. Milliseconds.
+        /// Time without an acknowledgement. Milliseconds.
         silent_ms: u64,
     },
 }

@@ -1,14 +1,14 @@
 //! Direct accesses: reads and writes of a near peer's memory that the shell carries out by itself.
 //!
-//! Such an access is over at once, so it precedes everything that is posted later. But it may have to follow what was
-//! posted before. While any of that is under way, accesses go by messages.
+//! Such an access is over at once, so it precedes everything that is posted later. But it may have to follow earlier
+//! operations. While any of those is under way, accesses go by messages.
 
 use super::{Engine, LaneId};
 use crate::{Completion, CompletionKind, Fence, RmaRequest};
 
 impl Engine {
-    /// The lane by which this access may be made directly now, if the peer shows its memory there. `None` if the access
-    /// has to be posted.
+    /// The lane by which the shell may make this access directly now, if it can reach the peer's memory there. `None`
+    /// if the access has to be posted.
     #[inline]
     pub fn direct_access_lane(&self, request: &RmaRequest) -> Option<LaneId> {
         if request.data.is_some() || self.parted {

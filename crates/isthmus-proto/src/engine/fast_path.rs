@@ -77,8 +77,8 @@ impl Engine {
         plain.then_some((connection, lane, record))
     }
 
-    /// Records a message that the shell has sent, or will send before anything else, as [`Engine::fast_path_lane`] just
-    /// said. The operation is over.
+    /// Records a message that the shell has sent, or will send before anything else, on the lane of
+    /// [`Engine::fast_path_lane`]. The operation is over.
     #[inline]
     pub fn complete_fast_send(
         &mut self,

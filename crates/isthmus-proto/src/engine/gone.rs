@@ -1,4 +1,4 @@
-//! What stays of peers that have left.
+//! Records that the engine keeps of peers that have left, and their bound.
 //!
 //! # Messages that no receive has taken yet
 //!
@@ -9,9 +9,9 @@
 //!
 //! # Peers that the program never named
 //!
-//! They are forgotten once their lanes are gone, the program was told of the loss, and none of their messages is left.
-//! Only the address and the counters stay, about 250 bytes: a Hello from there is refused from then on, so that no recorded
-//! one is taken again. An endpoint that comes anew has another address.
+//! The engine forgets such a peer once its lanes are gone, the program was told of the loss, and none of its messages
+//! is left. Only the address and the counters stay, about 250 bytes. A Hello from that address is refused from then on,
+//! so that nobody can replay a recorded one. A new endpoint has another address.
 
 use isthmus_wire::Address;
 
@@ -20,10 +20,10 @@ use super::state::Stage;
 use crate::memory::Memory;
 use crate::{OpError, PeerId};
 
-/// What a message costs beside its data. Bytes: about the size of its records.
+/// Memory that a message costs beside its data. Bytes: about the size of its records.
 pub(super) const MESSAGE_COST: u64 = 512;
-/// How many peers that have left are looked at when a further one leaves or loses a lane. Count: more than one, so that
-/// they become fewer.
+/// Departed peers that are checked each time one leaves or loses a lane. Count: more than one, so that the list
+/// shrinks.
 const LOOKS: usize = 4;
 
 /// The error of operations with a peer that was forgotten.
@@ -32,7 +32,7 @@ pub(super) fn departed(address: &Address) -> OpError {
 }
 
 impl Engine {
-    /// Counts what this peer left behind, and drops the oldest of it beyond the bound.
+    /// Counts the messages that this peer left behind. Beyond the bound, drops those of the peers that left first.
     pub(super) fn count_gone(&mut self, peer: PeerId, mem: &mut dyn Memory) {
         let connection = self.connection(peer);
         let holds = connection.held + u64::from(connection.unmatched) * MESSAGE_COST;
@@ -63,7 +63,7 @@ impl Engine {
         }
     }
 
-    /// Notes that `bytes` of this peer are free. Does nothing unless the peer has left.
+    /// Subtracts `bytes` of this peer from the count. Does nothing unless the peer has left.
     pub(super) fn free_of_gone(&mut self, peer: PeerId, bytes: u64) {
         let connection = self.peers[peer.0 as usize].connection.as_mut();
         let Some(trouble) = connection.and_then(|connection| connection.trouble.get_mut()) else { return };
@@ -72,7 +72,7 @@ impl Engine {
         self.gone_hold -= less;
     }
 
-    /// A peer that is gone for good has one lane less. Forgets those of whom nothing is left.
+    /// A peer that is gone for good has lost a lane. Forgets the departed peers of which nothing is left.
     pub(super) fn forget_guests(&mut self, peer: PeerId) {
         let known = &self.peers[peer.0 as usize];
         if !known.named && !known.departed && !self.leaving.contains(&peer) {
@@ -112,7 +112,7 @@ impl Engine {
         self.gone_hold
     }
 
-    /// How many messages of gone peers were dropped since the last call.
+    /// The number of messages of gone peers that were dropped since the last call.
     pub fn take_gone_dropped(&mut self) -> u64 {
         std::mem::take(&mut self.gone_dropped)
     }

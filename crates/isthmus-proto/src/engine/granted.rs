@@ -2,8 +2,8 @@
 //!
 //! Such a message begins with an empty first fragment, as in rendezvous; its data follows in Granted fragments. Once a
 //! receive has matched, the data goes to its buffer, and the receiver answers Accept as usual. Before that, the
-//! receiver owes the data no memory. It keeps a little (`KEPT_MAX`) of what came by a faster lane than its message or
-//! earlier ones. It drops anything else, and everything behind that. When a receive matches, it answers Resume, and the
+//! receiver keeps only a little of the data (`KEPT_MAX`, 1 MiB): data that a faster lane brought before its message or
+//! earlier ones. It drops other data, and everything behind that. When a receive matches, it answers Resume, and the
 //! sender sends the dropped part again.
 
 use isthmus_wire::frame;
@@ -46,7 +46,7 @@ impl Inbound {
         self.granted.as_ref().map_or(u64::MAX, |granted| granted.cut)
     }
 
-    /// From which offset on it has to be sent again. Bytes.
+    /// The offset from which the message has to be sent again, if any. Bytes.
     pub(super) fn resumed_from(&self) -> Option<u64> {
         Some(self.cut()).filter(|cut| *cut < self.needed)
     }
@@ -56,7 +56,7 @@ impl Inbound {
         self.granted.as_ref().map_or(&[], |granted| &granted.parts)
     }
 
-    /// How many bytes of a fragment count: none beyond the end of the receive, and none that will come again.
+    /// The bytes of a fragment that count: none beyond the end of the receive, and none that will come again.
     pub(super) fn counted(&self, offset: u64, len: u64) -> u64 {
         let end = self.needed.min(self.cut());
         (offset + len).min(end).saturating_sub(offset)

@@ -1,4 +1,4 @@
-//! How lanes greet: Hello and Welcome, with the proofs of `admission.rs`.
+//! Greetings: Hello and Welcome begin a lane, with the proofs of `admission.rs`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -22,7 +22,7 @@ pub(crate) struct Greeting {
     pub(crate) secret: Option<Secret>,
 }
 
-/// The bytes of a Hello that its proof covers: all but the count of routers, which each router changes.
+/// The bytes of a Hello that its proof covers. The count of routers is 0 there, since each router changes it.
 fn vouched(hello: &frame::Hello) -> [u8; frame::Hello::LEN] {
     frame::Hello { hops: 0, ..*hello }.to_bytes()
 }
@@ -84,7 +84,7 @@ impl Engine {
         ))
     }
 
-    /// The peer that a Hello comes from, with its key if that was proved. A Hello that came before is a fault.
+    /// The peer that a Hello comes from, with its key if that was proved. A Hello whose number came before is a fault.
     pub(super) fn enter_caller(
         &mut self,
         source: Address,
@@ -94,7 +94,7 @@ impl Engine {
         let peer = self.enter_peer(Address { key, ..source });
         let peer = self.resolve(peer);
         match heard {
-            // It is refused.
+            // `on_hello` refuses it.
             _ if self.peers[peer.0 as usize].departed => Ok(peer),
             Some(heard) if !self.connection(peer).hellos.take(heard.number) => {
                 Err(PeerFault::Unproved("its Hello is one that came before"))
@@ -135,7 +135,7 @@ impl Engine {
 
     /// Notes where a new caller is to be dialled. If it claims to listen on another host than the one it calls from,
     /// the engine dials the latter until the program names the peer. So no caller can make this endpoint connect to a
-    /// third.
+    /// third host.
     pub(super) fn set_guest_locator(&mut self, peer: PeerId, from: Option<IpAddr>) {
         let known = &mut self.peers[peer.0 as usize];
         let at = known.address.locator;

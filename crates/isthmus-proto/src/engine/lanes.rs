@@ -1,4 +1,4 @@
-//! How lanes come up and greet. `losses.rs` has how they break, `shutdown.rs` how a peer is given up.
+//! Lanes that come up and greet. `losses.rs` handles lanes that break, `shutdown.rs` peers that are given up.
 
 use isthmus_wire::frame::{self, MAGIC, RefuseReason};
 use isthmus_wire::{Address, AsId, FrameError, Versions};
@@ -31,11 +31,11 @@ pub enum LaneLoss {
     Closed,
     /// It broke, or could not be made.
     Broken(String),
-    /// Nothing was heard of the other end.
+    /// The other end was silent.
     Silent {
-        /// The same in words.
+        /// The error text.
         text: String,
-        /// For how long. Microseconds.
+        /// Time of silence. Microseconds.
         us: Micros,
     },
     /// The shell closed it because another carrier or interface is better; it is dialled again at once.
@@ -44,7 +44,7 @@ pub enum LaneLoss {
     Untrusted(String),
 }
 
-/// How long a connected peer may take to answer Hello. Microseconds; a busy process may need seconds.
+/// Time in which a connected peer must answer Hello. Microseconds; a busy process may need seconds.
 const GREETING_US: Micros = 10_000_000;
 /// The same through a router. Microseconds; shorter, since another router may answer.
 const ROUTED_GREETING_US: Micros = 4_000_000;
@@ -84,8 +84,8 @@ impl Engine {
         record.pinged_at = Some(now);
         let patience = patience(record);
         self.timers.insert((now + patience, peer));
-        // A wildcard may turn out to be a peer that we talk to already. What we send must then follow what was sent to
-        // that peer, so it waits for the answer.
+        // A wildcard may turn out to be a peer that we talk to already. New messages must then follow those that were
+        // sent to that peer, so they wait for the answer.
         if !target.is_wildcard() || self.awaits_the_one() {
             self.adopt(peer, lane);
         }
@@ -445,8 +445,8 @@ impl Engine {
         known
     }
 
-    /// The peer behind this lane is this endpoint itself, under another locator. Carries out what waited for the lane
-    /// without one.
+    /// The peer behind this lane is this endpoint itself, under another locator. Carries out the waiting
+    /// operations without a lane.
     fn meet_self(&mut self, peer: PeerId, lane: LaneId, mem: &mut dyn Memory) {
         let own = self.identify(peer, self.config.address, mem);
         self.unlist(own, lane, LaneState::Greeting);
@@ -517,7 +517,7 @@ impl Engine {
     }
 }
 
-/// How long a connected lane may wait for the answer to its Hello. Microseconds.
+/// The time that a connected lane waits for the answer to its Hello. Microseconds.
 pub(super) fn patience(lane: &Lane) -> Micros {
     if lane.router.is_some() { ROUTED_GREETING_US } else { GREETING_US }
 }

@@ -3,8 +3,8 @@
 //! An operation does not end while a lane refers to its buffer. A shell that has written or copied a whole batch says
 //! [`Engine::written`]. A shell that sends, and sends again, from the buffers themselves says [`Engine::borrowed`]
 //! first, and [`Engine::returned`] when it no longer needs them. Most often that happens before the peer acknowledges
-//! the fragments to the engine. It may happen later if a copy of a fragment went by another lane. The engine then asks
-//! the shell to copy what it still needs ([`Action::Recall`]).
+//! the fragments to the engine. If a copy of a fragment went by another lane, the operation may end before the return.
+//! The engine then asks the shell to copy what it still needs ([`Action::Recall`]).
 
 use std::collections::VecDeque;
 
@@ -16,9 +16,9 @@ use crate::memory::Memory;
 pub(super) struct Borrowed {
     /// The operations to whose buffers each refers, oldest batch first.
     batches: VecDeque<Vec<usize>>,
-    /// How many batches were returned so far.
+    /// Batches that were returned so far. Count.
     returned: u64,
-    /// How many batches were asked back so far, counted from the first that was ever borrowed.
+    /// Batches that were asked back so far, counted from the first that was ever borrowed.
     recalled: u64,
 }
 

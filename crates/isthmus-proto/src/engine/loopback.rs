@@ -1,7 +1,7 @@
 //! Operations that an endpoint addresses to itself.
 //!
-//! They use no lane. Before the call that posts it returns, a write, read or atomic has taken effect, and a message has
-//! been matched. So they take effect in posting order, before anything that the program posts next.
+//! They use no lane. A write, read or atomic takes effect, and a message is matched, before the call that posts it
+//! returns. So they take effect in posting order, before anything that the program posts next.
 //! Programs rely on this: mpi4py's MCS lock resets a word of its own rank with `MPI_Accumulate`, joins the queue at
 //! another rank, and flushes only that rank. (MPICH keeps such accumulates from the provider: docs/ordering.md.)
 //!

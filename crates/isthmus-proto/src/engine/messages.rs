@@ -150,7 +150,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Matches messages and carries out atomics in the order in which they were sent. Keeps this one if earlier ones
+    /// Matches messages and carries out atomics in the order in which they were sent. Keeps `early` if earlier ones
     /// are missing.
     pub(super) fn in_order(&mut self, peer: PeerId, order: u64, early: Early, mem: &mut dyn Memory) {
         let connection = self.connection(peer);

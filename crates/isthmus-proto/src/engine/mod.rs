@@ -2,8 +2,7 @@
 //!
 //! The program posts operations (`post.rs`). The shell reports changes of lanes (`lanes.rs`, `losses.rs`), passes in
 //! frames (`receive.rs`), and fetches what to write (`transmit.rs`). After each report it drains, in this order:
-//! [`Engine::next_ready`] and
-//! [`Engine::transmit`], [`Engine::poll_action`], [`Engine::poll_timeout`],
+//! [`Engine::next_ready`] and [`Engine::transmit`], [`Engine::poll_action`], [`Engine::poll_timeout`],
 //! [`Engine::poll_completion`].
 
 mod acks;
@@ -76,17 +75,18 @@ pub struct Config {
     pub credit_grows: bool,
     /// Most unexpected data of all peers together; later peers get less. Bytes.
     pub credit_total: u64,
-    /// Most lanes to a peer that is far away (round trip of [`Config::FAR_US`] or more).
+    /// Most lanes to a peer that is far away (round trip of [`Config::FAR_US`] or more). Count.
     pub streams: u32,
-    /// How a message is transferred that does not ask for a [`Transfer`] itself. Default: adaptive.
+    /// The [`Transfer`] of messages that do not ask for one. Default: adaptive.
     pub transfers: Transfers,
-    /// How long a peer may be out of reach before its operations fail. Microseconds.
+    /// Time out of reach after which a peer's operations fail. Microseconds.
     pub peer_timeout_us: Micros,
-    /// Connection attempts refused in a row before a peer counts as gone.
+    /// Connection attempts refused in a row before a peer counts as gone. Count.
     pub refusals_max: u32,
     /// Whether incoming lanes must come from a peer with a certificate ([`Engine::set_lane_as`]). Default false.
     pub proved_only: bool,
-    /// Whether peers must seal lanes that the shell does not call private ([`Engine::set_lane_private`]). Default false.
+    /// Whether peers must seal lanes that the shell does not call private ([`Engine::set_lane_private`]). Default
+    /// false.
     pub sealed_only: bool,
     /// Routers of the endpoint's subnet, for peers in others. Empty: there are none.
     pub routers: Vec<SocketAddr>,
@@ -158,21 +158,21 @@ pub enum Action {
     },
     /// Close at once and report [`LaneLoss::Broken`]: the other end does not answer.
     Abandon {
-        /// Which lane.
+        /// The lane.
         lane: LaneId,
     },
     /// Copy what is still needed of the first `batches` batches that the lane ever borrowed ([`Engine::borrowed`]), and
     /// report [`Engine::returned`] for each.
     Recall {
-        /// Which lane.
+        /// The lane.
         lane: LaneId,
-        /// How many, including those that were returned before.
+        /// Number of batches, including those that were returned before.
         batches: u64,
     },
     /// Write what is queued, then close and report the lane as lost. This must take bounded time: failed operations
     /// wait for the buffers that a lane writes from.
     Close {
-        /// Which lane.
+        /// The lane.
         lane: LaneId,
     },
 }
@@ -194,19 +194,19 @@ pub struct Counters {
     pub accesses_reached: u64,
     /// Messages that waited for an Accept with all or part of their data.
     pub messages_asked: u64,
-    /// Of those, messages of which a part went ahead of the Accept.
+    /// Messages among `messages_asked` of which a part went before the Accept.
     pub messages_mixed: u64,
     /// Messages that went whole without credit because their receives were announced.
     pub messages_announced: u64,
-    /// Of those, messages of which a part was sent again because the announced receive was gone.
+    /// Messages among `messages_announced` of which a part was sent again because the announced receive was gone.
     pub messages_resumed: u64,
     /// Receives that were announced to senders.
     pub receives_announced: u64,
     /// Acknowledgements that went alone, not beside another frame.
     pub acks_alone: u64,
-    /// How often a peer's credit was raised.
+    /// Times that a peer's credit was raised.
     pub credit_raised: u64,
-    /// How often a peer's credit was lowered.
+    /// Times that a peer's credit was lowered.
     pub credit_lowered: u64,
     /// Fragments sent again because their lane held them for too long, not because it broke.
     pub fragments_late: u64,
@@ -224,7 +224,7 @@ pub struct Counters {
     pub lanes_lost: u64,
     /// Lanes that came up.
     pub lanes_opened: u64,
-    /// The same by kind, in the order of [`LaneKind::ALL`].
+    /// Lanes that came up by kind, in the order of [`LaneKind::ALL`].
     pub lanes: [u64; LaneKind::ALL.len()],
     /// Decisions that were dropped because the shell did not fetch earlier ones ([`Engine::take_decisions`]).
     pub decisions_untold: u64,
@@ -234,7 +234,7 @@ pub struct Counters {
 #[derive(Debug)]
 pub struct Engine {
     config: Config,
-    /// Its keys, if peers must prove who they are.
+    /// The endpoint's keys, if peers must prove who they are.
     identity: Option<Identity>,
     peers: Vec<Peer>,
     directory: Directory,
@@ -245,7 +245,7 @@ pub struct Engine {
     matcher: Matcher,
     /// Messages that a peek reserved: the peek's context, and the message.
     claimed: Vec<(u64, usize)>,
-    /// How many messages use each multi-receive buffer, and whether it takes more.
+    /// For each multi-receive buffer, the number of messages that use it, and whether it takes more.
     multi_buffers: Slab<MultiBuffer>,
     completions: VecDeque<Completion>,
     actions: VecDeque<Action>,
@@ -255,19 +255,19 @@ pub struct Engine {
     pool: Pool,
     /// Operations that would be complete if no lane's shell were still filling their buffers.
     lingering: Vec<Lingering>,
-    /// Credit granted to all peers beyond what every peer has. Bytes.
+    /// Credit granted to all peers beyond the initial credit of each. Bytes.
     credit_given: u64,
-    /// Peers that left messages behind that no receive has taken, oldest first (`gone.rs`).
+    /// Peers that left unreceived messages behind, oldest first (`gone.rs`).
     gone: VecDeque<PeerId>,
     /// Peers that have left and may be forgotten (`gone.rs`).
     leaving: VecDeque<PeerId>,
-    /// What was counted of those that were forgotten.
+    /// The counters of forgotten peers.
     departed: Vec<(PeerId, PeerCounters)>,
-    /// Memory that those messages hold. Bytes.
+    /// Memory that the messages of gone peers hold. Bytes.
     gone_hold: u64,
-    /// How many of those messages were dropped to make room.
+    /// Messages of gone peers that were dropped to make room. Count.
     gone_dropped: u64,
-    /// Peers with more credit than every peer has.
+    /// Peers with more than the initial credit. Count.
     credit_peers: u64,
     generation: u32,
     /// The program has begun to close the endpoint.
@@ -279,7 +279,7 @@ pub struct Engine {
     routers: Routers,
     /// The latest time that the shell told. Microseconds.
     clock: Micros,
-    /// When the last probe of a silent peer was sent (`probe.rs`). Microseconds.
+    /// Time of the last probe of a silent peer (`probe.rs`). Microseconds.
     probed_at: Micros,
     /// Lost peers that the program has not been told of; `None` if it does not ask.
     lost: Option<VecDeque<PeerId>>,
@@ -375,7 +375,7 @@ impl Engine {
         peer
     }
 
-    /// Where the peer at a lane's other end listens, as it says; `None` for lanes through a router.
+    /// The locator at which a lane's peer says that it listens; `None` for lanes through a router.
     pub fn lane_locator(&self, lane: LaneId) -> Option<SocketAddr> {
         let lane = self.lanes.get(lane.0 as usize).filter(|lane| lane.router.is_none())?;
         Some(self.peer_address(lane.peer?)?.locator)
@@ -455,7 +455,7 @@ impl Engine {
         !self.completions.is_empty() || self.lost.as_ref().is_some_and(|lost| !lost.is_empty())
     }
 
-    /// Whether the shell has anything to do that no lane and no timer would tell it of.
+    /// Whether the shell has anything to do of which no lane and no timer tells it.
     #[inline]
     pub fn has_leavings(&self) -> bool {
         self.has_completions() || self.has_output() || self.owes_acks()
@@ -498,7 +498,7 @@ impl Engine {
         !self.ready.is_empty() || !self.actions.is_empty()
     }
 
-    /// When [`Engine::handle_timeout`] is next due.
+    /// The time at which [`Engine::handle_timeout`] is next due.
     pub fn poll_timeout(&self) -> Option<Micros> {
         let timer = self.timers.first().map(|(at, _)| *at);
         timer.into_iter().chain(self.owed.due()).min()
@@ -614,7 +614,7 @@ impl Engine {
         });
     }
 
-    /// Notes that a multi-receive buffer takes no more (`exhausted`), or else that one of its messages is complete.
+    /// Records that a multi-receive buffer takes no more (`exhausted`), or else that one of its messages is complete.
     /// True when the buffer is the program's again.
     fn release_multi(&mut self, posted: &Posted, exhausted: bool, mem: &mut dyn Memory) -> bool {
         let Some(multi) = posted.multi else { return false };
@@ -651,7 +651,7 @@ impl Engine {
         busy
     }
 
-    /// Continues what waited for a lane's shell to stop filling a buffer.
+    /// Ends the operations that waited for a lane's shell to stop filling a buffer.
     fn end_lingering(&mut self, mem: &mut dyn Memory) -> Result<(), PeerFault> {
         for waiting in std::mem::take(&mut self.lingering) {
             match waiting {
@@ -743,7 +743,7 @@ struct Summary {
 }
 
 impl Engine {
-    /// What the engine still keeps, for tests of leaks: nothing, once all operations are over and all lanes idle.
+    /// The records that the engine still keeps, for tests of leaks: none once all operations are over and lanes idle.
     #[doc(hidden)]
     pub fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();
@@ -764,7 +764,7 @@ impl Engine {
         left
     }
 
-    /// How many peers more is kept of than their addresses.
+    /// The number of peers of which more than the address is kept.
     #[doc(hidden)]
     pub fn peers_kept(&self) -> usize {
         self.peers.iter().filter(|peer| peer.connection.is_some()).count()

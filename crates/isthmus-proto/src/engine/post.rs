@@ -59,8 +59,8 @@ impl Engine {
         self.start(request.peer, kind, options, (place, None), request.remote.len, true, mem)
     }
 
-    /// Posts an atomic operation. `operands` has the operand and behind it the compare operand; the earlier value goes
-    /// to `result`.
+    /// Posts an atomic operation. `operands` has the operand, then the compare operand. The earlier value goes to
+    /// `result`.
     pub fn atomic(
         &mut self,
         request: &AtomicRequest,
@@ -177,15 +177,15 @@ impl Engine {
         if !waits || request.multi.is_some() {
             return self.recv_at_length(request, place, len, mem);
         }
-        // The usual case apart: the other calls take the receive by reference, for which it would be built in memory
-        // and then copied.
+        // The usual case has its own path: the other calls take the receive by reference, so it would be built in
+        // memory and then copied.
         let (context, notify) = (options.context, options.notify);
         let posted =
             Posted { wanted, context, notify, announced: 0, place, offset: 0, end: len, multi: None };
         self.matcher.post(channel, posted);
     }
 
-    /// As [`Engine::recv`], for any receive.
+    /// Like [`Engine::recv`], for any receive.
     #[cold]
     #[inline(never)]
     fn recv_at_length(&mut self, request: &RecvRequest, place: BufferRef, len: u64, mem: &mut dyn Memory) {

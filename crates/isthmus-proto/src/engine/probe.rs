@@ -29,14 +29,14 @@ const UNDER_WAY: usize = 12;
 pub(crate) struct Probes {
     /// The lanes that were dialled as probes in this silence, or in the last one, oldest first.
     lanes: VecDeque<LaneId>,
-    /// None of them has come up yet.
+    /// No probe has come up yet.
     trying: bool,
-    /// When the first of them came up.
+    /// Time at which the first probe came up.
     up_at: Micros,
 }
 
 impl Probes {
-    /// If this lane is a probe, it sends again what was sent before this time. 0 for other lanes.
+    /// If this lane is a probe, it sends fragments again that were sent before this time. 0 for other lanes.
     pub(super) fn sends_before(&self, lane: LaneId) -> Micros {
         if self.lanes.contains(&lane) { self.up_at } else { 0 }
     }

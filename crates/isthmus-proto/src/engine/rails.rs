@@ -1,11 +1,11 @@
 //! Rails: several networks to one peer, used at once.
 //!
 //! An endpoint may listen at more addresses than the one that names it, each on a network of its own (the setting
-//! `rails`). Both ends tell each other of them on their lanes ([`frame::Also`]). A far peer with bulk data then gets
-//! lanes on each rail. Every lane takes the next fragment when it has room, so each rail carries what it can. A rail
-//! that dies shows by silence, as routed lanes do (`routed.rs`). What it held goes out again on the others, and it is
-//! avoided for a while. Rail 0 is where the peer answered first, or else the locator of its address. The others are
-//! those that it told of, in its order.
+//! `rails`). Both ends announce these addresses on their lanes ([`frame::Also`]). A far peer with bulk data then gets
+//! lanes on each rail. Every lane takes the next fragment when it has room, so each rail carries what it can. The
+//! engine detects a dead rail by its silence, as it does routed lanes (`routed.rs`). It sends the rail's fragments
+//! again on the others, and avoids the rail for a while. Rail 0 is the locator where the peer answered first, or else
+//! that of its address. The others are those that the peer announced, in its order.
 
 use std::net::SocketAddr;
 
@@ -18,15 +18,15 @@ use crate::PeerId;
 
 /// Most rails to a peer. Count.
 pub(super) const RAILS_MAX: usize = 4;
-/// How long a rail on which a lane failed is avoided while there are others. Microseconds.
+/// Time for which a rail on which a lane failed is avoided while there are others. Microseconds.
 const AVOID_US: Micros = 2_000_000;
 
-/// The rails to a peer that told of more than one.
+/// The rails to a peer that announced more than one.
 #[derive(Debug, Default)]
 pub(crate) struct Rails {
     /// Locators of all rails but rail 0.
     further: Vec<SocketAddr>,
-    /// Until when each rail is avoided.
+    /// The time until which each rail is avoided.
     avoided: [Micros; RAILS_MAX],
     /// Rails on which another endpoint answered: two private networks may have the same numbers.
     strange: [bool; RAILS_MAX],
@@ -43,7 +43,7 @@ impl Rails {
 }
 
 impl Engine {
-    /// Tells the other end of a direct lane where else we listen.
+    /// Announces our further addresses to the other end of a direct lane.
     pub(super) fn announce_rails(&mut self, lane: LaneId) {
         let record = &mut self.lanes[lane.0 as usize];
         if record.router.is_none() && !record.through_routers {
@@ -53,7 +53,7 @@ impl Engine {
         }
     }
 
-    /// The peer tells of a further address.
+    /// The peer announces a further address.
     pub(super) fn on_also(
         &mut self,
         lane: LaneId,

@@ -1,4 +1,4 @@
-//! Incoming frames, their payload, and what they do to operations and messages.
+//! Incoming frames, their payload, and their effects on operations and messages.
 
 use isthmus_wire::frame::{self, Frame};
 
@@ -24,7 +24,7 @@ pub struct Sink {
     pub place: BufferRef,
     /// Offset in the buffer. Bytes.
     pub offset: u64,
-    /// How many bytes may be put there now.
+    /// Bytes that may be put there now.
     pub len: u64,
 }
 
@@ -44,7 +44,7 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::handle`], for a message's first fragment.
+    /// Like [`Engine::handle`], for a message's first fragment.
     pub fn handle_message(
         &mut self,
         now: Micros,
@@ -111,8 +111,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Where the shell may put the next payload bytes of the lane's fragment without the engine. The lane counts as
-    /// busy until [`Engine::filled`]. `None` if the bytes must go through [`Engine::feed`].
+    /// The place where the shell may put the next payload bytes of the lane's fragment without the engine. The lane
+    /// counts as busy until [`Engine::filled`]. `None` if the bytes must go through [`Engine::feed`].
     pub fn sink(&mut self, lane: LaneId) -> Option<Sink> {
         let stream = self.lanes.get_mut(lane.0 as usize)?.stream.as_mut()?;
         debug_assert!(!stream.busy, "the last sink was not reported as filled");
@@ -162,7 +162,7 @@ impl Engine {
         Ok(n as usize)
     }
 
-    /// How many payload bytes of the lane's fragment are still to come.
+    /// Payload bytes of the lane's fragment that are still to come; `None` between fragments.
     pub fn streaming(&self, lane: LaneId) -> Option<u64> {
         let stream = self.lanes.get(lane.0 as usize)?.stream.as_ref()?;
         Some(stream.len - stream.done)
@@ -174,7 +174,7 @@ impl Engine {
         let closing = record.state == LaneState::Closing;
         let (Some(stream), Some(peer)) = (record.stream.take_if(whole), record.peer) else { return Ok(()) };
         if closing {
-            return Ok(()); // What comes now is not acknowledged.
+            return Ok(()); // We acknowledge nothing from now on.
         }
         self.end_fragment(peer, &stream.frame, stream.target, &[], mem)
     }

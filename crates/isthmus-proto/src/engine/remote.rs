@@ -14,8 +14,7 @@ use crate::{
     RemoteRange,
 };
 
-/// Most operands of a peer's atomics that overtook a missing message. Bytes; twice what a correct peer may have
-/// outstanding.
+/// Most operands of a peer's atomics that overtook a missing message. Bytes; twice the limit of a correct peer.
 const EARLY_OPERANDS_MAX: u64 = 2 * OPERANDS_MAX;
 
 impl Engine {

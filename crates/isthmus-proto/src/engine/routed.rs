@@ -1,10 +1,10 @@
 //! Peers in other subnets and autonomous systems, whose lanes lead through routers.
 //!
 //! An endpoint knows no map, only a list of routers. It gives each lane that leaves its subnet to one of them, at
-//! random among those that the peer uses least. The router reads the lane's Hello and relays whatever follows. So
-//! everything that an endpoint promises holds across routers too: what a dead router held is sent again on another
-//! lane. A router may also hang, or one far behind it may. No closed connection tells of that, so a routed lane that is
-//! used and brings nothing is pinged, and given up if it does not answer.
+//! random among those that carry the fewest of the peer's lanes. The router reads the lane's Hello and relays the rest.
+//! All promises of an endpoint hold across routers too: the fragments that a dead router held are sent again on another
+//! lane. A router may also hang, or one far behind it may. No closed connection tells of that. So the engine pings a
+//! routed lane that is in use and silent, and gives it up if it does not answer.
 
 use std::net::SocketAddr;
 
@@ -19,15 +19,15 @@ use crate::{OpError, PeerId};
 
 /// Pause between two checks of routed lanes in use. Microseconds.
 const SILENCE_CHECK_US: Micros = 500_000;
-/// How long a pinged lane may bring nothing before it is given up. Microseconds; several round trips of any path.
+/// Silence after a ping at which a lane is given up. Microseconds; several round trips of any path.
 const SILENCE_US: Micros = 2_000_000;
-/// How long a failed router is avoided while there are others. Microseconds.
+/// Time for which a failed router is avoided while there are others. Microseconds.
 const AVOID_US: Micros = 2_000_000;
 
 /// The routers of an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Routers {
-    /// Each router's locator, and until when it is avoided.
+    /// Each router's locator, and the time until which it is avoided.
     known: Vec<(SocketAddr, Micros)>,
     random: u64,
 }
@@ -41,9 +41,9 @@ impl Routers {
         self.known.is_empty()
     }
 
-    /// Chooses a router at random among those that are not avoided and carry the fewest of the peer's lanes. `lanes`
-    /// has the router of each of those lanes. So several routers are used at once. If all are avoided, it is the one
-    /// whose time ends first.
+    /// Chooses a router at random among those that are not avoided and carry the fewest of the peer's lanes. So a
+    /// peer's lanes use several routers. `lanes` has the router of each of these lanes. If all routers are avoided, it
+    /// is the one whose time ends first.
     fn choose(&mut self, now: Micros, lanes: &[usize]) -> Option<usize> {
         // xorshift64 (Marsaglia 2003): good enough, as the choice only has to vary.
         self.random ^= self.random << 13;
@@ -229,7 +229,7 @@ impl Engine {
         {
             return;
         }
-        // The lane that was used last may have heard something only before that. So go on as long as fragments are
+        // The last use of a lane may be later than the last frame that it brought. So go on while fragments are
         // unacknowledged.
         let mut watched = std::mem::take(&mut connection.used) || !connection.window.is_empty();
         for lane in connection.lanes.clone() {

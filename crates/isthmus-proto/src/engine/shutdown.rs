@@ -73,7 +73,7 @@ impl Engine {
         }
     }
 
-    /// Operations that the peer has carried out, and that only wait for lanes that still write a copy from their
+    /// Operations that the peer has carried out, and that wait only for lanes that still write copies from their
     /// buffers.
     fn carried_out(&self, peer: PeerId) -> Vec<usize> {
         let mine = self.operations.iter().filter(|(_, operation)| operation.peer == peer);

@@ -1,5 +1,6 @@
-//! Makes silent connections cheap in memory. A connection allocates its queues and its record of troubles only while
-//! there is anything in them. It frees them when it is no longer among the `WARM_MAX` (64) that were used last.
+//! Makes silent connections cheap in memory. A connection allocates its queues and its record of troubles when it
+//! first needs them. It frees the empty ones when it is no longer among the `WARM_MAX` (64) connections that came into
+//! use last.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -9,8 +10,7 @@ use super::gone::departed;
 use super::state::Connection;
 use crate::PeerId;
 
-/// How many connections keep their empty queues. Count. When a further one comes into use, the one that has been there
-/// longest frees its own.
+/// Most connections that keep their empty queues. Count. When a further one comes into use, the oldest frees its own.
 const WARM_MAX: usize = 64;
 
 /// A value that is empty most of the time, and then takes the room of a pointer.

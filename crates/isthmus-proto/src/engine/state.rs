@@ -1,5 +1,4 @@
-//! The records that the engine keeps: operations, messages on their way in, lanes,
-//! connections.
+//! The records that the engine keeps: operations, messages on their way in, lanes, connections.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -24,7 +23,7 @@ pub type Micros = u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneId(pub u32);
 
-/// Credit that every endpoint grants a peer before it has told it of any. Bytes. It lets a first message go at once.
+/// Credit that every endpoint grants a peer before it announces more. Bytes. It lets a first message go at once.
 pub(crate) const INITIAL_CREDIT: u64 = 64 << 10;
 
 /// Kinds of operations.
@@ -78,7 +77,7 @@ pub(crate) struct Operation {
     pub(crate) limit: u64,
     /// Fragments not yet acknowledged.
     pub(crate) pieces: u32,
-    /// How many pieces of the buffer lanes still refer to (`leases.rs`).
+    /// Pieces of the buffer to which lanes still refer (`leases.rs`). Count.
     pub(crate) leases: u32,
     /// Number of the first fragment, once started.
     pub(crate) first: Option<u64>,
@@ -89,17 +88,17 @@ pub(crate) struct Operation {
     /// Answer received so far. Bytes.
     pub(crate) received: u64,
     pub(crate) error: Option<OpError>,
-    /// It asks the peer to announce its receives (`announce.rs`).
+    /// The message asks the peer to announce its receives (`announce.rs`).
     pub(crate) asks: bool,
     /// Fragments below this number went without credit because the receive was announced (`granted.rs`). 0: none did.
     pub(crate) granted_before: u64,
-    /// When the first of its fragments was acknowledged.
+    /// Time of the first acknowledgement of one of its fragments.
     pub(crate) heard: Option<Micros>,
-    /// Distinguishes it from earlier users of the same slot.
+    /// Distinguishes the operation from earlier users of its slot.
     pub(crate) generation: u32,
-    /// Its index, as part of its token.
+    /// The operation's index, as part of its token.
     pub(crate) slot: u32,
-    /// When it was posted, by the latest time that the shell told.
+    /// Time of the post, by the engine's clock.
     pub(crate) posted_at: Micros,
 }
 
@@ -155,9 +154,9 @@ impl Operation {
 pub(crate) struct Flight {
     pub(crate) lane: LaneId,
     pub(crate) load: Load,
-    /// When it was last given to a lane.
+    /// Time at which a lane last took it.
     pub(crate) sent_at: Micros,
-    /// How often it was sent again because it was late (`stragglers.rs`).
+    /// Times that it was sent again because it was late (`stragglers.rs`).
     pub(crate) tries: u8,
 }
 
@@ -197,7 +196,7 @@ impl Inline {
     /// Longest payload. Bytes. It keeps a [`Flight`] small; most short messages of MPI programs are no longer.
     const MAX: usize = 16;
 
-    /// From a message that is whole in one frame; `None` if its payload is too long.
+    /// Makes the record of a message that is whole in one frame; `None` if its payload is too long.
     #[inline]
     pub(crate) fn of(message: &frame::Message, payload: &[u8]) -> Option<Self> {
         let &frame::Message { order, tag, data, flags, .. } = message;
@@ -243,14 +242,14 @@ pub(crate) struct Inbound {
     /// Its sender asks for receives to be announced (`announce.rs`).
     pub(crate) asks: bool,
     pub(crate) stage: Stage,
-    /// How many bytes will come, once that is decided; `u64::MAX` before.
+    /// Bytes that will come, once that is decided; `u64::MAX` before.
     pub(crate) needed: u64,
     pub(crate) got: u64,
     /// Data that came before the receive: offset and bytes.
     pub(crate) parts: Vec<(u64, Vec<u8>)>,
     /// Data that came before the receive and without credit (`granted.rs`).
     pub(crate) granted: Option<Box<super::granted::Granted>>,
-    /// Why it will never be whole.
+    /// The reason why it will never be whole.
     pub(crate) error: Option<OpError>,
     /// Its sender.
     pub(crate) sender: Sender,
@@ -266,7 +265,7 @@ pub(crate) enum Sender {
     Loopback { operation: Option<usize> },
 }
 
-/// How far a message has got.
+/// The progress of an incoming message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stage {
     /// Its header has not arrived.
@@ -367,7 +366,7 @@ pub(crate) enum LaneState {
     Closing,
 }
 
-/// What the shell knows of the other end of a lane, by its certificate.
+/// The other end of a lane, as its certificate names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Proof {
     None,
@@ -382,13 +381,13 @@ pub(crate) struct Lane {
     pub(crate) state: LaneState,
     pub(crate) proof: Proof,
     pub(crate) peer: Option<PeerId>,
-    /// The host that it came from.
+    /// The host from which it came.
     pub(crate) from: Option<IpAddr>,
     /// Handshake and liveness frames, sent before anything else.
     pub(crate) control: VecDeque<Frame>,
-    /// We dial it, and what it carries is to be sealed.
+    /// We dial it, and its data is to be sealed.
     pub(crate) seals: bool,
-    /// Nobody else can read what it carries, whether it is sealed or not.
+    /// Nobody else can read its data, whether it is sealed or not.
     pub(crate) private: bool,
     /// The handshake, until both ends have greeted.
     pub(crate) greeting: Option<Box<super::greeting::Greeting>>,
@@ -401,13 +400,13 @@ pub(crate) struct Lane {
     pub(crate) leases: Vec<usize>,
     /// Batches whose buffers the shell still uses.
     pub(super) borrowed: Option<Box<super::leases::Borrowed>>,
-    /// When a Hello or Ping was sent that is not answered.
+    /// Time of the last Hello or Ping that is not answered.
     pub(crate) pinged_at: Option<Micros>,
     /// We dialled it.
     pub(crate) dialled: bool,
     /// Round trip that the shell measured. Microseconds.
     pub(crate) rtt_us: Option<u64>,
-    /// It uses all of its path; more lanes beside it would only share that.
+    /// It uses all of its path; more lanes beside it would only share the path.
     pub(crate) fills_path: bool,
     /// It could fill its path, but carries only small messages while there are other lanes.
     pub(crate) rests: bool,
@@ -421,13 +420,13 @@ pub(crate) struct Lane {
     pub(crate) rail: usize,
     /// The shell's last report of it.
     pub(crate) sample: Option<Box<LaneSample>>,
-    /// When a fragment that it carried was last acknowledged, or when it came up.
+    /// Time at which a fragment that it carried was last acknowledged, or at which it came up.
     pub(crate) moved_at: Micros,
-    /// When it was last given something to write.
+    /// Time at which it last got something to write.
     pub(crate) filled_at: Micros,
     /// Something came since the engine last looked for silent lanes (`routed.rs`).
     pub(crate) heard: bool,
-    /// When the engine last looked and something had come.
+    /// Time at which the engine last looked and something had come.
     pub(crate) heard_at: Micros,
 }
 
@@ -469,16 +468,16 @@ impl Lane {
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) address: Address,
-    /// Where it answered, if that differs from its address. Behind a forwarded port or an address translation, the
-    /// address that it knows of itself leads nowhere. Later lanes go where it answered.
+    /// The locator where it answered, if that differs from its address. Later lanes go there: behind a forwarded port
+    /// or an address translation, the address that it knows of itself leads nowhere.
     pub(crate) answers_at: Option<Box<SocketAddr>>,
-    /// It called, and the program has not named it. Only its own word says where it listens.
+    /// It called, and the program has not named it. Its locator is only its own claim.
     pub(crate) guest: bool,
     /// The program has named it.
     pub(crate) named: bool,
-    /// It has left, nobody named it, and all else that was kept of it is forgotten (`gone.rs`).
+    /// It has left and nobody named it. The engine keeps nothing else of it (`gone.rs`).
     pub(crate) departed: bool,
-    /// This peer turned out to be another entry of the table.
+    /// The entry of the table that this peer turned out to be.
     pub(crate) alias: Option<PeerId>,
     pub(crate) connection: Option<Box<Connection>>,
 }
@@ -603,10 +602,10 @@ pub(crate) struct Trouble {
     pub(crate) spread_at: Option<Micros>,
     pub(crate) backoff_us: u64,
     pub(crate) refusals: u32,
-    /// How many routers in a row said that there is no route.
+    /// Routers in a row that reported no route. Count.
     pub(crate) hopeless: u32,
     pub(crate) last_failure: String,
-    /// Bytes of messages that it left behind (`gone.rs`).
+    /// Memory that the messages it left behind hold (`gone.rs`). Bytes.
     pub(crate) holds: u64,
 }
 
@@ -658,9 +657,9 @@ pub(crate) struct Connection {
     pub(crate) fence: Option<u64>,
     /// The program's operations that have started and are not complete.
     pub(crate) active: u32,
-    /// Of those, operations that the peer answers.
+    /// Operations among `active` that the peer answers.
     pub(crate) requests: u32,
-    /// Operands of the atomics among them. Bytes.
+    /// Operands of the atomics among `requests`. Bytes.
     pub(crate) operands: u64,
     /// Answers to the peer's reads and atomics that it has not acknowledged.
     pub(crate) answers: u32,
@@ -685,7 +684,7 @@ pub(crate) struct Connection {
     pub(crate) advertised: u64,
 
     pub(crate) ack_owed: bool,
-    /// When `ack_owed` was set.
+    /// Time at which `ack_owed` was set.
     pub(crate) owed_since: Micros,
     /// It is in the engine's lists of peers that are owed acknowledgements, soon or later (`acks.rs`).
     pub(crate) owing: bool,
@@ -693,20 +692,20 @@ pub(crate) struct Connection {
     pub(crate) ack_due: bool,
     pub(crate) unacked: u32,
 
-    /// How much arrives from the peer, if the credit follows that (`credit.rs`).
+    /// The rate at which bytes arrive from the peer, if the credit follows it (`credit.rs`).
     pub(crate) inflow: Option<Box<super::credit::Inflow>>,
     pub(crate) rtt_us: Option<u64>,
     /// The lane that was dialled last because another one was outdone ([`Engine::on_lane_outdone`](super::Engine)).
     pub(crate) relief: Option<LaneId>,
-    /// How many of the lanes carry data, if that is measured.
+    /// The number of lanes that carry data, if that is measured (`streams.rs`).
     pub(crate) streams: Option<Box<Streams>>,
-    /// How long fragments take, to find stragglers.
+    /// The times that fragments take, to find stragglers (`stragglers.rs`).
     pub(crate) stragglers: Option<Box<Stragglers>>,
-    /// The rails to the peer, if it has told of more than one.
+    /// The rails to the peer, if it has announced more than one (`rails.rs`).
     pub(crate) rails: Option<Box<Rails>>,
-    /// When the lanes of a routed or multi-rail peer are next checked for silence.
+    /// Time of the next check of the lanes for silence; only for routed and multi-rail peers.
     pub(crate) silence_check_at: Option<Micros>,
-    /// Those lanes were used since the last check.
+    /// The lanes were used since the last check for silence.
     pub(crate) used: bool,
     pub(crate) counters: super::PeerCounters,
     /// The last decision about its streams, and the last about its transfers.
@@ -719,7 +718,7 @@ impl Connection {
         Box::new(Self { credit_limit: INITIAL_CREDIT, granted: INITIAL_CREDIT, ..Self::default() })
     }
 
-    /// Frees the memory of whatever is empty.
+    /// Frees the memory of the queues and records that are empty.
     pub(crate) fn shed(&mut self) {
         self.traffic.shed();
         self.trouble.shed();
@@ -772,7 +771,7 @@ impl Connection {
         self.rtt_us.is_some_and(|rtt| rtt >= super::Config::FAR_US)
     }
 
-    /// How many of the lanes carry data. For a near peer it is the first only.
+    /// The number of lanes that carry data, the first ones of the list. For a near peer it is 1.
     pub(crate) fn carriers(&self) -> usize {
         let most = match &self.streams {
             _ if !self.is_far() => 1,
@@ -803,7 +802,7 @@ impl Connection {
 pub(crate) struct Pool {
     small: Vec<Vec<u8>>,
     large: Vec<Vec<u8>>,
-    /// Capacity of all the large ones. Bytes.
+    /// Capacity of all large buffers. Bytes.
     large_bytes: usize,
 }
 

@@ -16,7 +16,7 @@ use crate::PeerId;
 /// A fragment is late once another has arrived that was sent this much later. Round trips; one leaves the lane time to
 /// repair a loss.
 const BEHIND: Micros = 1;
-/// The same if other data could be sent instead of the copy. Round trips.
+/// The same as [`BEHIND`], if other data could be sent instead of the copy. Round trips.
 const BEHIND_BESIDE: Micros = 2;
 /// With nothing else to send, a fragment is late after this many times the usual time of a fragment.
 const TIMES: Micros = 2;
@@ -25,40 +25,40 @@ const SLACK_US: Micros = 20_000;
 /// A copy was in vain if the fragment is acknowledged within a round trip after it, or within the usual time divided by
 /// this: then the original had arrived.
 const VAIN_PART: Micros = 2;
-/// What a copy in vain adds to the caution. Caution is a factor: times are multiplied by 1 + caution.
+/// Increase of the caution after a copy in vain. Time limits are multiplied by 1 + caution.
 const CAUTION_STEP: f64 = 0.25;
-/// By what a copy in vain multiplies the caution before that.
+/// Factor of the caution after a copy in vain, before the increase by [`CAUTION_STEP`].
 const CAUTION_GROWTH: f64 = 1.25;
-/// By what a copy that helped multiplies the caution.
+/// Factor of the caution after a copy that helped.
 const CAUTION_DECAY: f64 = 0.8;
 /// Highest caution: a fragment then counts as late after 16 times as long.
 const MAX_CAUTION: f64 = 15.0;
-/// Longest time that a fragment may usually take. Microseconds.
+/// Longest usual time of a fragment, and longest patience. Microseconds.
 const MAX_PATIENCE_US: Micros = 4_000_000;
-/// How many of the oldest fragments are searched for late ones. Count; it bounds the search.
+/// Oldest fragments that are searched for late ones. Count; it bounds the time of a search.
 const LOOK_THROUGH: usize = 1024;
-/// How often a fragment is sent again before it is left to its lane. Count.
+/// Copies of a fragment before it is left to its lane. Count.
 const TRIES: u8 = 4;
 /// A lane is given up if it has not moved for at least this time while others move. Microseconds.
 const STUCK_US: Micros = 1_000_000;
-/// And for at least this many times the patience.
+/// Such a lane has also not moved for at least this many times the patience.
 const STUCK_TIMES: Micros = 3;
 /// Shortest pause between two checks of a peer. Microseconds.
 const CHECK_US: Micros = 10_000;
 
-/// How long fragments to one peer take, and the probes of the peer.
+/// The times that fragments to one peer take, and the probes of the peer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stragglers {
     /// Usual time between sending a fragment and its acknowledgement. Microseconds.
     usual_us: Micros,
-    /// When a fragment was last acknowledged, or sent while none was unacknowledged.
+    /// Time at which a fragment was last acknowledged, or sent while none was unacknowledged.
     pub(super) heard_at: Micros,
     /// The latest sending time of all fragments that have arrived.
     newest: Micros,
     /// The lane by which something came last.
     pub(super) recent: Option<LaneId>,
     check_at: Option<Micros>,
-    /// Grows with copies in vain: every time limit is multiplied by 1 + this.
+    /// Grows with copies in vain. Every time limit is multiplied by 1 + caution.
     caution: f64,
     /// No fragment can be late before this time.
     pub(super) scan_at: Micros,
@@ -72,7 +72,7 @@ impl Stragglers {
         self.usual_us = usual.min(MAX_PATIENCE_US);
     }
 
-    /// A fragment of which a copy was sent was acknowledged this long after the copy.
+    /// A fragment that was sent again was acknowledged this long after its last copy.
     fn on_copy_ack(&mut self, took: Micros, rtt_us: Micros) {
         let in_vain = took < rtt_us.max(self.usual_us / VAIN_PART);
         let caution =
@@ -85,7 +85,7 @@ impl Stragglers {
         ((1.0 + self.caution) * us as f64) as Micros
     }
 
-    /// How long a fragment may take before it counts as late, without caution. Microseconds.
+    /// Time after which a fragment counts as late, without caution. Microseconds.
     fn patience(&self, rtt_us: Micros) -> Micros {
         (TIMES * self.usual_us).max(rtt_us + rtt_us / 4 + SLACK_US).min(MAX_PATIENCE_US)
     }
@@ -102,7 +102,7 @@ impl Engine {
         self.clock
     }
 
-    /// A fragment was acknowledged that this lane sent at `sent_at`, after `tries` earlier copies.
+    /// A fragment was acknowledged. This lane sent it last, at `sent_at`, as copy number `tries`; 0 is the original.
     pub(super) fn on_fragment_acked(&mut self, peer: PeerId, lane: LaneId, sent_at: Micros, tries: u8) {
         let now = self.clock;
         if let Some(record) = self.lanes.get_mut(lane.0 as usize) {

@@ -1,4 +1,4 @@
-//! How many TCP lanes carry data to one peer.
+//! Chooses how many TCP lanes carry data to one peer.
 //!
 //! The kernel starts each connection with a few packets. After a loss, or at the limit of a window or buffer, a single
 //! connection carries less than the path could. More connections fill a long path sooner and a lossy path better. But
@@ -23,7 +23,7 @@ const MANY_LANES: usize = 512;
 const MIN_LANES: u32 = 3;
 /// Waiting data that justifies one more lane at first. Bytes.
 const WORTH: u64 = 256 << 10;
-/// From these round trips on (microseconds), how many lanes begin. On shorter paths so many would overfill the queue.
+/// Lanes at first, from a round trip on (microseconds). On shorter paths so many lanes would overfill the queue.
 const INITIAL_LANES: [(u64, u32); 1] = [(150_000, 32)];
 /// On a shorter path than this, endpoints do not divide the lanes. Microseconds. A cold start takes few round trips
 /// there, and longer with fewer lanes.
@@ -38,9 +38,9 @@ const HOLD: u32 = 4;
 const INITIAL_HOLD: u32 = 12;
 /// Longest wait after a change that failed. Periods.
 const MAX_HOLD: u32 = 64;
-/// How long lanes take to get up to speed after the path was cut. Round trips.
+/// Time that lanes need to get up to speed after the path was cut. Round trips.
 const RECOVERY_RTTS: Micros = 10;
-/// And at least this long. Microseconds.
+/// Shortest time that lanes get for that. Microseconds.
 const MIN_RECOVERY_US: Micros = 1_000_000;
 /// More lanes are kept if the rate is at least this many times the one before.
 const MORE_RATIO: f64 = 1.05;
@@ -56,7 +56,7 @@ const LIMITED_SHARE: f64 = 0.2;
 const LOSSY_SHARE: f64 = 0.04;
 /// A round trip shows a queue if it exceeds the shortest one by this fraction of it (one fourth).
 const QUEUE_PART: Micros = 4;
-/// And by at least this much. Microseconds.
+/// The excess must also be at least this. Microseconds.
 const QUEUE_US: Micros = 1_000;
 /// Share of packets that met a queue from which the queue counts as full.
 const FULL_SHARE: f64 = 0.5;
@@ -73,11 +73,11 @@ pub struct LaneSample {
     pub resent: u64,
     /// Time with something to send. Microseconds.
     pub busy_us: u64,
-    /// Of that, time held up by the receiver's window or by the send buffer. Microseconds.
+    /// Part of `busy_us` in which the receiver's window or the send buffer held the lane up. Microseconds.
     pub crowded_us: u64,
     /// The round trip now (`tcpi_rtt`). Microseconds; 0 if it is not known.
     pub rtt_us: u64,
-    /// How many endpoints of this host, including this one, send bulk data on the same path, as far as known.
+    /// Endpoints of this host, including this one, that send bulk data on the same path, as far as known. Count.
     pub sharers: u32,
 }
 
@@ -123,14 +123,14 @@ pub(crate) struct Streams {
     heard: LaneSample,
     /// Packets of this period that met a queue.
     queued: u64,
-    /// How many endpoints of this host, including this one, use the path.
+    /// Endpoints of this host, including this one, that use the path. Count.
     sharers: u32,
     /// Rate of the period before. Bytes/s.
     last: f64,
     trial: Option<StreamsTrial>,
     /// Periods until the next change may be tried.
     hold: u32,
-    /// What `hold` becomes when the next trial fails.
+    /// The value of `hold` after the next trial that fails.
     next_hold: u32,
     /// Periods until fewer lanes may be tried.
     early: u32,
@@ -187,7 +187,7 @@ impl Streams {
         false
     }
 
-    /// How many lanes carry data: one for small messages, and this endpoint's part of the others.
+    /// The number of lanes that carry data: one for small messages, and this endpoint's part of the others.
     pub(crate) fn count(&self) -> u32 {
         1 + self.count.saturating_sub(1).div_ceil(self.sharers) + self.extra
     }
@@ -332,7 +332,7 @@ impl Engine {
         self.spread(peer);
     }
 
-    /// How many lanes there should be to a far peer that bulk data waits for.
+    /// The number of lanes that there should be to a far peer with waiting bulk data.
     pub(super) fn lanes_wanted(&mut self, peer: PeerId) -> u32 {
         let routed = self.is_routed(&self.peers[peer.0 as usize].address) || self.has_rails(peer);
         let streams = self.config.streams;
@@ -352,7 +352,7 @@ impl Engine {
         count
     }
 
-    /// How much waits to be sent to a peer, estimated from the first 64 operations of each queue. Bytes.
+    /// Data that waits to be sent to a peer, estimated from the first 64 operations of each queue. Bytes.
     fn waiting_bytes(&self, peer: PeerId) -> u64 {
         let Some(connection) = &self.peers[peer.0 as usize].connection else { return 0 };
         let traffic = &connection.traffic;

@@ -1,4 +1,4 @@
-//! Outgoing frames: which frame a lane carries next, and how it is made.
+//! Outgoing frames: chooses the frame that a lane carries next, and makes it.
 
 use std::net::SocketAddr;
 
@@ -19,8 +19,8 @@ const COPY_MAX: u64 = 8 << 10;
 const FRAGMENT_ALONE: u64 = 1 << 20;
 /// Longest fragment if several lanes share the load. Bytes.
 const FRAGMENT_SHARED: u64 = 128 << 10;
-/// Longest fragment, and batch, if more than [`MANY_LANES`] lanes share the load. Bytes. Small, since what a slow lane
-/// was given waits there while others run on.
+/// Longest fragment, and batch, if more than [`MANY_LANES`] lanes share the load. Bytes. Small, since the data of a
+/// slow lane waits there while others run on.
 const FRAGMENT_MANY: u64 = 64 << 10;
 /// Number of lanes from which they are many. Count.
 const MANY_LANES: usize = 8;
@@ -34,7 +34,7 @@ pub(super) const OPERANDS_MAX: u64 = 16 << 20;
 const BATCH_BYTES: u64 = 256 << 10;
 /// A batch is full from this many segments on. Count; each becomes an entry of `writev`'s list.
 const BATCH_SEGMENTS: usize = 32;
-/// How many waiting messages are searched for a long one, to see whether there is bulk data. Count.
+/// Waiting messages that are searched for a long one, to see whether there is bulk data. Count.
 const AHEAD: usize = 4;
 
 /// A piece of a [`Batch`].
@@ -53,7 +53,7 @@ pub enum Segment {
         place: BufferRef,
         /// Offset in the buffer. Bytes.
         offset: u64,
-        /// How many bytes.
+        /// Length. Bytes.
         len: u64,
     },
 }
@@ -123,7 +123,7 @@ impl Engine {
         None
     }
 
-    /// Fills `batch`, which must be empty, with what the lane writes next. When the shell has written all of it, it
+    /// Fills `batch`, which must be empty, with the lane's next frames. When the shell has written all of it, it
     /// calls [`Engine::written`] or [`Engine::borrowed`]. False if there is nothing.
     pub fn transmit(&mut self, lane: LaneId, batch: &mut Batch, mem: &mut dyn Memory) -> bool {
         let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return false };
@@ -175,14 +175,14 @@ impl Engine {
         }
     }
 
-    /// Makes the lanes to this peer ready, or dials one: there is something to send.
+    /// Makes the lanes to this peer ready, or dials one, because there is something to send.
     pub(super) fn kick(&mut self, peer: PeerId) {
         let parted = self.parted;
         let connection = self.connection(peer);
         if connection.trouble.failed.is_some() || parted {
             return;
         }
-        // Some lanes may have stopped. The one that brought something last goes first, for acknowledgements.
+        // Some lanes may have stopped. The lane that brought something last goes first, so that acknowledgements pass.
         let carriers = connection.carriers();
         if let Some(recent) = connection.stragglers.as_ref().and_then(|stragglers| stragglers.recent)
             && connection.lanes[..carriers].contains(&recent)
@@ -576,8 +576,8 @@ impl Engine {
     }
 }
 
-/// Length of the next piece of `left` bytes. If up to an eighth more than `longest` is left, it goes along. As a piece
-/// of its own it would wait behind the first fragments of all messages that were posted since.
+/// Length of the next piece of `left` bytes. It may exceed `longest` by an eighth, if nothing is left then. As a piece
+/// of its own, the rest would wait behind the first fragments of all messages that were posted since.
 fn piece_len(left: u64, longest: u64) -> u32 {
     if left <= longest + longest / 8 { left as u32 } else { longest as u32 }
 }
@@ -634,7 +634,7 @@ fn first_frame(operation: &super::Operation, seq: u64, offset: u64, len: u32) ->
     }
 }
 
-/// The flag that says that nobody awaits the acknowledgement, as the message is complete when it is sent.
+/// The flag [`frame::flags::LAZY`] if nobody awaits the acknowledgement: the message is complete when it is sent.
 fn laziness(operation: &super::Operation) -> u8 {
     let kept = operation.eager == operation.total && operation.total <= COPY_MAX;
     if kept && operation.options.level != Level::Delivery { frame::flags::LAZY } else { 0 }

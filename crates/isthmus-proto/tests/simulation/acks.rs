@@ -1,4 +1,4 @@
-//! Acknowledgements in company and alone.
+//! Acknowledgements that go beside other frames, and alone.
 
 use isthmus_proto::{Channel, Level};
 
@@ -9,7 +9,7 @@ fn two() -> Program {
     Program::new(World::new(11, 2, Net::calm(), |config| config))
 }
 
-/// Lets the program go on until so many operations are over.
+/// Runs the program until so many operations are over.
 fn until_over(program: &mut Program, operations: u64) {
     while program.completed < operations {
         program.run_until(program.world.now + 1);
@@ -35,7 +35,7 @@ fn a_write_and_its_answer_are_all_that_goes() {
     }
     assert_eq!((alone(&program, 0), alone(&program, 1)), (0, 0));
     program.settle();
-    // That of the last answer.
+    // One acknowledgement went alone: that of the last answer.
     assert_eq!((alone(&program, 0), alone(&program, 1)), (1, 0));
     program.expect_rest();
 }
@@ -72,7 +72,7 @@ fn who_wants_to_hear_of_the_delivery_does_at_once() {
 fn one_that_somebody_waits_for_has_a_moment_for_company() {
     let mut program = two();
     message(&mut program, 0, Level::Delivery);
-    // It has been received, and the shell is about to find that there is nothing more.
+    // The message has been received, and the shell is about to find that there is nothing more to read.
     until_over(&mut program, 1);
     let now = program.world.now;
     let engine = &mut program.world.nodes[1].engine;
@@ -94,7 +94,7 @@ fn the_short_way_needs_few_acknowledgements() {
         until_over(&mut program, 2 * round + 2);
     }
     assert!(program.world.went_short > 900, "{} went the short way", program.world.went_short);
-    // Messages are some 60 us apart here, so that the time of most acknowledgements comes.
+    // Messages are about 60 us apart here, so most acknowledgements become due.
     let (alone, messages) = (alone(&program, 0) + alone(&program, 1), 1000);
     assert!(alone < messages / 2, "{alone} acknowledgements");
     program.settle();

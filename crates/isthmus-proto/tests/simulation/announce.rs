@@ -1,5 +1,5 @@
-//! Receives that are announced: what goes by it arrives where MPI's order says, whatever is posted, cancelled and lost
-//! meanwhile; and who is not told.
+//! Announced receives: each message arrives at the receive that MPI's order gives it, whatever is posted, cancelled and
+//! lost meanwhile. Receivers announce nothing to peers that do not need it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ use crate::storms::for_seeds;
 use crate::world::{Net, World};
 
 const DELAY_US: u64 = 12_000;
-/// 100 Mb/s. Bytes/s.
+/// Rate of a lane. Bytes/s: 100 Mb/s.
 const RATE: u64 = 12_500_000;
 const CREDIT: u64 = 64 << 10;
 const LONG: u64 = 60 << 10;
@@ -25,7 +25,7 @@ fn counters(program: &Program, node: usize) -> Counters {
     program.world.nodes[node].engine.counters()
 }
 
-/// Two processes of which 0 sends to 1, and has just asked for announcements: its credit did not last.
+/// Two processes. Process 0 sends to 1, and has just asked for announcements, since its credit did not last.
 fn asking(net: Net, config: impl Fn(Config) -> Config) -> Program {
     let config = |first| config(Config { credit: CREDIT, streams: 1, ..first });
     let mut program = Program::new(World::new(3, 2, net, config));
@@ -79,7 +79,7 @@ fn a_cancelled_receive_is_not_written_to_and_its_message_goes_again() {
     program.settle();
     program.send(0, 1, TAGGED, 1, 4 * LONG, at(Level::Match));
     let sent = program.newest();
-    // Its data is on its way.
+    // The message's data is on its way.
     program.run_until(program.world.now + DELAY_US / 2);
     assert!(program.cancel(cancelled), "no message has matched it");
     program.run_until(program.world.now + 4 * DELAY_US);
@@ -111,7 +111,7 @@ fn a_receive_that_was_withdrawn_in_time_is_not_relied_on() {
 #[test]
 fn a_message_that_crosses_an_announcement_takes_its_receive() {
     let mut program = adaptive(far());
-    // Sent before the receive is announced, one of them with a receive of its own that was.
+    // Both messages are sent before the second receive is announced. The first one's receive was announced.
     let first = program.recv(1, Some(0), TAGGED, Some(1), LONG);
     program.settle();
     program.send(0, 1, TAGGED, 1, LONG, How::default());
@@ -209,7 +209,7 @@ fn no_more_receives_are_announced_than_are_kept_and_none_after_nobody_has_asked_
     program.finish();
 }
 
-/// What went by announcements in all storms, and what of it was sent again.
+/// Messages that went by announcements in all storms, and those of them that were sent again.
 static ANNOUNCED: AtomicU64 = AtomicU64::new(0);
 static RESUMED: AtomicU64 = AtomicU64::new(0);
 

@@ -1,5 +1,5 @@
-//! Memory that knows who may touch it: every buffer is lent at most once, released
-//! exactly once, and neither read nor written by the engine after that.
+//! Memory that checks each access: a buffer is lent at most once and released exactly once, and the engine neither
+//! reads nor writes it after that.
 
 use isthmus_proto::{Access, BufferRef, Memory, RemoteRange};
 use isthmus_wire::frame::Status;
@@ -43,7 +43,7 @@ impl Arena {
         &self.buffers[(key - KEY) as usize].bytes
     }
 
-    /// Lends a buffer to read from, as one piece or by way of a list.
+    /// Lends a buffer, as one piece or as a list.
     pub(crate) fn lend(&mut self, bytes: Vec<u8>, writable: bool, listed: bool) -> BufferRef {
         let index = self.add(bytes, State::Lent, writable) as u64;
         if listed {
@@ -61,7 +61,7 @@ impl Arena {
         }
     }
 
-    /// A buffer whose operation is over.
+    /// Takes back a buffer whose operation is over; returns its content.
     pub(crate) fn reclaim(&mut self, place: BufferRef) -> Vec<u8> {
         let (index, _) = self.at(place);
         let buffer = &mut self.buffers[index];
@@ -69,12 +69,12 @@ impl Arena {
         std::mem::take(&mut buffer.bytes)
     }
 
-    /// What a buffer that is still lent holds.
+    /// The content of a buffer that is still lent.
     pub(crate) fn peek(&self, place: BufferRef) -> &[u8] {
         &self.buffers[self.at(place).0].bytes
     }
 
-    /// How many buffers the engine still has.
+    /// The number of buffers that the engine still has.
     pub(crate) fn lent(&self) -> usize {
         self.buffers.iter().filter(|buffer| buffer.state == State::Lent).count()
     }

@@ -1,5 +1,5 @@
-//! Credit that follows the path: a message of any length costs a round trip, whether its receive is there or
-//! not, and peers share what there is.
+//! Credit that follows the path: a message of any length costs one round trip, whether its receive is posted or not,
+//! and peers share the credit.
 
 use isthmus_proto::{Config, Level};
 
@@ -9,7 +9,7 @@ use crate::world::{Net, World};
 
 /// Half a round trip of 366 ms.
 const DELAY_US: u64 = 183_000;
-/// 1 Gb/s. Bytes/s.
+/// Rate of a lane. Bytes/s: 1 Gb/s.
 const RATE: u64 = 125_000_000;
 
 fn long(nodes: usize, credit_total: u64) -> Program {
@@ -42,7 +42,7 @@ fn a_message_whose_receive_is_not_there_costs_a_round_trip_and_its_length() {
         let began = program.world.now;
         program.send(1, 0, TAGGED, 1, bytes, at(Level::Delivery));
         let sent = program.newest();
-        // Half a round trip too late.
+        // The receive is posted half a round trip after the message has come.
         program.run_until(began + 2 * DELAY_US);
         let received = program.recv(0, Some(1), TAGGED, Some(1), bytes);
         while !program.is_over(received) || !program.is_over(sent) {
@@ -56,8 +56,8 @@ fn a_message_whose_receive_is_not_there_costs_a_round_trip_and_its_length() {
     }
 }
 
-/// Why receives are announced only where credit is short: the answer to a message's first part comes
-/// before the credit is used up, so that it costs nothing to wait for it.
+/// The reason why receives are announced only if credit is short: otherwise the answer to a message's first part comes
+/// before the credit is used up, so it costs nothing to wait for it.
 #[test]
 fn what_is_longer_than_the_credit_finds_its_answer_there_when_the_credit_is_used_up() {
     for bytes in [16 << 20, 64 << 20, 200 << 20] {

@@ -1,5 +1,4 @@
-//! Peers that do what no correct peer does: no frame may panic, and none may make
-//! memory grow without bound.
+//! Peers that break the protocol: no frame may cause a panic or let memory grow without bound.
 
 mod admission;
 mod announced;
@@ -21,7 +20,7 @@ fn address(node: usize) -> Address {
     keyed(node).place()
 }
 
-/// An engine and the lanes of one peer that speaks freely.
+/// An engine, and the lanes of one peer that can send any frame.
 struct Victim {
     engine: Engine,
     mem: Arena,
@@ -213,7 +212,7 @@ fn send(victim: &mut Victim, peer: isthmus_proto::PeerId, len: u64) {
     victim.engine.send(&request, place, len, &mut victim.mem).unwrap();
 }
 
-/// What an operation ends with whose peer answers the greeting so.
+/// The error of an operation whose peer answers the greeting with `answer`.
 fn end_of_a_send(answer: impl Into<Frame>) -> String {
     let mut victim = Victim::new();
     let peer = victim.engine.peer(&address(1)).unwrap();
@@ -377,9 +376,8 @@ fn an_atomic_of_any_length_is_answered() {
 
 #[test]
 fn a_fragment_that_comes_again_while_its_place_is_filled_waits() {
-    // The first lane is dead for the sender, which sends the write again by another one
-    // and then a second write to the same place. What the first lane still brings must
-    // not overwrite it.
+    // The first lane is dead for the sender. It sends the write again by another lane, and then a second write to the
+    // same place. The data that the first lane still brings must not overwrite the second write.
     let mut victim = Victim::new();
     let (dying, healthy) = (victim.open(), victim.open());
     let write = |seq, token| frame::Write {
@@ -437,14 +435,14 @@ fn a_closing_lane_drops_what_it_reads() {
     );
     victim.engine.filled(lane, 500, &mut victim.mem).unwrap();
     assert!(victim.engine.poll_completion().unwrap().error.is_some());
-    // Its payload is still told from frames, and goes nowhere.
+    // The engine still distinguishes its payload from frames, and drops it.
     assert_eq!(victim.engine.feed(lane, &[1; 800], &mut victim.mem), Ok(500));
     victim.engine.begin(0, lane, &message(1, 0, 100, 100).into(), &mut victim.mem).unwrap();
     assert_eq!(victim.engine.streaming(lane), Some(100));
     assert_eq!(victim.engine.feed(lane, &[1; 800], &mut victim.mem), Ok(100));
 }
 
-/// Whoever comes, sends what no receive takes, leaves, and comes again as another.
+/// A peer comes, sends a message that no receive takes, leaves, and comes again under another address, 2000 times.
 #[test]
 fn what_peers_leave_behind_is_bounded() {
     let total: u64 = 4 << 20;
@@ -464,7 +462,7 @@ fn what_peers_leave_behind_is_bounded() {
     assert!(held[1999] > total / 8, "what there is room for stays");
     let dropped = victim.engine.take_gone_dropped();
     assert!((1950..2000).contains(&dropped), "{dropped}");
-    // The last of them are received as ever.
+    // The messages of the last peers can still be received.
     let (channel, options) = (Channel::Tagged, Options::default());
     let request = RecvRequest { source: None, channel, tag: 1, ignore: 0, multi: None, options };
     for _ in dropped..2000 {
@@ -475,8 +473,8 @@ fn what_peers_leave_behind_is_bounded() {
     assert_eq!(victim.engine.gone_hold(), 0);
 }
 
-/// Whoever comes and leaves again and again: nothing stays of peers that the program never named, and none of them comes
-/// back in the same name.
+/// Peers come and leave again and again. The engine keeps nothing of those that the program never named, and refuses
+/// one that comes back under the same address.
 #[test]
 fn peers_that_nobody_named_are_forgotten_when_they_have_left() {
     let mut victim = Victim::new();
@@ -524,22 +522,22 @@ fn peers_that_nobody_named_are_forgotten_when_they_have_left() {
         victim.engine.peer_counters().count() > 1000,
         "the program is told at the end what was exchanged with them"
     );
-    // It has said farewell: whoever says to be the same is refused, and nothing is kept of it.
+    // The peer has said Bye. A caller under the same address is refused, and the engine keeps nothing of it.
     for incarnation in [1000, 1500] {
         let (lane, said) = come(&mut victim, incarnation);
         assert!(matches!(said[..], [Frame::Refuse(_)]), "{said:?}");
         victim.engine.lane_lost(victim.now, lane, &LaneLoss::Closed, &mut victim.mem);
     }
     assert!(victim.engine.peers_kept() <= 8);
-    // Who names it is told that it is gone.
+    // A program that names the peer now gets the error that it has left.
     let late = victim.engine.peer(&Address { incarnation: 1000, ..address(1) }).unwrap();
     send(&mut victim, late, 8);
     let error = victim.engine.poll_completion().and_then(|done| done.error).map(|error| error.to_string());
     assert!(error.is_some_and(|text| text.contains("has left")), "it is told");
 }
 
-/// A guest that says to listen at a third host, is owed something, and breaks its lane: the third is not called, unless the
-/// program itself knows the guest.
+/// A guest claims to listen at a third host, asks for an answer, and breaks its lane. The engine dials the third host
+/// only if the program itself has named the guest.
 #[test]
 fn nobody_has_an_endpoint_connect_to_a_third_host() {
     let claimed = Address { incarnation: 99, ..address(5) };
@@ -570,7 +568,7 @@ fn nobody_has_an_endpoint_connect_to_a_third_host() {
     assert_eq!((called(false), called(true)), ((true, false), (false, true)));
 }
 
-/// A number that is likely to hurt.
+/// A number that is likely to break arithmetic.
 fn number(rng: &mut Rng) -> u64 {
     match rng.below(8) {
         0 => u64::MAX - rng.below(3),

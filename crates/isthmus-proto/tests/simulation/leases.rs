@@ -5,10 +5,10 @@ use isthmus_proto::{Channel, Level, OpError};
 use crate::program::{How, Program};
 use crate::world::{Net, World};
 
-/// Time after which nothing is given back that was not asked back. Microseconds.
+/// A time that never comes: only recalled batches are returned. Microseconds.
 const NEVER_US: u64 = 1 << 40;
 
-/// Two processes whose lanes take all that is lent without a copy, and give it back within so long.
+/// Two processes whose lanes borrow all batches, and return each within `hold_us`.
 fn two(hold_us: u64) -> Program {
     let net = Net { borrows: (1_000, hold_us), ..Net::calm() };
     Program::new(World::new(5, 2, net, |config| config))

@@ -1,5 +1,4 @@
-//! The engine in virtual time: random programs on random networks against an oracle,
-//! and what must hold in named situations.
+//! The engine in virtual time: random programs on random networks, checked by an oracle, and tests of named situations.
 //!
 //! A failure prints its seed; `ISTHMUS_SEED=<seed>` with the test's name replays it.
 

@@ -1,4 +1,4 @@
-//! What the programs on the nodes do; `oracle.rs` judges what they are told.
+//! The programs on the nodes; `oracle.rs` checks their completions.
 
 mod oracle;
 
@@ -14,10 +14,10 @@ use isthmus_wire::frame::Status;
 use crate::arena::KEY;
 use crate::world::{Node, World};
 
-/// Bytes of a slot of the region, and slots that every process has at every other.
+/// Length of a slot of the region (bytes), and the number of slots that every process has at every other.
 pub(crate) const SLOT: u64 = 1 << 20;
 pub(crate) const SLOTS: usize = 2;
-/// Elements of the cells on which every process works alone.
+/// Elements of the cells that one process alone changes. Count.
 pub(crate) const CELLS: usize = 4;
 
 /// The content of message or write number `id`.
@@ -42,7 +42,7 @@ pub(crate) struct Msg {
     pub(crate) class: u64,
     pub(crate) len: u64,
     pub(crate) data: Option<u64>,
-    /// Index of the match, where there was one.
+    /// Index of the match, if there was one.
     matched: Option<usize>,
 }
 
@@ -62,7 +62,7 @@ struct Getter {
     room: u64,
     place: BufferRef,
     multi: bool,
-    /// A look, claim or discard takes what it takes at once.
+    /// The action, if it is a peek. A peek finds its message at once.
     peek: Option<PeekAction>,
     over: bool,
     /// Slices of a multi-receive buffer: offset, length, message.
@@ -101,7 +101,7 @@ struct Op {
 }
 
 impl Op {
-    /// Whether it is one that [`Fence::Remote`] is about.
+    /// Whether [`Fence::Remote`] waits for it.
     fn is_remote(&self) -> bool {
         matches!(self.kind, Kind::Write { .. } | Kind::Read { .. } | Kind::Atomic { .. })
     }
@@ -116,13 +116,13 @@ enum Claimed {
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) world: World,
-    /// Whether peers may fail: then errors of peers are no surprise.
+    /// Whether peers may fail. If so, the oracle accepts errors of peers.
     pub(crate) mortal: bool,
     pub(crate) failures: Vec<(usize, OpError)>,
     ops: BTreeMap<u64, Op>,
     pub(crate) msgs: Vec<Msg>,
     getters: Vec<Getter>,
-    /// Message, receive: in the order in which the completions came.
+    /// Matches of a message and a receive, in the order of the completions.
     matches: Vec<(u64, usize)>,
     pending: HashMap<(usize, usize), BTreeSet<u64>>,
     claimed: Vec<(usize, Claimed)>,
@@ -135,7 +135,7 @@ pub(crate) struct Program {
     pub(crate) completed: u64,
 }
 
-/// How an operation is posted.
+/// Options of a post.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct How {
     pub(crate) inject: bool,
@@ -187,12 +187,12 @@ impl Program {
 
     fn options(context: u64, how: How) -> Options {
         let How { inject, level, fence, transfer, .. } = how;
-        // One in four is of no connection.
+        // One operation in four belongs to no connection.
         let service = ServiceLevel::ALL.get(context as usize % 4).copied();
         Options { context, notify: true, silent: false, inject, level, fence, transfer, service }
     }
 
-    /// What follows every call of a program.
+    /// Drains the engine and checks the completions, after every call of a program.
     fn after(&mut self, node: usize) {
         self.world.pump(node);
         self.check();
@@ -350,7 +350,7 @@ impl Program {
         true
     }
 
-    /// Receives or drops something claimed before; false where there is nothing.
+    /// Receives or drops a message that was claimed before; false if there is none.
     pub(crate) fn claim(&mut self, room: Option<u64>) -> bool {
         let Some((node, Claimed::Open { context, msg })) = self.claimed.pop() else { return false };
         if !self.world.nodes[node].alive {
@@ -379,17 +379,17 @@ impl Program {
         true
     }
 
-    /// Whether the operation has completed.
     /// The context of the operation that was posted last.
     pub(crate) fn newest(&self) -> u64 {
         self.next - 1
     }
 
+    /// Whether the operation has completed.
     pub(crate) fn is_over(&self, context: u64) -> bool {
         !self.ops.contains_key(&context)
     }
 
-    /// Cancels a receive; false where it is over or under way.
+    /// Cancels a receive; false if it is over or under way.
     pub(crate) fn cancel(&mut self, context: u64) -> bool {
         let Some(Op { node, .. }) = self.ops.get(&context) else { return false };
         let node = *node;
@@ -399,7 +399,7 @@ impl Program {
         cancelled
     }
 
-    /// Writes to a slot of the target's region; false where the slot is in use.
+    /// Writes to a slot of the target's region; false if the slot is in use.
     pub(crate) fn write(&mut self, node: usize, to: usize, slot: usize, len: u64, how: How) -> bool {
         let id = self.next;
         let addr = ((node * SLOTS + slot) as u64) * SLOT;
@@ -429,7 +429,7 @@ impl Program {
         true
     }
 
-    /// Reads a slot back; false where it is in use.
+    /// Reads a slot back; false if it is in use.
     pub(crate) fn read(&mut self, node: usize, to: usize, slot: usize, how: How) -> bool {
         let addr = ((node * SLOTS + slot) as u64) * SLOT;
         let entry = self.slots.entry((node, to, slot)).or_default();
@@ -457,7 +457,7 @@ impl Program {
         true
     }
 
-    /// Reads or writes where nothing is registered.
+    /// Reads or writes memory that is not registered.
     pub(crate) fn trespass(&mut self, node: usize, to: usize, read: bool, len: u64, status: Status) {
         let peer = self.world.peer(node, to);
         let Node { mem, .. } = &mut self.world.nodes[node];
@@ -475,8 +475,8 @@ impl Program {
         self.after(node);
     }
 
-    /// An atomic on cells that only this process uses; the model is brought up to date
-    /// at once, since the target carries them out in order.
+    /// Posts an atomic on cells that only this process uses. The model changes at once, since the target carries the
+    /// atomics out in order.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn atomic(
         &mut self,
@@ -564,8 +564,7 @@ impl Program {
         self.world.now = self.world.now.max(until);
     }
 
-    /// Cancels what receives nothing, receives what nobody received, and checks that
-    /// nothing is left.
+    /// Cancels the receives that got no message, receives the messages that are left, and checks that nothing remains.
     pub(crate) fn finish(&mut self) {
         self.world.heal();
         self.settle();
@@ -619,7 +618,7 @@ impl Program {
     }
 }
 
-/// What an atomic does to one element, said once more.
+/// The effect of an atomic on one element, implemented a second time.
 fn model(op: AtomicOp, old: u64, new: u64, compare: Option<u64>) -> u64 {
     match op {
         AtomicOp::Sum => old.wrapping_add(new),

@@ -1,4 +1,4 @@
-//! Several ways between two endpoints: used at once, and none of them needed.
+//! Several rails between two endpoints: all are used at once, and any of them may fail.
 
 use isthmus_proto::{Channel, Config, Level};
 
@@ -9,7 +9,7 @@ use crate::world::{Net, World, locator};
 /// Bytes of the transfers.
 const MUCH: u64 = 8 << 20;
 
-/// Two processes, 5 ms apart, with as many ways as these say that they have.
+/// Two processes, 5 ms apart, with these numbers of rails.
 fn apart(seed: u64, rails: [usize; 2]) -> Program {
     let net = Net { delay: (5_000, 5_100), ..Net::calm() };
     Program::new(World::new(seed, 2, net, |config| {
@@ -39,7 +39,7 @@ fn all_ways_carry_a_transfer_whoever_has_them() {
         until(&mut program, 60_000_000, |program| program.completed == 2);
         program.settle();
         program.expect_rest();
-        // The sender dials those that the receiver has.
+        // The sender dials the rails that the receiver has.
         for rail in 0..rails[1] {
             let share = program.world.carried(rail);
             assert!(share > MUCH / (2 * rails[1] as u64), "{rails:?}: rail {rail} carried {share} bytes");
@@ -58,7 +58,7 @@ fn a_way_that_dies_costs_what_it_held() {
         });
         let rail = (seed % 2) as usize;
         program.world.cut_rail(rail);
-        // Silence shows it within 2.5 s, at both ends.
+        // Both ends detect the dead rail by its silence within 2.5 s.
         until(&mut program, 20_000_000, |program| program.completed == 2);
         program.settle();
         program.expect_rest();
@@ -86,7 +86,7 @@ fn a_way_that_comes_back_is_used_again() {
 #[test]
 fn an_address_at_which_somebody_else_answers_is_left_alone() {
     let net = Net { delay: (5_000, 5_100), ..Net::calm() };
-    // What process 1 says of itself is the address of process 2.
+    // Process 1 announces the address of process 2 as its own.
     let world = World::new(1, 3, net, |config| {
         let mistaken = config.address.incarnation == 2;
         Config { also: if mistaken { vec![locator(2, 0)] } else { Vec::new() }, ..config }
@@ -131,7 +131,7 @@ fn where_lanes_are_outdone_one_that_fills_the_path_takes_the_bulk() {
         }
         until(&mut program, 60_000_000, |program| program.completed == 8);
         let (carried, lanes) = program.world.filling();
-        // Each end may have dialled as many as it may have streams, once it knew of such lanes.
+        // Each end may have dialled up to `streams` (4) such lanes on each rail.
         assert!((1..=8 * rails).contains(&lanes), "seed {seed}: {lanes} lanes that fill {rails} paths");
         assert!(carried > MUCH, "seed {seed}: they carried {carried} bytes of {}", 4 * MUCH);
         program.settle();
@@ -150,7 +150,7 @@ fn near_peers_too_leave_bulk_to_one_that_fills_the_path_whoever_dialled_it() {
         }
         until(&mut program, 60_000_000, |program| program.completed == 8);
         let (carried, lanes) = program.world.filling();
-        // Either end may have found that.
+        // Either end, or both, may have dialled such a lane.
         assert!((1..=2).contains(&lanes), "seed {seed}: {lanes} lanes");
         assert!(carried > 2 * MUCH, "seed {seed}, from {from}: it carried {carried} bytes of {}", 4 * MUCH);
         program.settle();
@@ -158,7 +158,7 @@ fn near_peers_too_leave_bulk_to_one_that_fills_the_path_whoever_dialled_it() {
     }
 }
 
-/// The first answers came late, and so a near peer was taken for a far one.
+/// The first answers came late, so a near peer counted as far.
 #[test]
 fn a_peer_that_turns_out_near_has_one_lane_for_bulk() {
     for seed in 0..20 {
@@ -191,7 +191,7 @@ fn a_lane_that_rests_leaves_bulk_to_others_and_takes_it_up_again() {
         begin(&mut program);
         until(&mut program, 60_000_000, |program| program.completed == 4);
         let carried = program.world.filling().0 - before;
-        // It goes on until others are up.
+        // The lane carries bulk data until other lanes are up.
         assert!(carried < MUCH, "seed {seed}, {rails} rails: it still carried {carried} bytes");
         let (before, _) = program.world.filling();
         begin(&mut program);

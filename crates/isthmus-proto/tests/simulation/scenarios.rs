@@ -46,7 +46,7 @@ fn a_dead_lane_moves_its_data_to_the_others() {
     program.expect_rest();
 }
 
-/// Those of collective operations are nobody's but the groups', though programs ask for any tag.
+/// Messages of collective operations match only receives of groups, although programs ask for any tag.
 #[test]
 fn messages_of_groups_are_out_of_reach_of_tagged_receives_and_searches() {
     let mut program = calm(2);
@@ -63,8 +63,8 @@ fn messages_of_groups_are_out_of_reach_of_tagged_receives_and_searches() {
     program.expect_rest();
 }
 
-/// A program may rely on it: what it tells others afterwards, and what these answer, is later. So are messages of which
-/// one is received, one waits for its receive, and a long one goes by a lane, before the short one behind it.
+/// A program may rely on this order: anything that it tells others afterwards, and their answers, come later. It holds
+/// for a message that is received, one that waits for its receive, and a long one with a short one behind it.
 #[test]
 fn a_short_message_to_oneself_is_there_before_anything_that_follows_from_it() {
     let mut program = calm(1);
@@ -103,10 +103,10 @@ fn any_number_of_short_messages_to_oneself_take_no_lane() {
     program.expect_rest();
 }
 
-/// What a message has beyond a fragment would wait behind the beginnings of all that are posted.
+/// A short rest would otherwise wait behind the first fragments of all messages that are posted.
 #[test]
 fn a_little_more_than_a_fragment_is_one() {
-    // Beyond what goes to a peer that is not known yet.
+    // 64 KiB go to a peer that is not known yet; the rest is one fragment.
     let whole = (64 << 10) + (1 << 20);
     for (len, fragments) in [(whole, 2), (whole + 100, 2), (whole + (1 << 18), 3)] {
         let mut program = calm(2);
@@ -172,7 +172,7 @@ fn a_peer_that_vanishes_fails_its_operations_once() {
         assert_eq!(*node, 0);
         assert!(matches!(error, OpError::PeerGone(text) if text.contains("nobody listens")), "{error}");
     }
-    // Nobody waits for it any more, and others are not harmed.
+    // Operations with the dead peer fail at once, and other peers are not affected.
     let before = program.failures.len();
     program.send(0, 1, TAGGED, 0, 10, How::default());
     program.recv(0, Some(1), TAGGED, Some(1), 10);
@@ -193,7 +193,7 @@ fn who_watches_peers_hears_of_each_loss_once() {
     program.send(0, 2, TAGGED, 1, 10, How::default());
     program.settle();
     assert!(program.world.nodes[0].engine.poll_lost().is_none());
-    // Nothing waits for it, and its loss is noticed all the same.
+    // No operation waits for the peer, and the engine still notices its loss.
     program.world.kill(1);
     program.settle();
     let gone = program.world.peer(0, 1);
@@ -249,8 +249,8 @@ fn a_wildcard_becomes_the_peer_that_answers() {
     program.expect_rest();
 }
 
-/// Who calls one peer only need not know its whole address to send with its Hello: a message comes half a
-/// round trip after the lane is there, and not one and a half.
+/// An endpoint that calls only one peer sends data with its Hello, even without the peer's whole address. A message
+/// arrives half a round trip after the lane is connected, and not one and a half.
 #[test]
 fn what_goes_to_the_one_peer_goes_with_hello() {
     let arrives = |calls_one| {
@@ -264,7 +264,7 @@ fn what_goes_to_the_one_peer_goes_with_hello() {
         let at = program.world.now;
         program.settle();
         assert_eq!(program.world.peer(0, 1), wildcard);
-        // It is a peer like others from then on.
+        // The peer is like any other from then on.
         for (from, to) in [(0, 1), (1, 0)] {
             program.recv(to, Some(from), TAGGED, Some(2), 1 << 20);
             program.send(from, to, TAGGED, 2, 1 << 20, How::default());
@@ -279,7 +279,7 @@ fn what_goes_to_the_one_peer_goes_with_hello() {
     assert!(goes + trip / 2 < waits, "{goes} and {waits} us, where a round trip takes up to {trip}");
 }
 
-/// Whatever breaks before the answer comes, everything arrives once.
+/// Lanes break before the answer comes, and every message still arrives once.
 #[test]
 fn what_goes_with_hello_arrives_once_however_lanes_break() {
     for seed in 0..60 {
@@ -373,7 +373,7 @@ fn ten_thousand_unexpected_then_another_tag_first() {
     }
     program.settle();
     assert_eq!(program.completed, 20_002);
-    // The order of all these is judged by their contents alone: the full check is quadratic.
+    // The contents alone are checked, not the order: the full check is quadratic.
     assert_eq!(program.world.nodes[1].engine.leftovers(), Vec::<String>::new());
 }
 
@@ -510,7 +510,7 @@ fn atomics_and_messages_keep_their_order() {
     program.expect_rest();
 }
 
-/// mpi4py's MCS lock counts on an atomic on the rank's own memory being earlier than what the rank does next.
+/// mpi4py's MCS lock relies on it: an atomic on a rank's own memory must precede the rank's next operation.
 #[test]
 fn operations_to_oneself_are_over_when_they_are_posted_and_take_no_lane() {
     let mut program = program(2, far(), |config| Config { credit: 256 << 10, ..config });
@@ -550,7 +550,7 @@ fn operations_to_oneself_are_over_when_they_are_posted_and_take_no_lane() {
     program.expect_rest();
 }
 
-/// Beyond the credit the data of a message to oneself stays with its sender: memory is bounded.
+/// The data of a message to oneself beyond the credit stays with its sender, so memory is bounded.
 #[test]
 fn messages_to_oneself_that_wait_are_copied_within_the_credit_only() {
     let mut program = program(1, Net::calm(), |config| Config { credit: 100_000, ..config });
@@ -579,7 +579,7 @@ fn an_endpoint_that_is_told_its_own_locator_knows_that_it_is_meant() {
     program.expect_rest();
 }
 
-/// Behind a port forward nothing but the answer tells that the endpoint has dialled itself.
+/// Behind a port forward, only the answer shows that the endpoint has dialled itself.
 #[test]
 fn an_endpoint_that_dials_itself_by_another_locator_takes_what_waits_for_the_lane() {
     let mut program = program(2, Net::calm(), open);
@@ -681,7 +681,7 @@ fn routed(routers: usize, config: impl Fn(Config) -> Config) -> Program {
     Program::new(World::routed(7, 2, routers, far(), config))
 }
 
-/// Sends 64 MiB from one AS to another; in the middle, `befalls` one of two routers.
+/// Sends 64 MiB from one AS to another. In the middle, `befalls` harms one of two routers.
 fn transfer_through_routers(befalls: impl Fn(&mut World, usize)) -> Program {
     let mut program = routed(2, |config| config);
     program.recv(1, Some(0), TAGGED, Some(1), 64 << 20);
@@ -712,7 +712,7 @@ fn a_router_that_hangs_in_mid_transfer_is_left_for_the_other() {
     transfer_through_routers(World::hang_router);
 }
 
-/// Exchanges a message, and sends another when the only lane's router hangs already.
+/// Exchanges messages, and sends another when the router of the only lane hangs already.
 fn hang_after_an_exchange(pause: u64) {
     let mut program = routed(2, |config| config);
     for message in 0..3 {

@@ -1,4 +1,4 @@
-//! Storms: random operations on a random network, many seeds.
+//! Storms: random operations on a random network, for many seeds.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use crate::program::{CELLS, How, Program, SLOT, SLOTS};
 use crate::rng::Rng;
 use crate::world::{Net, RAILS, World, locator};
 
-/// What a storm is made of.
+/// The make-up of a storm.
 #[derive(Clone, Debug)]
 struct Storm {
     nodes: (u64, u64),
@@ -17,11 +17,11 @@ struct Storm {
     net: fn(&mut Rng) -> Net,
     len: fn(&mut Rng) -> u64,
     rma: u64,
-    /// Processes end in the middle, with or without a word.
+    /// Processes end in the middle, with or without a Bye.
     mortal: bool,
     /// Routers between all processes, which die, hang and come back. 0: none.
     routers: u64,
-    /// Ways between all processes, which are cut and mended. 0: one that is not.
+    /// Most rails between processes, which are cut and mended. 0: one rail that is never cut.
     rails: u64,
 }
 
@@ -134,7 +134,7 @@ fn run(seed: u64, storm: &Storm) {
     program.finish();
 }
 
-/// Where else a process listens.
+/// Further locators at which a process listens.
 fn also(config: &Config, rails: &[usize]) -> Vec<SocketAddr> {
     let node = config.address.incarnation as usize - 1;
     (1..rails[node]).map(|rail| locator(node, rail)).collect()
@@ -149,7 +149,7 @@ fn cut_or_mend(world: &mut World, rng: &mut Rng) {
     }
 }
 
-/// At times a process is set to transfer messages another way, to one host and of a service level by themselves.
+/// Sometimes changes the transfer protocol of a process, also for one host or one service level alone.
 fn switch(world: &mut World, rng: &mut Rng) {
     let [node, other] = [(); 2].map(|()| rng.below(world.nodes.len() as u64) as usize);
     if !world.nodes[node].alive || !rng.chance(60) {
@@ -166,7 +166,7 @@ fn switch(world: &mut World, rng: &mut Rng) {
     }
 }
 
-/// Something befalls a router.
+/// Kills, hangs or starts a router at random.
 fn trouble(world: &mut World, rng: &mut Rng) {
     let router = rng.below(world.routers.len() as u64) as usize;
     match rng.below(4) {
@@ -201,7 +201,7 @@ fn how(rng: &mut Rng, len: u64) -> How {
         fence: fence(rng, 30),
         data: rng.chance(400),
         listed: rng.chance(200),
-        // As messages ask, at random moments, and whatever the endpoint is set to.
+        // Some messages ask for a protocol, whatever the endpoint is set to.
         transfer: Some(Transfer::ALL[len as usize / 3 % Transfer::ALL.len()].0)
             .filter(|asked| *asked != Transfer::Adaptive),
     }

@@ -26,7 +26,7 @@ fn in_the_middle(program: &mut Program) {
     }
 }
 
-/// Until both ends are done; the time that it took. Microseconds.
+/// Runs until both ends are done. Returns the time that it took. Microseconds.
 fn until_done(program: &mut Program) -> u64 {
     let began = program.world.now;
     while program.completed < 2 {
@@ -72,7 +72,8 @@ fn a_receiver_that_has_all_may_close_while_a_stuck_lane_is_still_written_to() {
     assert!(met > 0);
 }
 
-/// Cuts the path in the middle of a transfer, for so long; the time from its return until data came again.
+/// Cuts the path for `cut_us` in the middle of a transfer. Returns the time from its return until data came again.
+/// Microseconds.
 fn cut_for(program: &mut Program, cut_us: u64) -> u64 {
     const ALL: u64 = 4 * MUCH;
     program.recv(1, Some(0), TAGGED, Some(1), ALL);
@@ -82,7 +83,7 @@ fn cut_for(program: &mut Program, cut_us: u64) -> u64 {
     }
     program.world.cut_rail(0);
     program.run_until(program.world.now + cut_us);
-    // With those of which it was the acknowledgement that was lost.
+    // Duplicates count too: the acknowledgement of the original may have been lost.
     let came = |program: &Program| {
         let counters = program.world.nodes[1].engine.counters();
         counters.fragments_received + counters.duplicates
@@ -105,7 +106,7 @@ fn a_path_that_was_cut_is_used_within_two_round_trips_of_its_return() {
         let mut program = between(seed, net);
         let silent = cut_for(&mut program, 2_000_000);
         assert!(silent < 4 * delay_us, "seed {seed}: {silent} us after {delay_us} us one way");
-        // What the old lanes were writing from is free when they are given up.
+        // The buffers from which the old lanes were writing are free when these lanes are given up.
         let took = until_done(&mut program);
         let counters = program.world.nodes[0].engine.counters();
         assert!(took < 15_000_000, "seed {seed}: {took} us, {counters:?}");
@@ -121,7 +122,8 @@ fn a_long_silence_is_probed_ever_more_rarely_and_an_idle_one_not_at_all() {
     let mut program = far(1);
     cut_for(&mut program, 15_000_000);
     let probes = program.world.nodes[0].engine.counters().probes;
-    // A round trip by four at first, and a 512th of the silence later: its logarithm counts.
+    // The pause is a quarter of a round trip at first, and a 512th of the silence later. So the number of probes grows
+    // with the logarithm of the silence.
     assert!((400..1_600).contains(&probes), "{probes}");
     until_done(&mut program);
     program.world.heal();

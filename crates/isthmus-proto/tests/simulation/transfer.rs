@@ -1,7 +1,6 @@
-//! Message transfer: the experiment of the protocols for MPI that a transport can be configured for.
-//! A share of receives is posted ahead of their messages, the others one after the other, each
-//! when the one before is done; how fast is each protocol, and is the choice made by measurement as
-//! fast as the best of them?
+//! Message transfer: measures how fast each protocol is. A share of the receives is posted ahead of their messages, the
+//! others one after the other, each when the one before is done. The adaptive protocol must be about as fast as the
+//! best of the others.
 //!
 //! `ISTHMUS_GOLDEN=write cargo test -p isthmus-proto --test simulation transfer` writes the table anew.
 
@@ -15,21 +14,21 @@ use crate::rng::Rng;
 use crate::world::{Net, World};
 
 const TABLE: &str = "tests/simulation/transfer.txt";
-/// 100 Mb/s over 24 ms: 300 kB under way fill the path.
+/// Rate and one-way delay of the path: 300 kB under way fill it. Bytes/s (100 Mb/s) and microseconds.
 const RATE: u64 = 12_500_000;
 const DELAY_US: u64 = 12_000;
 const BYTES: u64 = 32 << 10;
 const MESSAGES: usize = 480;
-/// The first of them, by which the peer becomes known: their time does not count.
+/// The first messages, by which the sender learns about the peer. Count; their time is not measured.
 const FIRST: usize = 80;
 /// Sends, and receives posted ahead, that a program has under way.
 const AHEAD: usize = 32;
-/// Shares of receives that are posted ahead, of a hundred.
+/// Shares of receives that are posted ahead. Percent.
 const SHARES: [u64; 7] = [0, 25, 50, 75, 90, 98, 100];
-/// The same where packets are lost.
+/// The same shares if packets are lost.
 const SHARES_LOSSY: [u64; 4] = [0, 50, 90, 100];
 
-/// Where the experiment is made.
+/// The conditions of a measurement.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     /// Length of messages. Bytes.
@@ -40,13 +39,13 @@ struct Place {
     seeds: u64,
 }
 
-/// Share of the link, on average.
+/// Share of the link that messages fill, on average over the seeds.
 fn share_of_link(transfer: Transfer, place: Place, share: u64) -> f64 {
     let rates = (7..7 + place.seeds).map(|seed| throughput(transfer, place, share, seed));
     rates.sum::<f64>() / place.seeds as f64 / RATE as f64
 }
 
-/// Bytes/s that arrive.
+/// Rate at which messages arrive. Bytes/s.
 fn throughput(transfer: Transfer, place: Place, share: u64, seed: u64) -> f64 {
     let Place { bytes, credit, lost, .. } = place;
     let net = Net {
@@ -60,7 +59,7 @@ fn throughput(transfer: Transfer, place: Place, share: u64, seed: u64) -> f64 {
     };
     let config = |config| Config { transfers: transfer.into(), credit, streams: 1, ..config };
     let mut program = Program::new(World::new(seed, 2, net, config));
-    // The lane is up before time counts.
+    // The lane comes up before the measurement.
     program.recv(1, Some(0), Channel::Tagged, Some(0), 64);
     program.send(0, 1, Channel::Tagged, 0, 64, How::default());
     program.settle();
@@ -90,7 +89,7 @@ fn throughput(transfer: Transfer, place: Place, share: u64, seed: u64) -> f64 {
                 receives[next] = Some(program.recv(1, Some(0), Channel::Tagged, class, bytes));
             }
         }
-        // One whose message was there is over at once, and then nothing may be on its way.
+        // A receive whose message has come is over at once. Then nothing may be under way.
         if received < MESSAGES && !receives[received].is_some_and(|context| program.is_over(context)) {
             assert!(program.world.step(), "{transfer}: {received} messages, and nothing happens");
             program.check();
@@ -106,7 +105,7 @@ fn another_way_is_taken_to_one_host_while_messages_wait_for_credit() {
     let net = Net { delay: (DELAY_US, DELAY_US), ..Net::calm() };
     let config = |config| Config { transfers: Transfer::Eager.into(), credit: 64 << 10, ..config };
     let mut program = Program::new(World::new(7, 3, net, config));
-    // The round trip is known before it counts.
+    // The engine learns the round trips first.
     for to in [1, 2] {
         program.recv(to, Some(0), Channel::Tagged, Some(0), 64);
         program.send(0, to, Channel::Tagged, 0, 64, How::default());
@@ -121,7 +120,7 @@ fn another_way_is_taken_to_one_host_while_messages_wait_for_credit() {
             program.send(0, to, Channel::Tagged, 0, BYTES, How::default());
         }
     }
-    // Two to each have gone, by all the credit that there is; two wait.
+    // Two messages to each peer have gone and used all of the credit; two wait.
     program.run_until(program.world.now + 3 * DELAY_US);
     assert_eq!(counted(&program), (4, 0));
     let host = crate::world::locator(1, 0).ip();
@@ -148,7 +147,7 @@ fn the_choice_by_measurement_is_as_fast_as_the_best_of_those_it_is_between() {
     for lost in [0, 3] {
         for bytes in [12 << 10, BYTES, 96 << 10] {
             for credit in [1 << 20, 128 << 10] {
-                // As many losses for each length, enough to make no difference by their places.
+                // Each length gets about as many losses, and enough that their positions do not matter.
                 let seeds = if lost == 0 { 1 } else { (288 << 10) / bytes };
                 compare(Place { bytes, credit, lost, seeds }, &mut text, &mut short);
             }
@@ -163,7 +162,7 @@ fn the_choice_by_measurement_is_as_fast_as_the_best_of_those_it_is_between() {
     assert!(short.is_empty(), "slower than a protocol that was chosen beforehand: {short:?}");
 }
 
-/// Adds what each protocol reaches to the table, and where the choice falls short to the list.
+/// Adds the result of each protocol to the table, and the cases in which the adaptive one falls short to the list.
 fn compare(place: Place, text: &mut String, short: &mut Vec<String>) {
     let head = format!("{} KiB, credit {} KiB", place.bytes >> 10, place.credit >> 10);
     let lossy = if place.lost > 0 { format!(", {} of 1000 lost", place.lost) } else { String::new() };
@@ -179,7 +178,7 @@ fn compare(place: Place, text: &mut String, short: &mut Vec<String>) {
         row
     });
     for (at, share) in shares.iter().enumerate() {
-        // What came before time counted, of messages that were still incomplete, may make it more than 1.
+        // A value may exceed 1: parts of incomplete messages came before the measurement.
         let best = rows[1..].iter().map(|row| row[at]).fold(0.0, f64::max).min(1.0);
         if rows[0][at] < 0.97 * best {
             short.push(format!("{share} %, {place:?}: {:.3} of {best:.3}", rows[0][at]));

@@ -120,7 +120,7 @@ fn golden_vectors_of_messages() {
             0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 11, 0, 0, 0,
         ],
     );
-    // Of a group: tagged, in a channel of its own.
+    // A message of a group: tagged, in a channel of its own.
     golden(
         Message {
             flags: flags::TAGGED | flags::GROUP,
@@ -241,7 +241,7 @@ fn golden_vectors_of_receives_that_are_announced() {
         Withdraw { connection: 1, seq: 2, number: 3 },
         &[27, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0],
     );
-    // Of a message whose sender asks for it.
+    // The flag of a message whose sender asks for announcements.
     assert_eq!(flags::ANNOUNCE, 32);
 }
 

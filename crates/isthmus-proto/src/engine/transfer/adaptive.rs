@@ -1,13 +1,14 @@
-//! Adaptive transfer: decides for each message by what was measured of the peer.
+//! Adaptive transfer: decides for each message by measurements of the peer's receives.
 //!
-//! As much goes ahead as there is credit. When the credit is used up, a sender can begin a message anyway and have its
-//! rest asked for, or wait for credit. Beginning is better if receives are posted early: the answer comes after one
-//! round trip, for any number of messages at once. Waiting is better if receives are posted one after the other: each
-//! message that was begun would cost a round trip of its own, while credit comes back as soon as earlier messages are
-//! received. The measured share of messages that had to wait for their receive decides between the two.
+//! A message goes ahead as far as the credit lasts. When the credit is used up, a sender can begin a message anyway, so
+//! that the receiver asks for the rest, or wait for credit. Beginning is better if receives are posted early: the
+//! answer comes after one round trip, for any number of messages at once. Waiting is better if receives are posted one
+//! after the other: each message that was begun would cost a round trip of its own, while credit comes back as soon as
+//! earlier messages are received. The measured share of messages that had to wait for their receive decides between the
+//! two.
 //!
 //! A message whose receive was announced needs no credit, and leaves it to the others ([`announced`]). While such
-//! messages are under way, one that has neither credit nor an announcement waits: either is likely to come soon.
+//! messages are under way, a message without credit or announcement waits: either is likely to come soon.
 
 use super::{Message, Protocol, announced};
 use crate::engine::state::Micros;
@@ -15,23 +16,23 @@ use crate::engine::state::Micros;
 /// An Accept is prompt, so the receive was posted already, if it comes this soon after the acknowledgement of the
 /// message's first fragment. Microseconds.
 const PROMPT_US: Micros = 1_000;
-/// Or within the round trip divided by this.
+/// An Accept within the round trip divided by this is prompt too.
 const PROMPT_PART: u64 = 8;
-/// Over how many messages the share of late receives is averaged. Count.
+/// Messages over which the share of late receives is averaged. Count.
 const MEMORY: u32 = 32;
-/// How many unaccepted messages may go beyond the credit while little is known. Count; two more for each accepted one.
+/// Unaccepted messages that may go beyond the credit while little is known. Count; two more for each accepted one.
 const UNKNOWN: usize = 4;
-/// Waiting must promise this many times what beginning does, since losses delay returned credit too.
+/// Waiting must promise this many times as much data as beginning, since losses delay returned credit too.
 const WAIT_MARGIN: f64 = 1.4;
-/// Every how many messages one does not wait for credit, to measure again. Count.
+/// One of this many messages does not wait for credit, to measure again. Count.
 const ASK_EVERY: u32 = 256;
 
-/// What a connection has measured of its peer's receives.
+/// A connection's measurements of its peer's receives.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Receives {
     /// Share of messages that had to wait for their receive.
     late: f32,
-    /// How many messages that was measured on, at most [`MEMORY`].
+    /// Messages behind that share, at most [`MEMORY`]. Count.
     known: u32,
     /// Messages that were begun.
     begun: u32,
@@ -39,7 +40,7 @@ pub(crate) struct Receives {
     pub(super) credit_most: u64,
     /// The last decision that was reported, and when.
     pub(super) told: Option<(&'static str, Micros)>,
-    /// Until when the first message in line waits for credit.
+    /// The time until which the first message in line waits for credit.
     pub(in crate::engine) wait_until: Option<Micros>,
 }
 

@@ -1,7 +1,7 @@
-//! When a sender asks for announcements of receives, and when a message goes by one.
+//! Decides when a sender asks for announcements of receives, and when a message goes by one.
 //!
-//! If the credit is what the path holds, which is the default, asking does not pay: the answer to a message's first
-//! part comes before the credit is used up. So a sender asks only if the credit is less than that.
+//! By default the credit is what the path holds. Asking does not pay then: the answer to a message's first part comes
+//! before the credit is used up. So a sender asks only if the credit is less than what the path holds.
 
 use super::Message;
 use crate::engine::Config;
@@ -10,7 +10,7 @@ use crate::engine::Config;
 const RATE: u64 = 125;
 
 /// Whether to ask: the credit is less than the path holds, and too small for this message and those that went by
-/// announcements before it. Not before some credit has come back, since the receiver may still raise it.
+/// announcements before it. The sender first waits for some credit to come back, since the receiver may still raise it.
 pub(super) fn asks(message: &Message) -> bool {
     let short = message.left < message.total + message.granted && message.used > message.most;
     short && message.rtt_us >= Config::FAR_US && message.most < RATE * message.rtt_us

@@ -1,4 +1,4 @@
-//! Which [`Transfer`] is set for messages that do not ask for one.
+//! The settings that choose the [`Transfer`] of messages that do not ask for one.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use isthmus_units::PerHost;
 use super::Transfer;
 use crate::ServiceLevel;
 
-/// How messages are transferred that do not ask for a [`Transfer`] themselves.
+/// The [`Transfer`] of messages that do not ask for one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transfers {
     /// For all messages.
@@ -19,7 +19,7 @@ pub struct Transfers {
 }
 
 impl Transfers {
-    /// What is set for a service level only. `None` for UU, whose messages mostly go as datagrams.
+    /// The setting for a service level alone. `None` for UU, whose messages mostly go as datagrams.
     pub fn level(&self, level: ServiceLevel) -> Option<&PerHost<Transfer>> {
         match level {
             ServiceLevel::Uu => None,
@@ -28,14 +28,14 @@ impl Transfers {
         }
     }
 
-    /// What is set for messages to a host, of a connection of this service level if any; and the reason.
+    /// The transfer of messages to a host, of a connection of this service level if any; and the reason.
     pub fn of(&self, level: Option<ServiceLevel>, host: IpAddr) -> (Transfer, &'static str) {
         let own = level.and_then(|level| self.level(level)).and_then(|level| level.find(host));
         own.map_or_else(|| self.all.of(host), |(_, transfer)| (*transfer, "as set for its service level"))
     }
 }
 
-/// The same for all messages.
+/// The same transfer for all messages.
 impl From<Transfer> for Transfers {
     fn from(transfer: Transfer) -> Self {
         let mut all = PerHost::default();

@@ -2,7 +2,7 @@
 
 use super::{Message, Protocol};
 
-/// How much goes with the header. Bytes.
+/// Data that goes with the header. Bytes.
 const FIRST_PART: u64 = 16 << 10;
 
 pub(super) struct Mixed;

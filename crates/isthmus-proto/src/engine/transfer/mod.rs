@@ -1,4 +1,4 @@
-//! Message transfer: how much of a message goes before its receiver has answered.
+//! Message transfer: decides how much of a message goes before its receiver has answered.
 //!
 //! A message's header goes with as much of its data as the receiver's credit allows (*eager*). The rest follows the
 //! receiver's Accept, which comes when a receive has matched (*rendezvous*). A small [`Protocol`] decides how much goes
@@ -30,15 +30,15 @@ pub use choice::Transfers;
 
 /// Messages up to this length are always sent as far as credit allows, whatever the protocol. Bytes.
 pub(super) const SHORT: u64 = 8 << 10;
-/// How long a message waits for credit. Round trips; enough for several messages that are received one after the other.
+/// Longest wait for credit. Round trips; enough for several messages that are received one after the other.
 const WAIT_RTTS: Micros = 4;
-/// Longest wait for credit. Microseconds.
+/// Longest wait for credit on a path with a long round trip. Microseconds.
 const MAX_WAIT_US: Micros = 1_500_000;
 
 /// Shortest pause between two reports that messages of a peer are transferred differently. Microseconds.
 const TELL_US: Micros = 100_000;
 
-/// A message longer than [`SHORT`], and what its protocol decides by.
+/// A message longer than [`SHORT`], and the figures by which its protocol decides.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     /// Its length. Bytes.
@@ -49,7 +49,7 @@ struct Message {
     most: u64,
     /// Credit that was used so far. Bytes.
     used: u64,
-    /// How many messages before it the receiver has not accepted, without those that go by announcements.
+    /// Earlier messages that the receiver has not accepted, without those that go by announcements. Count.
     unaccepted: usize,
     /// Length of the unaccepted messages that go by announcements. Bytes.
     granted: u64,
@@ -82,15 +82,15 @@ trait Protocol: Sync {
     }
 }
 
-/// How messages are transferred.
+/// Protocols of message transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transfer {
-    /// Decides for each message by what was measured of the peer.
+    /// Decides for each message by measurements of the peer.
     #[default]
     Adaptive,
-    /// All at once; when the credit is used up, as soon as there is more.
+    /// Everything at once. When the credit is used up, a message waits for more.
     Eager,
-    /// Messages beyond 8 KiB: nothing before the receiver has answered.
+    /// Nothing of messages beyond 8 KiB before the receiver has answered.
     Rendezvous,
     /// The first 16 KiB, and the rest when the receiver has answered.
     Mixed,
@@ -156,7 +156,7 @@ impl Connection {
 }
 
 impl Engine {
-    /// Sets how messages are transferred that do not ask for a [`Transfer`] themselves.
+    /// Sets the [`Transfer`] of messages that do not ask for one.
     pub fn set_transfers(&mut self, transfers: Transfers) {
         self.config.transfers = transfers;
         // Messages that wait for credit under the old setting may not have to wait under the new one.
@@ -169,7 +169,7 @@ impl Engine {
         }
     }
 
-    /// How a message is transferred: as it asks, or else as is set. And the reason.
+    /// The protocol of a message, which it asks for or else the settings choose; and the reason.
     fn transfer_of(&self, index: usize) -> (&'static dyn Protocol, &'static str) {
         let operation = &self.operations[index];
         let host = self.peers[operation.peer.0 as usize].address.locator.ip();

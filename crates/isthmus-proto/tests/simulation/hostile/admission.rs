@@ -1,5 +1,5 @@
-//! Strangers at an endpoint that admits only those who know its address: a conversation that is under way goes on
-//! untouched, whatever they say.
+//! Strangers at an endpoint that admits only those who know its address. Nothing that they send affects a conversation
+//! that is under way.
 
 use isthmus_proto::{
     Action, Batch, Channel, Config, Engine, LaneId, LaneLoss, Options, PeerFault, PeerId, RecvRequest,
@@ -23,7 +23,7 @@ impl End {
         Self::speaking(Versions::OWN, node, keys)
     }
 
-    /// The same of a build that speaks these versions.
+    /// The same process, of a build that speaks these versions.
     fn speaking(versions: Versions, node: usize, keys: usize) -> Self {
         let config = Config { versions, ..Config::new(address(node)).closed(secret(keys)) };
         Self { engine: Engine::new(config), mem: Arena::default() }
@@ -49,7 +49,7 @@ impl End {
         self.engine.recv(&request, place, 100, &mut self.mem);
     }
 
-    /// Connects a lane to this address and sends `bytes`: the lane, and what it writes at once.
+    /// Connects a lane to this address and sends `bytes`. Returns the lane, and the bytes that it writes at once.
     pub(super) fn call(&mut self, to: Address, bytes: &[u8]) -> (LaneId, Vec<u8>) {
         let peer = self.engine.peer(&to).expect("within reach");
         self.send(peer, bytes);
@@ -58,7 +58,7 @@ impl End {
         (lane, self.written(lane))
     }
 
-    /// What the engine wants to write on this lane.
+    /// The bytes that the engine wants to write on this lane.
     pub(super) fn written(&mut self, lane: LaneId) -> Vec<u8> {
         let mut all = Vec::new();
         let mut batch = Batch::default();
@@ -78,7 +78,7 @@ impl End {
         self.engine.lane_accepted()
     }
 
-    /// Takes in what came on a lane.
+    /// Passes in the bytes that came on a lane.
     pub(super) fn hear(&mut self, lane: LaneId, mut bytes: &[u8]) -> Result<(), PeerFault> {
         while let Some(frame) = match Frame::decode(bytes) {
             Err(FrameError::Version(_)) => {
@@ -88,7 +88,7 @@ impl End {
             decoded => decoded?,
         } {
             let whole = frame.header_len() + frame.payload_len() as usize;
-            // Where there is less, the rest is waited for.
+            // An incomplete frame waits for its rest.
             let Some(payload) = bytes.get(frame.header_len()..whole) else { return Ok(()) };
             self.engine.handle(0, lane, &frame, payload, &mut self.mem)?;
             bytes = &bytes[whole..];
@@ -96,7 +96,7 @@ impl End {
         Ok(())
     }
 
-    /// How many messages have come, and none has failed.
+    /// The number of messages that have come; none may have failed.
     pub(super) fn received(&mut self) -> usize {
         let mut count = 0;
         while let Some(done) = self.engine.poll_completion() {
@@ -107,8 +107,8 @@ impl End {
     }
 }
 
-/// A victim, and a friend of whom it has heard one message by the first of these lanes, which are the victim's and the
-/// friend's. Last what the friend wrote then, and what it was answered.
+/// A victim that has received one message of a friend. Returns both, the lane at each end (the victim's first), the
+/// bytes that the friend wrote, and the answer.
 fn conversation() -> (End, End, [LaneId; 2], Vec<u8>, Vec<u8>) {
     conversation_between([End::new(0, 0), End::new(1, 1)])
 }
@@ -124,7 +124,7 @@ fn conversation_between([mut victim, mut friend]: [End; 2]) -> (End, End, [LaneI
     (victim, friend, [ours, theirs], said, answer)
 }
 
-/// The conversation goes on as if nothing had been.
+/// Checks that the conversation goes on as if nothing had happened.
 fn goes_on(victim: &mut End, friend: &mut End, [ours, theirs]: [LaneId; 2]) {
     let peer = friend.engine.peer(&address(0)).expect("known");
     friend.send(peer, b"second");
@@ -194,7 +194,7 @@ fn a_hello_that_was_recorded_is_taken_once() {
         assert_eq!(victim.written(lane), []);
         victim.engine.lane_lost(0, lane, &LaneLoss::Closed, &mut victim.mem);
     }
-    // Nor at another endpoint, which it was not for.
+    // Another endpoint, to which it was not addressed, refuses it too.
     let mut other = End::new(0, 5);
     let lane = other.accept();
     assert!(is_unproved(&other.hear(lane, &said)));
@@ -211,7 +211,7 @@ fn a_hello_that_was_altered_on_its_way_proves_nothing() {
     let Some(Action::Dial { lane, .. }) = friend.engine.poll_action() else { panic!("no lane is wanted") };
     friend.engine.lane_connected(1_000_000, lane);
     let said = friend.written(lane);
-    // All but magic and version, which have answers of their own, and the count of routers.
+    // Alters each byte except magic and version, which have answers of their own, and the count of routers.
     let whole = frame::Hello::LEN + 104;
     for at in (7..whole).filter(|at| *at != frame::Hello::LEN - 7) {
         let mut altered = said.clone();
@@ -229,7 +229,7 @@ fn a_hello_that_was_altered_on_its_way_proves_nothing() {
     assert_eq!(victim.received(), 1);
 }
 
-/// Who was given the victim's address may connect, but speaks only for itself, whatever it says its address is.
+/// A guest that was given the victim's address may connect, but speaks only for itself, whatever address it claims.
 #[test]
 fn a_guest_that_claims_a_friends_address_is_somebody_else() {
     let (mut victim, mut friend, lanes, _, _) = conversation();
@@ -246,7 +246,7 @@ fn a_guest_that_claims_a_friends_address_is_somebody_else() {
     victim.hear(lane, &guest.written(theirs)).expect("its farewell");
     let lost = victim.engine.poll_lost().expect("it has parted").0;
     assert_ne!(lost, known, "the friend was parted by another's farewell");
-    // The receive is still the friend's, and another is posted there.
+    // The receive still takes only the friend's message.
     let peer = friend.engine.peer(&address(0)).expect("known");
     friend.send(peer, b"mine");
     victim.hear(lanes[0], &friend.written(lanes[1])).expect("the friend's");

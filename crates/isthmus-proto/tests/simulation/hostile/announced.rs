@@ -1,11 +1,11 @@
-//! Peers that announce what they like, and send what nobody announced.
+//! Peers that announce receives without end or unasked, and send data for which no receive was announced.
 
 use isthmus_proto::{Channel, LaneId, Options, RecvRequest};
 use isthmus_wire::frame::{self, Frame};
 
 use super::{Victim, address, hello, message, send};
 
-/// A victim that has sent something long with too little credit for it, and is far away; and the number of that.
+/// A victim, far away, that has sent a message longer than its credit; the lane; and the message's number.
 fn asking() -> (Victim, LaneId, u64) {
     let mut victim = Victim::new();
     let lane = victim.engine.lane_accepted();
@@ -14,7 +14,8 @@ fn asking() -> (Victim, LaneId, u64) {
     victim.now = 50_000;
     victim.say(lane, frame::Pong { id: 0 }, &[]).unwrap();
     let peer = victim.engine.peer(&address(1)).unwrap();
-    // By all the credit that there is; by what it is given of it then; and by none.
+    // The first message uses all of the credit, the next ones use the credit that is granted then, and the last has
+    // none.
     send(&mut victim, peer, 64 << 10);
     victim.drain();
     for credit in [128 << 10, 192 << 10] {
@@ -70,7 +71,7 @@ fn data_that_nobody_announced_is_dropped_and_asked_for_again() {
             frame::Granted { connection: 0, seq, message: first, offset, payload }
         };
         let data = vec![1; 5 << 20];
-        // One part comes before its message, which nobody receives.
+        // One part comes before its message, for which no receive is posted.
         victim.say(lane, granted(first + 1, 0), &data).unwrap();
         victim.say(lane, frame::Message { eager: 0, ..message(first, order, total, 0) }, &[]).unwrap();
         victim.say(lane, granted(first + 2, 5 << 20), &data).unwrap();
@@ -93,7 +94,7 @@ fn a_message_is_not_asked_for_again_that_did_not_go_by_an_announcement() {
     let (mut victim, lane, message) = asking();
     let resume = frame::Resume { connection: 0, seq: 0, message, from: 0, wanted: 200_000 };
     assert!(victim.say(lane, resume, &[]).is_err());
-    // Of one that did a peer may want what it likes.
+    // If the message did go by an announcement, the peer may ask for any part of it.
     let (mut victim, lane, _) = asking();
     victim.say(lane, announce(0, 4), &[]).unwrap();
     let peer = victim.engine.peer(&address(1)).unwrap();

@@ -1,4 +1,5 @@
-//! What release 0.2.0 said (`tools/release.env`), answered by this build. `make versions` runs the release itself.
+//! Recorded bytes of release 0.2.0 (`tools/release.env`), answered by this build. `make versions` runs the release
+//! itself.
 
 use data_encoding::HEXLOWER;
 use isthmus_proto::{Config, Engine};
@@ -14,11 +15,11 @@ const CLOSED: &str = "01495354480300a50103e9000000010000000100000002000000000000
     69dc111f66517d14eaf61946bb1df85eb208d19bc484bbb8824789fe5413f25bce36c0e9267e68386f6b196fb0178595cbeb885fae541b01cca6\
     0d2d11a0860a581ae58636489196fd2759cefe58f2dcdcaa1bdb1009000000000000000000000000000000000000000001000000000000000000\
     00000000000005000000000000000500000000000000050000006669727374";
-/// The same of an endpoint that admits everybody.
+/// The same bytes of an endpoint that admits everybody.
 const OPEN: &str = "01495354480300a50103e900000001000000010000000200000000000000000000ffff7f000002a50103e8000000010000\
     00010000000100000000000000000000ffff7f000001000080000000000000030000000000100900000000000000000000000000000000000000\
     000100000000000000000000000000000005000000000000000500000000000000050000006669727374";
-/// What process 0 answered: Welcome and Ping.
+/// The answer of process 0 to [`OPEN`]: Welcome and Ping.
 const OPEN_ANSWER: &str = "02495354480300a50103e800000001000000010000000100000000000000000000ffff7f000001000080000000000\
     000000000220000000000000000";
 
@@ -48,7 +49,7 @@ fn a_call_of_the_release_is_answered() {
 fn an_answer_of_the_release_is_taken() {
     let mut own = open(1);
     let (lane, said) = own.call(address(0).place(), b"first");
-    // An older build takes only what is as it says it: this one calls as the release did.
+    // An older build accepts only bytes like its own, so this build must call exactly as the release did.
     assert_eq!(said, bytes(OPEN));
     own.hear(lane, &bytes(OPEN_ANSWER)).expect("the release's Welcome");
     assert!(own.engine.poll_lost().is_none());

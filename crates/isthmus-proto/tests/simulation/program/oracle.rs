@@ -1,4 +1,4 @@
-//! What must hold of all that a program is told, and of what is left in the end.
+//! The oracle: checks all completions of a program, and what is left in the end.
 
 use isthmus_proto::{Channel, Completion, CompletionKind, Fence, OpError};
 
@@ -125,7 +125,7 @@ impl Program {
             return;
         }
         let pending = self.pending.get_mut(&(op.node, op.peer)).expect("posted");
-        // A message to oneself that waits for its receive has passed matching: a fence is about what comes after that.
+        // A message to oneself that waits for its receive has passed matching, and a fence does not wait for more.
         if succeeded && op.fence != Fence::None && op.node != op.peer {
             let counts =
                 |number: &&u64| op.fence == Fence::All || self.ops.get(*number).is_some_and(Op::is_remote);
@@ -254,8 +254,8 @@ impl Program {
         }
     }
 
-    /// MPI's order: there is an order of all matches in which no message overtakes an
-    /// earlier one of its sender, and no receive an earlier one, where both fit.
+    /// Checks MPI's order. There must be an order of all matches in which no message overtakes an earlier one of its
+    /// sender, and no receive an earlier one, if both fit.
     pub(super) fn check_order(&self) {
         let mut before: Vec<Vec<usize>> = vec![Vec::new(); self.matches.len()];
         for (at, (id, getter)) in self.matches.iter().enumerate() {

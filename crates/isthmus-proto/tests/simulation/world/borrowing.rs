@@ -22,7 +22,7 @@ impl World {
         self.after(most, Event::Return(wire, side));
     }
 
-    /// What was borrowed first is of no more use.
+    /// Returns the oldest borrowed batch.
     pub(super) fn give_back(&mut self, wire: usize, side: usize) {
         let Side { node, lane, borrowed, over, returned, .. } = &mut self.wires[wire].sides[side];
         let (false, Some(lane)) = (*over, *lane) else { return };
@@ -30,7 +30,7 @@ impl World {
         *returned += 1;
         let Node { engine, mem, .. } = &mut self.nodes[*node];
         for segment in batch {
-            // What is the program's again must not be touched, and it says so.
+            // The arena panics if the buffer is the program's again.
             if let Segment::Lent { place, offset, len } = segment {
                 mem.load(place, offset, len as usize, &mut Vec::new());
             }
@@ -38,7 +38,7 @@ impl World {
         engine.returned(lane, mem);
     }
 
-    /// The engine wants so many back of all that the lane has borrowed.
+    /// Returns the first `batches` batches that the lane ever borrowed, since the engine recalls them.
     pub(super) fn recall(&mut self, node: usize, lane: LaneId, batches: u64) {
         let Some(&(wire, side)) = self.nodes[node].lanes.get(&lane.0) else { return };
         while self.wires[wire].sides[side].returned < batches {

@@ -1,4 +1,4 @@
-//! What goes wrong, and is mended: lanes, routers, ways and processes.
+//! Faults and repairs of lanes, routers, rails and processes.
 
 use isthmus_proto::{LaneId, LaneLoss};
 
@@ -23,7 +23,7 @@ impl World {
         (0..self.wires.len()).filter(open).collect()
     }
 
-    /// What is on its way is lost from a random point on; each side learns of it later.
+    /// Breaks a lane. The bytes in flight are lost from a random point on, and each side learns of it later.
     pub(crate) fn break_wire(&mut self, wire: usize) {
         for side in 0..2 {
             let keep = self.rng.below(self.wires[wire].dirs[side].flight.len() as u64 + 1);
@@ -40,7 +40,7 @@ impl World {
         }
     }
 
-    /// What this lane carries vanishes from now on, and TCP finds out by itself after long.
+    /// All bytes on this lane vanish from now on. TCP notices by itself after 20 s.
     pub(crate) fn hang_wire(&mut self, wire: usize) {
         for side in 0..2 {
             self.wires[wire].dirs[side].flight.clear();
@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// Everything on this way vanishes from now on, and nobody is told for long.
+    /// All bytes on this rail vanish from now on. Both ends notice after 20 s.
     pub(crate) fn cut_rail(&mut self, rail: usize) {
         self.cut[rail] = true;
         for wire in 0..self.wires.len() {
@@ -80,12 +80,12 @@ impl World {
         }
     }
 
-    /// New lanes can be made on this way again.
+    /// New lanes can be made on this rail again.
     pub(crate) fn mend_rail(&mut self, rail: usize) {
         self.cut[rail] = false;
     }
 
-    /// Bytes that were written to lanes on this way.
+    /// Bytes that were written to lanes on this rail.
     pub(crate) fn carried(&self, rail: usize) -> u64 {
         self.wires.iter().filter(|wire| wire.rail == rail).map(|wire| wire.carried).sum()
     }
@@ -95,20 +95,20 @@ impl World {
         self.wires.iter().map(|wire| wire.carried).collect()
     }
 
-    /// A process's lanes of those wires.
+    /// A process's lanes on the wires that `wires` selects.
     fn lanes_among(&self, node: usize, wires: impl Fn(&Wire) -> bool) -> Vec<LaneId> {
         let sides = self.wires.iter().filter(|wire| wires(wire)).flat_map(|wire| &wire.sides);
         sides.filter(|side| side.node == node && !side.over).filter_map(|side| side.lane).collect()
     }
 
-    /// A process finds that the round trip of all its lanes is less than it was held for. Microseconds.
+    /// A process measures a shorter round trip on all its lanes than before. Microseconds.
     pub(crate) fn find_nearer(&mut self, node: usize, rtt_us: u64) {
         let lanes = self.lanes_among(node, |_| true);
         lanes.into_iter().for_each(|lane| self.nodes[node].engine.set_lane_rtt(lane, rtt_us));
         self.pump(node);
     }
 
-    /// A process finds that its lanes which use all of their path had better rest, or carry again.
+    /// A process decides that its lanes that fill their path rest, or carry data again.
     pub(crate) fn rest(&mut self, node: usize, rests: bool) {
         self.nodes[node].dials_filling = !rests;
         let lanes = self.lanes_among(node, |wire| wire.fills_path);
@@ -116,7 +116,7 @@ impl World {
         self.pump(node);
     }
 
-    /// Bytes that lanes carried which use all of their path, and how many of those there are.
+    /// Bytes that the lanes that fill their path have carried, and the number of these lanes.
     pub(crate) fn filling(&self) -> (u64, usize) {
         let filling = self.wires.iter().filter(|wire| wire.fills_path);
         (filling.clone().map(|wire| wire.carried).sum(), filling.count())
@@ -152,7 +152,7 @@ impl World {
         self.net = Net { delay, chunk_max, buffer, fill, ..Net::calm() };
     }
 
-    /// A process ends without a word.
+    /// A process ends without a Bye.
     pub(crate) fn kill(&mut self, node: usize) {
         self.nodes[node].alive = false;
         for wire in self.open_wires() {

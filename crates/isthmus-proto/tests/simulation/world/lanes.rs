@@ -1,4 +1,4 @@
-//! How lanes come up, directly or through a router, and carry what is written to them.
+//! Lanes: they come up, directly or through a router, and carry the bytes that are written to them.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ impl World {
         let router = port.checked_sub(ROUTER_PORT).filter(|router| *router < self.routers.len());
         let health = router.map(|router| self.routers[router]);
         if router.is_none() && self.cut[rail] {
-            // Nobody hears of it.
+            // The other end never learns of it.
             let wire = self.wires.len();
             self.wires.push(Wire { rail, ..Wire::default() });
             self.wires[wire].sides[0] = Side { node, lane: Some(lane), ..Side::default() };
@@ -121,8 +121,7 @@ impl World {
         self.at(at, Event::Deliver(wire, side));
     }
 
-    /// What a router does with the start of a lane: it reads the Hello, and connects the
-    /// lane with whom it names.
+    /// The router reads the Hello of a new lane, and connects the lane with the process that the Hello names.
     pub(super) fn route(&mut self, wire: usize) {
         let Some(Chunk::Bytes(bytes)) = self.wires[wire].dirs[0].flight.pop_front() else { return };
         let mut read = self.wires[wire].hello.take().unwrap_or_default();
@@ -171,7 +170,7 @@ impl World {
                 if !over {
                     self.wires[wire].sides[1 - dir].staging.extend(bytes);
                     let more = matches!(self.wires[wire].dirs[dir].flight.front(), Some(Chunk::Bytes(_)));
-                    // Whoever reads is late.
+                    // The reader may be late, and then reads several chunks at once.
                     if !(self.runs && more && self.rng.chance(700)) {
                         self.understand(wire, 1 - dir);
                         self.pump(node);

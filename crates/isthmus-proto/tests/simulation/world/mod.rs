@@ -1,5 +1,5 @@
-//! A network in virtual time: engines, the shells around them, and byte streams that
-//! are slow, cut anywhere, and break.
+//! A network in virtual time: engines, the shells around them, and byte streams that are slow, split frames anywhere,
+//! and break.
 
 mod borrowing;
 mod faults;
@@ -19,35 +19,34 @@ use isthmus_wire::{Address, AsId, Key, SubnetId};
 use crate::arena::Arena;
 use crate::rng::Rng;
 
-/// How the network treats its users.
+/// The properties of the network.
 #[derive(Clone, Debug)]
 pub(crate) struct Net {
     /// One-way delay. Microseconds, least and most.
     pub(crate) delay: (u64, u64),
     /// Most bytes that one write takes or one read gives.
     pub(crate) chunk_max: u64,
-    /// Bytes on their way in one direction of a lane.
+    /// Most bytes in flight in one direction of a lane.
     pub(crate) buffer: usize,
-    /// Dials that are refused, of a thousand; and that time out; and that nobody answers.
+    /// Dials, of a thousand, that are refused, that time out, and that nobody answers.
     pub(crate) refused: u64,
     pub(crate) timed_out: u64,
     pub(crate) unanswered: u64,
-    /// How long a shell may take to fill a buffer.
+    /// Longest time in which a shell fills a buffer. Microseconds.
     pub(crate) fill: u64,
-    /// Time between lanes breaking; `None` for never.
+    /// Time between two breaks of lanes, least and most. Microseconds; `None`: no lane breaks.
     pub(crate) breaks: Option<(u64, u64)>,
-    /// How long a side may take to notice that its lane broke.
+    /// Longest time until a side notices that its lane broke. Microseconds.
     pub(crate) notice: u64,
-    /// Writes, of a thousand, at which the shell finds that a lane is outdone by one that fills its
-    /// path; such are dialled from then on.
+    /// Writes, of a thousand, at which the shell finds that another lane would fill the path and this one does not.
+    /// Lanes that fill their path are dialled from then on.
     pub(crate) outdone: u64,
-    /// Writes, of a thousand, that come a round trip later, as what is lost and sent again does; those behind
-    /// wait for them.
+    /// Writes, of a thousand, that arrive a round trip later, as after a retransmission. Later writes wait for them.
     pub(crate) lost: u64,
-    /// Batches, of a thousand, that are taken without a copy; and most time until they are given back, unless they are asked
-    /// back before.
+    /// Batches, of a thousand, that the shell borrows without a copy, and the longest time until it returns one that is
+    /// not recalled. Microseconds.
     pub(crate) borrows: (u64, u64),
-    /// How fast each direction of a lane is. Bytes/s; 0: as fast as is written, with pauses.
+    /// Rate of each direction of a lane. Bytes/s; 0: as fast as the shell writes, with pauses.
     pub(crate) rate: u64,
 }
 
@@ -82,7 +81,7 @@ enum Chunk {
 struct Dir {
     flight: VecDeque<Chunk>,
     bytes: usize,
-    /// When what was written has left.
+    /// Time at which the last write has left.
     left: Micros,
     last: Micros,
     dead: bool,
@@ -101,7 +100,7 @@ struct Side {
     filling: Option<(Sink, Vec<u8>)>,
     closing: bool,
     over: bool,
-    /// What was taken without a copy, and how often such was given back.
+    /// The borrowed batches, and the number of those that were returned.
     borrowed: VecDeque<Vec<Segment>>,
     returned: u64,
 }
@@ -112,24 +111,23 @@ struct Wire {
     dirs: [Dir; 2],
     /// The router that it leads through.
     router: Option<usize>,
-    /// The way that it takes, where processes have several.
+    /// The rail that it uses, if processes have several.
     rail: usize,
     /// Bytes that it has carried.
     carried: u64,
-    /// It uses all that its path has.
+    /// It fills its path.
     pub(crate) fills_path: bool,
-    /// What the router has read of a Hello that is not yet whole.
+    /// The bytes that the router has read of an incomplete Hello.
     hello: Option<Vec<u8>>,
 }
 
-/// How a router does.
+/// The state of a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
     Up,
     /// Its process has ended: its lanes break, new ones are refused.
     Dead,
-    /// It does nothing, but its sockets stay: lanes can be connected, and whatever they
-    /// carry vanishes.
+    /// It does nothing, but its sockets stay. Lanes can be connected, and their data vanishes.
     Hung,
 }
 
@@ -158,7 +156,7 @@ pub(crate) struct Node {
     lanes: HashMap<u32, (usize, usize)>,
     timer: Option<Micros>,
     idle: bool,
-    /// From now on it dials lanes that use all of their path.
+    /// The lanes that it dials from now on fill their path.
     dials_filling: bool,
 }
 
@@ -174,24 +172,24 @@ pub(crate) struct World {
     /// Events that happened.
     pub(crate) steps: u64,
     pub(crate) routers: Vec<Health>,
-    /// Messages go the short way where they may, and how many did.
+    /// Messages take the fast path if they may. `went_short` counts those that did.
     pub(crate) shorts: bool,
-    /// Every other lane is to be sealed: how frames are cut into batches differs, and nothing else.
+    /// Every other lane is to be sealed. Only the division of frames into batches differs.
     pub(crate) seals: bool,
     pub(crate) went_short: u64,
-    /// Batches that were given back as the engine asked for them.
+    /// Borrowed batches that were returned because the engine recalled them.
     pub(crate) recalled: u64,
-    /// Messages are taken in by runs, and most that came in at one go.
+    /// The shell passes messages in by runs. `longest_run` is the most messages of one run.
     pub(crate) runs: bool,
     pub(crate) longest_run: u64,
-    /// Ways between processes on which everything vanishes.
+    /// Rails that are cut: everything on them vanishes.
     cut: [bool; RAILS],
     wires: Vec<Wire>,
     events: BTreeMap<(Micros, u64), Event>,
     age: u64,
 }
 
-/// The address of the process with this number, where each is in an AS of its own.
+/// The address of the process with this number, if each process is in an AS of its own.
 pub(crate) fn foreign(node: usize) -> Address {
     Address { as_id: AsId(node as u32 + 1), ..address(node) }
 }
@@ -209,19 +207,19 @@ pub(crate) fn open(config: Config) -> Config {
     Config { address: config.address.place(), secret: None, ..config }
 }
 
-/// What the keys of the process with this number come from.
+/// The secret from which the keys of the process with this number come.
 pub(crate) fn secret(node: usize) -> Secret {
     Secret([node as u8 + 1; 32])
 }
 
-/// Where the process with this number listens on a way, each on a host of its own: 0 is that of its address.
+/// The locator of the process with this number on a rail. Each process has a host of its own; rail 0 is its address.
 pub(crate) fn locator(node: usize, rail: usize) -> SocketAddr {
     SocketAddr::new([127, 0, 0, 1 + node as u8].into(), 1000 * (rail as u16 + 1) + node as u16)
 }
 
-/// First port of routers; the processes' follow at 1000, those of further ways at 2000.
+/// First port of routers. The ports of processes begin at 1000, those of further rails at 2000.
 const ROUTER_PORT: usize = 500;
-/// Most ways between processes.
+/// Most rails between processes.
 pub(crate) const RAILS: usize = 4;
 
 impl World {
@@ -229,7 +227,7 @@ impl World {
         Self::routed(seed, nodes, 0, net, config)
     }
 
-    /// With routers, every process is in an AS of its own.
+    /// A world with routers, in which every process is in an AS of its own.
     pub(crate) fn routed(
         seed: u64,
         nodes: usize,
@@ -283,7 +281,7 @@ impl World {
         }
     }
 
-    /// What node `node` calls node `other`.
+    /// The peer in the engine of `node` that stands for `other`.
     pub(crate) fn peer(&mut self, node: usize, other: usize) -> PeerId {
         let other = if self.routers.is_empty() { address(other) } else { foreign(other) };
         let is_open = self.nodes[node].engine.address().key.is_none();
@@ -305,7 +303,7 @@ impl World {
         self.events.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Lets the next event happen; false where there is none.
+    /// Runs the next event; false if there is none.
     pub(crate) fn step(&mut self) -> bool {
         let Some(((at, _), event)) = self.events.pop_first() else { return false };
         self.now = at;

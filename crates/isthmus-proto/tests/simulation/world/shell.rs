@@ -1,4 +1,4 @@
-//! What the shell around an engine does: it writes, reads, and keeps the time.
+//! The shell around an engine: it writes, reads, and keeps the time.
 
 use isthmus_proto::{
     Action, BufferRef, FAST_PATH_FRAME_MAX, LaneLoss, Memory, PeerFault, Segment, SendRequest,
@@ -9,7 +9,7 @@ use isthmus_wire::frame::Message;
 use super::{Chunk, Event, Node, Side, Wire, World};
 
 impl World {
-    /// After any news: writes, actions, timer, completions.
+    /// Drains the engine after any event: writes, actions, timer, completions.
     pub(crate) fn pump(&mut self, node: usize) {
         if !self.nodes[node].alive {
             return;
@@ -78,7 +78,7 @@ impl World {
                 let place = self.nodes[node].lanes.get(&lane.0).copied().or_else(dialled);
                 if let Some((wire, side)) = place {
                     self.lose(wire, side, &LaneLoss::Broken("abandoned".into()));
-                    // Nobody hears it through a router that hangs.
+                    // A router that hangs does not pass the close on.
                     if !self.wires[wire].dirs[side].dead {
                         self.after(100, Event::Lost(wire, 1 - side, LaneLoss::Closed));
                     }
@@ -117,7 +117,7 @@ impl World {
         }
     }
 
-    /// Sends a message the short way, if it may go so and its lane takes all of it now.
+    /// Sends a message by the fast path, if the engine permits it and the lane takes all of it now.
     pub(crate) fn send_short(
         &mut self,
         node: usize,
@@ -149,7 +149,7 @@ impl World {
         true
     }
 
-    /// All is written: says so to the other side, and goes.
+    /// Everything is written: closes this side, and tells the other.
     pub(super) fn shut(&mut self, wire: usize, side: usize) {
         self.wires[wire].sides[side].closing = false;
         self.send_chunk(wire, side, Chunk::Fin);
