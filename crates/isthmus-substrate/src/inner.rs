@@ -43,7 +43,7 @@ pub(crate) struct State {
     pub(crate) ports: Vec<PortState>,
     /// How many buffers each port should have.
     pub(crate) recv_buffers: u32,
-    /// For how many more polls datagrams are expected, and the engine is driven less often.
+    /// Further polls in which datagrams are expected, so that the engine is driven less often. Count.
     pub(crate) datagrams_first: u32,
     pub(crate) done: Vec<Completion>,
     /// Memory that operations use until they end.

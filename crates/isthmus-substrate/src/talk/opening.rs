@@ -1,4 +1,4 @@
-//! How connections begin and end.
+//! The beginning and end of connections.
 
 use isthmus_proto::{Micros, OpError, PeerId};
 use isthmus_wire::conversation::{CONVERSATION_VERSION, ConnectionId, End, Letter, Objection, PAYLOAD_MAX};
@@ -84,7 +84,7 @@ impl Talk {
         }
     }
 
-    /// That timer has expired: tries the next route, or ends the request.
+    /// Tries the next route, or ends the request, after the timer of [`Talk::watch_way`] has expired.
     pub(super) fn hurry(&mut self, now: Micros, id: ConnectionId) {
         let asking = self.links.get(id).and_then(|link| link.asking.as_ref());
         let patient = asking.is_some_and(|asking| asking.until.is_none_or(|until| now < until));
