@@ -48,7 +48,7 @@ gateways = { esnet = ["198.51.100.1:4100"] }
 "#;
 /// Most subnets and routers of a map whose routes are computed. Count; larger maps take too long.
 const COMPUTED_MAX: usize = 24;
-/// Most steps of a search that explains a route. Count.
+/// Most routes of an explanation, used and dropped ones each. Count.
 const STEPS: usize = 1000;
 
 pub(crate) fn map_seeds() -> Vec<Vec<u8>> {

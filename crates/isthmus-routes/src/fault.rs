@@ -1,4 +1,4 @@
-//! What is wrong with a text, where, and what to do about it.
+//! Faults of a text, each with its line and remedy.
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
