@@ -84,7 +84,7 @@ impl Router {
                 Ok(lane) => return Ok(lane),
                 Err(error) => {
                     debug!(%router, %error, "router did not answer");
-                    // What this host refuses says nothing of that router.
+                    // An error that this host causes says nothing about that router.
                     if remedy(&error).is_none() {
                         self.failed.note(router);
                     }

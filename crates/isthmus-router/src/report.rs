@@ -284,7 +284,7 @@ pub(crate) fn state(router: &Router) -> Value {
     })
 }
 
-/// Where lanes from a subnet can go, and how: each subnet of this AS, and each other AS (as subnet 0).
+/// The next hop from a subnet to each subnet of this AS, and to each other AS (as subnet 0).
 pub(crate) fn targets(settings: &Settings, from: SubnetId) -> Vec<(Destination, NextHop)> {
     let map = settings.table.map();
     let inside = map.subnets().iter().filter(|s| !s.role.leads_out()).map(|s| (map.as_id(), s.id));
@@ -293,7 +293,7 @@ pub(crate) fn targets(settings: &Settings, from: SubnetId) -> Vec<(Destination, 
     inside.chain(remotes).filter_map(hop).collect()
 }
 
-/// Where lanes go from each of the router's subnets, as JSON.
+/// The routes of lanes from each of the router's subnets, as JSON.
 pub(crate) fn routes(settings: &Settings) -> String {
     let mut routes = Vec::new();
     for place in &settings.places {

@@ -89,7 +89,7 @@ impl SpinTimer {
         std::future::poll_fn(poll).await
     }
 
-    /// How long polling lasts. For tests.
+    /// The time for which polling lasts. For tests.
     #[cfg(test)]
     fn patience(&self) -> std::time::Duration {
         std::time::Duration::from_micros(self.until().saturating_sub(self.last.load(Relaxed)))
