@@ -329,7 +329,7 @@ static int discover(MPI_Comm comm, int rank, int ranks, struct map *map)
     int error, knowledge = NOTHING;
     map->site_of = malloc((size_t)ranks * sizeof *map->site_of);
     map->sites = 0;
-    // Cards are zeroed, because their padding is sent too.
+    // Cards are sent as whole structures, with their padding.
     if (!cards || !map->site_of)
         error = MPI_ERR_NO_MEM;
     else

@@ -47,7 +47,7 @@ static void drop_parcels(struct link *link, struct peer *peer)
     for (struct parcel *parcel; (parcel = peer->parcels);) {
         peer->parcels = parcel->next;
         link->waiting--;
-        // As if it had left: what the other side is told to do with it, nobody hears any more.
+        // The message was not sent, so its post ends with POST_LOST (1).
         if (parcel->ends)
             post_end(parcel->ends, 1);
         free(parcel);
