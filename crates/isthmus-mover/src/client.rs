@@ -68,7 +68,7 @@ pub struct Transfer {
     pub memory: u64,
     /// Disk threads.
     pub threads: usize,
-    /// How they read and write.
+    /// The interface and the cache that they use.
     pub disk: Disk,
 }
 

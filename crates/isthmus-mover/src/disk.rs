@@ -46,7 +46,7 @@ pub(crate) fn by_name<'a, T: Deserialize<'a>>(name: &'a str) -> Result<T, String
     T::deserialize(name.into_deserializer()).map_err(|error: serde::de::value::Error| error.to_string())
 }
 
-/// How disk threads read and write.
+/// The interface and the cache that disk threads use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disk {
     /// The interface.

@@ -405,7 +405,7 @@ impl<'a> SendingSide<'a> {
         Ok(())
     }
 
-    /// How long `bytes` take at the user's rate limit, if there is one.
+    /// The time that `bytes` take at the user's rate limit, if there is one.
     fn pause(&self, bytes: u64) -> Option<Duration> {
         let rate = self.sending.rate;
         (rate > 0).then(|| Duration::from_secs_f64(bytes as f64 / rate as f64))

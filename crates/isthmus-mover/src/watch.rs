@@ -226,7 +226,7 @@ impl Stages {
     }
 }
 
-/// How long each of several states lasted. Several states may hold at once.
+/// The durations of several states. Several states may hold at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spans<const N: usize> {
     last: Instant,

@@ -113,12 +113,12 @@ pub enum TransferRequest {
     Get {
         /// Below the export, as the user wrote them.
         paths: Vec<Vec<u8>>,
-        /// Which files.
+        /// The choice of files.
         choice: Choice,
     },
 }
 
-/// Which files of a tree.
+/// The choice of files of a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
     /// Folders with what is in them.

@@ -110,7 +110,7 @@ impl Router {
         Ok(Lane::Link(self.links.lane(subnet, gateways, fits, patience).await?))
     }
 
-    /// Connects without encryption, where that is allowed.
+    /// Connects without encryption, if that is allowed.
     async fn plain(
         &self,
         settings: &Settings,

@@ -17,7 +17,7 @@ use crate::router::Router;
 use crate::settings::Settings;
 use crate::wire::Sample;
 
-/// A subnet's name, where the router stands on it or the map knows it.
+/// A subnet's name, if the router is on it or the map knows it.
 pub(crate) fn name_of(settings: &Settings, subnet: SubnetId) -> String {
     let known = settings.table.map().subnet(subnet);
     known.map_or_else(|| subnet.0.to_string(), |subnet| subnet.name.clone())

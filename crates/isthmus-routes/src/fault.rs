@@ -8,9 +8,9 @@ pub struct Fault {
     pub file: String,
     /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong, with the value that was written.
+    /// The fault, with the value that was written.
     pub what: String,
-    /// What to write instead.
+    /// The remedy: a text to write instead.
     pub remedy: String,
 }
 

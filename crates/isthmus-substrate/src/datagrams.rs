@@ -102,7 +102,7 @@ impl Datagrams {
         self.store.waiting_max = count;
     }
 
-    /// How many datagrams this host dropped, in either direction.
+    /// The number of datagrams that this host dropped, in either direction.
     pub(crate) fn dropped(&self) -> u64 {
         self.unsent + self.store.dropped
     }

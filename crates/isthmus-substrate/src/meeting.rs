@@ -17,7 +17,7 @@ use rustix::fs::Mode;
 use crate::{Error, Failure, rendezvous};
 use secret::{Listener, Secret, Unanswered, call};
 
-/// How long one look at a router waits for a name.
+/// Longest wait for a name in one look at a router.
 const LOOK: Duration = Duration::from_secs(5);
 /// Most of a file that is read: an address of an endpoint on several devices. Bytes.
 const FILE_MAX: u64 = 4096;
@@ -138,7 +138,7 @@ impl Meeting {
     /// name. `secret` is a file, for HOST:PORT.
     ///
     /// # Errors
-    /// What is wrong with the secret, in words.
+    /// The fault of the secret, in words.
     pub fn new(at: At, job: &str, default_name: String, secret: Option<&Path>) -> Result<Self, String> {
         let secret = secret.map(|path| Secret::read(path, job)).transpose()?;
         match (&at, &secret) {

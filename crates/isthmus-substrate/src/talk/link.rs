@@ -144,7 +144,7 @@ impl ConnectionRecord {
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionTable {
     links: Slab<ConnectionRecord>,
-    /// How often each index was used.
+    /// Uses of each index. Counts.
     ages: Vec<u32>,
 }
 

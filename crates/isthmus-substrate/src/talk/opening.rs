@@ -13,15 +13,15 @@ use crate::{Error, Failure, Level};
 pub(crate) struct Caller {
     pub(crate) peer: PeerId,
     pub(crate) level: Level,
-    /// How long the peer may take to answer; `None`: as long as it lives. Microseconds.
+    /// Longest wait for the peer's answer; `None`: as long as it lives. Microseconds.
     pub(crate) timeout_us: Option<Micros>,
     pub(crate) host: Host,
     /// Other routes to the same peer, the best one first. Each is tried when those before it have failed or take long.
     pub(crate) others: Vec<Other>,
 }
 
-/// How long a request may be under way before the next route is tried as well. Microseconds. Without another route, we
-/// would wait for a router that is down for much longer.
+/// Time for which a request may be under way before the next route is tried as well. Microseconds. Otherwise we would
+/// wait much longer for a router that is down.
 const WAY_US: Micros = 3_000_000;
 
 /// Another route to a peer, and what differs on it.

@@ -258,7 +258,7 @@ fn whoever_sends_messages_of_writes_and_never_writes_is_cut_off() {
         victim.talk.on_message(0, peer, Subject::Remote(link), ticket, parcel);
         victim.talk.held()
     };
-    // As many as one of ours has under way; each keeps a buffer of its own.
+    // The peer sends as many messages as a correct one may have under way. Each keeps a buffer.
     assert_eq!(send(good, from_good, 1), 1);
     for ticket in 0..u64::from(ESCORTED_MAX) {
         assert_eq!(u64::from(send(bad, from_bad, ticket)), ticket + 2);

@@ -85,7 +85,7 @@ impl Programs {
                 self.leave_all();
             }
         }
-        // Who was asked after that has been answered; what came up since is left too.
+        // Repeated, because answers to earlier requests open further connections, which are left too.
         for _ in 0..3 {
             self.leave_all();
             while self.world.step().is_some() {
