@@ -128,9 +128,9 @@ int64_t segment_of(const struct plan *plan, int64_t bytes);
 // --- flow ----------------------------------------------------------------------
 
 // Far sends that outlive their collective. MPI completes a long send when its acknowledgement is back, and a collective
-// that waited for it would take a whole round trip. So far data are sent from memory of our own, and later collectives
-// of the communicator check whether they have arrived. This is done only with a provider that moves data by itself.
-// Otherwise the data would wait for the program's next call.
+// that waited for it would take a whole round trip. So data for other sites are sent from our own memory, and later
+// collectives of the communicator check whether they have arrived. This is done only with a provider that moves data by
+// itself. Otherwise the data would wait for the program's next call.
 struct detached {
     struct detached *next;
     MPI_Request *requests;

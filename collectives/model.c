@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-// Longest vector of leaders. Bytes. Longer ones exceed the ints of the MPI's collectives, or a leader's memory.
+// Longest vector of leaders. Bytes. Beyond it, int counts of the MPI's collectives and a leader's memory become limits.
 #define LEADERS_MOST ((int64_t)16 << 20)
 // Shortest segment. Bytes. Segments are long enough that the cost of a message (some microseconds) does not matter, and
 // short enough that the last one, which nothing overlaps, does not matter either.
