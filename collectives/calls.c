@@ -1,5 +1,5 @@
-// The MPI functions that programs call. Each is run here, or left to the MPI: where the communicator lies within one site,
-// where an argument is wrong, or where the model or a pin says so.
+// The MPI functions that programs call. Each is run here, or left to the MPI: if the communicator lies within one site,
+// if an argument is wrong, or if the model or a pin chooses the MPI.
 #include "internal.h"
 
 #include <stddef.h>
@@ -77,7 +77,8 @@ static int are_exchanged(const void *from, MPI_Count count, MPI_Datatype type, c
            (from == MPI_IN_PLACE || (is_data(from, count, type) && (from != to || count == 0 || to_count == 0)));
 }
 
-// Each rank has `one`; the root has `all`, and may have its own part there already.
+// Whether the arguments of a gather are valid: each rank has `one`; the root has `all`, perhaps with its own part in
+// place.
 static int is_gathered(const struct plan *plan, const void *one, MPI_Count count, MPI_Datatype type, const void *all, MPI_Count all_count,
                        MPI_Datatype all_type, int root)
 {
@@ -86,7 +87,7 @@ static int is_gathered(const struct plan *plan, const void *one, MPI_Count count
     return are_exchanged(one, count, type, all, all_count, all_type);
 }
 
-// An error is the program's, by the handler of its communicator.
+// Passes an error to the error handler of the program's communicator.
 static int ended(const struct plan *plan, int error)
 {
     if (error != MPI_SUCCESS)

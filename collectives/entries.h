@@ -3,8 +3,8 @@
 //   COUNT, DISPL     the types of counts and displacements
 //   SPREAD(c, d)     a spread of these arrays
 //
-// Arguments that MPI refuses go to the MPI, which reports them as the program expects. Only those are looked at that the
-// rank must give: of a rooted call, others' arguments may be anything.
+// Arguments that MPI refuses go to the MPI, which reports them as the program expects. Only arguments that this rank
+// must give are checked: in a rooted call, the arguments of other ranks may be anything.
 
 int ENTRY(Bcast)(void *data, COUNT count, MPI_Datatype type, int root, MPI_Comm comm)
 {

@@ -1,16 +1,16 @@
-// Messages under way, packing, and folding by an operation.
+// Messages under way, packing, and reduction by an operation.
 #include "internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-// What is assumed of memory that is copied for the first time. Bytes a second.
+// Assumed rate of a copy to memory that is touched for the first time. Bytes per second.
 #define COPY_RATE 1e9
-// Memory for sends that outlive their collective, for each communicator. Bytes.
+// Most memory for sends that outlive their collective, for each communicator. Bytes.
 #define DETACHED_MOST ((int64_t)64 << 20)
 
-// Whether Isthmus carries the messages of this process: its I/O thread moves them while the program computes.
+// Whether Isthmus carries the messages of this process. If so, its I/O thread moves them while the program computes.
 static int has_provider(void)
 {
     char line[4096];
@@ -86,7 +86,7 @@ void *flow_memory(struct flow *flow, int64_t bytes)
     return block;
 }
 
-// A free place for a request; NULL after an error.
+// Gets a free place for a request. Returns NULL after an error.
 static MPI_Request *place_for(struct flow *flow, follow *then, void *what, int64_t index)
 {
     if (flow->error)
@@ -141,7 +141,7 @@ static void detach(struct flow *flow, const void *data, MPI_Count count, MPI_Dat
     }
 }
 
-// Of a send across that may outlive its collective; 0: it may not.
+// The bytes of a far send that may outlive its collective; 0: it may not.
 static int64_t detachable(const struct flow *flow, MPI_Count count, MPI_Datatype type, int to, struct shape *shape)
 {
     const struct plan *plan = flow->plan;
@@ -189,7 +189,7 @@ void flow_receive(struct flow *flow, void *data, MPI_Count count, MPI_Datatype t
     started(flow, COUNTED(PMPI_Irecv)(data, (counted)count, type, from, tag, flow->plan->far, request));
 }
 
-// Takes out what is done, so that the next wait looks at fewer.
+// Removes completed requests, so that the next wait looks at fewer.
 static void compact(struct flow *flow)
 {
     int kept = 0;
@@ -241,7 +241,7 @@ void flow_wait(struct flow *flow)
     free(done), free(statuses), free(after);
 }
 
-// What is still under way keeps the memory of the flow.
+// Moves the flow's memory to the sends that are still under way.
 static struct detached *keep(struct flow *flow)
 {
     struct detached *one = malloc(sizeof *one);
@@ -257,8 +257,8 @@ int flow_end(struct flow *flow)
 {
     int kept = !flow->error && flow->detached_count && keep(flow);
     if (flow->error && (flow->live || flow->detached_count)) {
-        // Requests may still use the memory, and their messages would meet later ones: the memory stays, and the
-        // communicator is the MPI's from now on.
+        // Requests may still use the memory, and their messages could match later receives. So the memory stays, and
+        // the MPI runs all further calls of this communicator.
         flow->plan->broken = 1;
     } else if (!kept) {
         if (flow->detached_count)
@@ -289,7 +289,7 @@ int shape_of(MPI_Datatype type, struct shape *shape)
     return MPI_SUCCESS;
 }
 
-// Calls of MPI_Pack before MPI 4 count bytes by int: so many at a time.
+// Most bytes of one MPI_Pack call, because before MPI 4 it counts bytes by int.
 #define PACK_MOST ((MPI_Count)1 << 30)
 
 void pack(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, const struct shape *shape, char *bytes)
@@ -338,7 +338,7 @@ void unpack(struct flow *flow, const char *bytes, void *data, MPI_Count count, M
 
 void *flow_elements(struct flow *flow, MPI_Count count, const struct shape *shape)
 {
-    // Of a negative extent the last element lies lowest.
+    // With a negative extent the last element has the lowest address.
     MPI_Count span = count > 1 ? (count - 1) * shape->extent : 0;
     char *memory = flow_memory(flow, (span < 0 ? -span : span) + shape->true_extent);
     return memory ? memory - (span < 0 ? span : 0) - shape->true_lower : NULL;

@@ -1,8 +1,8 @@
-// The functions that Fortran programs call, of an MPI whose own ones would pass calls.c by (mpis.h). Each translates its
-// arguments and calls the C function of this library.
+// The functions that Fortran programs call, for an MPI whose own ones would bypass calls.c (mpis.h). Each translates
+// its arguments and calls the C function of this library.
 //
-// `mpif.h` and `use mpi` call mpi_bcast_; which case and how many underscores depends on the compiler. `use mpi_f08` calls
-// ompi_bcast_f. An MPI without Fortran has none of these names, and nobody calls ours.
+// `mpif.h` and `use mpi` call mpi_bcast_; case and underscores depend on the compiler. `use mpi_f08` calls
+// ompi_bcast_f. An MPI without Fortran has none of these names, and then nobody calls ours.
 #include "internal.h"
 
 #if FORTRAN_PASSES_BY
@@ -11,7 +11,7 @@
 
 _Static_assert(sizeof(MPI_Fint) == sizeof(int), "counts from Fortran are passed on as they are: build the MPI with INTEGER of 4 bytes");
 
-// Their addresses are Fortran's MPI_IN_PLACE and MPI_BOTTOM. An MPI defines those that its compiler calls so.
+// The addresses of these variables are Fortran's MPI_IN_PLACE and MPI_BOTTOM. An MPI defines its compiler's names.
 #define CONSTANT(lower, upper) \
     extern __attribute__((weak)) int lower, lower##_, lower##__, upper; \
     static int is_##lower(const void *data) { return data && (data == &lower || data == &lower##_ || data == &lower##__ || data == &upper); }
@@ -24,13 +24,13 @@ static void *data_of(void *data)
 }
 
 #define COMM(comm) PMPI_Comm_f2c(*(comm))
-// What another rank than the root gives for the root's type may be no handle: the MPI makes MPI_DATATYPE_NULL of it.
+// A rank other than the root may give an invalid handle for the root's type. The MPI turns it into MPI_DATATYPE_NULL.
 #define TYPE(type) PMPI_Type_f2c(*(type))
 #define OP(op) PMPI_Op_f2c(*(op))
 
 #pragma GCC visibility push(default)
 
-// A function under all its names. `error` may be NULL: it is optional in `use mpi_f08`.
+// Defines a function under all its names. `error` may be NULL: it is optional in `use mpi_f08`.
 #define FUNCTION(lower, UPPER, parameters, call) \
     void ompi_##lower##_f parameters; \
     void ompi_##lower##_f parameters \

@@ -1,20 +1,20 @@
-// What the files of this folder share: a library that unmodified MPI programs load by LD_PRELOAD, and whose
-// collectives send each byte across each wide link once.
+// Types and functions that the files of this folder share: a library that unmodified MPI programs load by LD_PRELOAD.
+// Its collectives send each byte across each wide link once.
 //
 //   calls.c     the MPI functions that programs call; each is run here or left to the MPI
-//   fortran.c   the same for Fortran, of MPIs whose Fortran calls pass the C functions by
-//   mpis.h      what the MPIs differ in
+//   fortran.c   the same for Fortran, for MPIs whose Fortran calls bypass the C functions
+//   mpis.h      differences of the MPIs
 //   settings.c  the environment
-//   sites.c     which ranks are near each other
-//   plan.c      what is kept for each communicator
-//   model.c     which algorithm, by what it would cost
-//   flow.c      messages under way, packing, folding by an operation
+//   sites.c     finds the ranks of each site
+//   plan.c      the state of each communicator
+//   model.c     chooses the algorithm by its estimated cost
+//   flow.c      messages under way, packing, reduction by an operation
 //   move.c      Barrier, Bcast, Gather, Scatter, Allgather, Alltoall
 //   reduce.c    Reduce, Allreduce, Reduce_scatter, Scan, Exscan
 //
 // The far half of each algorithm is the one of MagPIe (Kielmann et al., PPoPP 1999) and MPICH-G2 (Karonis et al., IPDPS
-// 2000): every site sends what it has to every other site directly and at once, so that a collective takes one wide
-// latency. Long vectors are cut into segments that all ranks of a site carry side by side.
+// 2000): every site sends its data to every other site directly and at once, so that a collective takes one wide
+// latency. Long vectors are cut into segments that all ranks of a site send in parallel.
 //
 // Three rules hold everywhere:
 // - All ranks choose alike. A choice depends on arguments that MPI requires to be the same on all ranks, and on the plan,
@@ -29,7 +29,7 @@
 
 #include <stdint.h>
 
-// What a function returns that leaves the call to the MPI.
+// The result of a function that leaves the call to the MPI.
 enum { LEAVE = -1 };
 
 enum operation {
@@ -39,25 +39,25 @@ enum operation {
 // AUTO as a pin only: the model chooses.
 enum algorithm { AUTO, MPI, LEADERS, PARALLEL, ALGORITHMS };
 
-// What the model knows. Every rank of a communicator has rank 0's.
+// The parameters of the model. Every rank of a communicator has rank 0's.
 struct settings {
     double rtt_s;       // the longest round trip between two sites; 0: to be measured
     double rate;        // bytes a second across the link of a site
     double pair_rate;   // most that one rank alone sends across; 0: rate
     double near_s;      // a message within a site, one way; 0: to be measured
     double near_rate;   // bytes a second between two ranks of a site; 0: to be measured
-    int64_t detach;     // most bytes; -1: chosen
+    int64_t detach;     // most bytes of sends that outlive their collective; -1: chosen by the library
     double far_s;       // ranks are of two sites from this measured round trip on
-    int64_t segment;    // bytes; 0: chosen
+    int64_t segment;    // length of segments, bytes; 0: chosen by the library
     int32_t pins[OPERATIONS];
     int32_t trace;
 };
 
-// Rank's own, read once.
+// This rank's own settings, read once.
 const struct settings *own_settings(void);
 const char *operation_name(enum operation operation);
 const char *algorithm_name(enum algorithm algorithm);
-// Says what is wrong with the environment, and ends the program.
+// Reports a fault of the environment, and ends the program.
 __attribute__((noreturn, format(printf, 1, 2))) void refuse(const char *format, ...);
 
 // --- sites ---------------------------------------------------------------------
@@ -70,10 +70,10 @@ struct map {
 };
 // At MPI_Init: finds the sites of the world, for all communicators within it.
 void discover_world(void);
-// What was measured for the world, for communicators within it.
+// Keeps the measurements of the world, for communicators within it.
 void keep_measured(const struct settings *settings);
 void forget_world(void);
-// 0, or an MPI error. Collective over comm.
+// Finds the sites of a communicator. Collective over comm. Returns 0 or an MPI error.
 int map_of(MPI_Comm comm, int rank, int ranks, struct map *map);
 
 // --- plan ----------------------------------------------------------------------
@@ -82,29 +82,29 @@ struct plan {
     MPI_Comm comm; // the program's, for its error handler
     MPI_Comm far;  // all its ranks, with the same numbers
     MPI_Comm near; // the ranks of this site, in the order of comm
-    MPI_Comm self; // this rank, to ask the MPI what it thinks of arguments
+    MPI_Comm self; // this rank alone, to let the MPI check arguments
     int rank, ranks;
     int sites, site;
     int spot;      // the rank in near
     int *site_of, *spot_of; // by rank
-    int *first;    // of site X the members first[X] .. first[X + 1] - 1
+    int *first;    // site X has the members first[X] .. first[X + 1] - 1
     int *members;  // ranks, by site and within it in order
     int blocks;    // each site is one run of ranks, so folding site by site keeps the order of ranks
-    int broken;    // a message failed: what is under way cannot be told from what comes later
+    int broken;    // a message failed: later messages could be confused with those under way
     int tag_max;
     int64_t detached_most; // bytes
     int64_t detached_bytes;
     struct detached *detached;
     struct settings settings;
 };
-// NULL: the MPI does it, for the communicator lies within one site or is none of ours.
+// The plan of a communicator. NULL if its calls are left to the MPI, for example because it lies within one site.
 struct plan *plan_of(MPI_Comm comm);
-// The attributes of the world and of self are deleted while MPI still works.
+// Deletes the plans of the world and of self while MPI still works.
 void drop_plans(void);
 
 static inline int size_of(const struct plan *plan, int site) { return plan->first[site + 1] - plan->first[site]; }
 static inline int member(const struct plan *plan, int site, int spot) { return plan->members[plan->first[site] + spot]; }
-// The rank that acts for a site: the root in its own.
+// The rank that acts for a site: the root in its own site, or else the first member.
 static inline int leader_of(const struct plan *plan, int site, int root)
 {
     return root >= 0 && plan->site_of[root] == site ? root : member(plan, site, 0);
@@ -112,7 +112,7 @@ static inline int leader_of(const struct plan *plan, int site, int root)
 
 // --- model ---------------------------------------------------------------------
 
-// What a collective moves, in bytes: across a wide link, and what a leader and one of many carry near.
+// The bytes that a collective moves: across a wide link, and within a site by a leader or by each rank in parallel.
 struct load {
     double across;        // through the link of a site, one way
     double leader_near;   // copied by a leader, one copy after the other
@@ -122,15 +122,15 @@ struct load {
     int any_length;       // of the vector: leaders need no more memory than their own vector
 };
 enum algorithm choose(const struct plan *plan, enum operation operation, int64_t bytes, struct load load);
-// How long segments are of a vector of so many bytes.
+// The length of segments of a vector of this many bytes. Bytes.
 int64_t segment_of(const struct plan *plan, int64_t bytes);
 
 // --- flow ----------------------------------------------------------------------
 
-// Sends across that outlive their collective. MPI completes a long send when its acknowledgement is back, and a collective
-// that waited for it would take a whole round trip. So what goes across is sent from memory of our own, and later
-// collectives of the communicator look whether it has arrived. Only where the provider moves data by itself: elsewhere it
-// would wait for the program's next call.
+// Far sends that outlive their collective. MPI completes a long send when its acknowledgement is back, and a collective
+// that waited for it would take a whole round trip. So data for other sites are sent from our own memory, and later
+// collectives of the communicator check whether they have arrived. This is done only with a provider that moves data by
+// itself. Otherwise the data would wait for the program's next call.
 struct detached {
     struct detached *next;
     MPI_Request *requests;
@@ -139,12 +139,12 @@ struct detached {
     void **memory;
     int blocks;
 };
-// How much may be under way like this: no more than is copied in the time that it saves.
+// Limit on the bytes of such sends: as many as are copied in the time that they save.
 int64_t detached_most(const struct settings *settings);
-// Frees what has arrived; all of it, waiting, if `wait`.
+// Frees the sends that have arrived. With `wait`, waits for all and frees them.
 void reap(struct plan *plan, int wait);
 
-// Messages under way. A function may follow each, which may start further ones.
+// Messages under way. At the end of each a function may be called, which may start further messages.
 struct flow;
 typedef void follow(struct flow *flow, void *what, int64_t index);
 struct under_way {
@@ -166,18 +166,18 @@ struct flow {
 };
 void flow_begin(struct flow *flow, struct plan *plan);
 void flow_fail(struct flow *flow, int error);
-// Memory until flow_end; NULL after an error.
+// Allocates memory that lasts until flow_end. Returns NULL after an error.
 void *flow_memory(struct flow *flow, int64_t bytes);
 void flow_send(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag, follow *then, void *what, int64_t index);
-// The same from memory of the flow that nobody writes to any more.
+// The same, from memory of the flow that nobody writes to any more.
 void flow_send_kept(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag);
 void flow_receive(struct flow *flow, void *data, MPI_Count count, MPI_Datatype type, int from, int tag, follow *then, void *what, int64_t index);
-// Until all is done, or something fails.
+// Waits until all messages are complete, or one fails.
 void flow_wait(struct flow *flow);
-// Frees; the error.
+// Frees the flow. Returns its error.
 int flow_end(struct flow *flow);
 
-// What a datatype is made of. 0, or an error.
+// The size and extent of a datatype. shape_of returns 0 or an error.
 struct shape {
     MPI_Count size;
     MPI_Count lower, extent, true_lower, true_extent;
@@ -188,18 +188,18 @@ static inline char *element(const void *data, const struct shape *shape, MPI_Cou
 {
     return (char *)(uintptr_t)data + index * shape->extent;
 }
-// Elements as bytes, and back.
+// Packs elements into bytes, and unpacks them.
 void pack(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, const struct shape *shape, char *bytes);
 void unpack(struct flow *flow, const char *bytes, void *data, MPI_Count count, MPI_Datatype type, const struct shape *shape);
-// Memory for elements, addressed as the datatype does.
+// Allocates memory for elements. The returned address is the one that MPI calls take for this datatype.
 void *flow_elements(struct flow *flow, MPI_Count count, const struct shape *shape);
 void copy_elements(struct flow *flow, const void *from, MPI_Count count, MPI_Datatype type, void *to, MPI_Count to_count, MPI_Datatype to_type);
-// values[0] op values[1] op ..., in this order: the address of the result, which is the last of them.
+// Computes values[0] op values[1] op ..., in this order. Returns the address of the result, which is the last value's.
 void *fold(struct flow *flow, void **values, int count, MPI_Count elements, MPI_Datatype type, MPI_Op op);
 
 // --- collectives ---------------------------------------------------------------
 
-// Counts and displacements as the caller has them: of int, of MPI_Count, or all the same.
+// Counts and displacements as the caller gives them: as int, as MPI_Count, or one count for all.
 struct spread {
     const int *counts, *displs;
     const MPI_Count *counts_c;
@@ -215,11 +215,11 @@ static inline MPI_Count displ_at(const struct spread *spread, int rank)
     return spread->displs ? spread->displs[rank] : spread->displs_c ? (MPI_Count)spread->displs_c[rank] : spread->each * rank;
 }
 
-// log2 of the ranks of the largest site, rounded up; the largest site.
+// log2 of the ranks of the largest site, rounded up; below, the ranks of the largest site.
 int near_steps(const struct plan *plan);
 int largest_site(const struct plan *plan);
-// The leaders give each other a part: *mine of `length` elements to all, and theirs to parts[site]. Waits.
-// Both sends and receives are posted before the wait, so no leader waits for one that waits for it.
+// Exchanges parts between the leaders: parts[site] is the part of that site's leader, of lengths[site] elements. Waits.
+// Sends and receives are posted before the wait, so no leader waits for one that waits for it.
 void exchange(struct flow *flow, int root, void **parts, const MPI_Count *lengths, MPI_Datatype type);
 
 // Each returns 0, an MPI error, or LEAVE.
@@ -233,7 +233,7 @@ int run_allgather(struct plan *plan, const void *from, MPI_Count count, MPI_Data
                   MPI_Datatype to_type);
 int run_alltoall(struct plan *plan, enum operation operation, const void *from, const struct spread *from_spread, MPI_Datatype from_type,
                  void *to, const struct spread *to_spread, MPI_Datatype to_type);
-// root -1: all have the result.
+// With root -1 all ranks get the result.
 int run_reduce(struct plan *plan, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op, int root);
 int run_reduce_scatter(struct plan *plan, const void *from, void *to, const struct spread *spread, MPI_Datatype type, MPI_Op op);
 int run_scan(struct plan *plan, enum operation operation, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op);

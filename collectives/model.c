@@ -1,24 +1,24 @@
-// Which algorithm, by what it would cost.
+// Chooses the algorithm by its estimated cost.
 //
-//   leaders   near by the MPI's own collectives to and from one rank of each site; these ranks exchange
+//   leaders   one rank of each site collects and distributes by the MPI's own collectives; these ranks exchange
 //   parallel  all ranks of a site carry a part of the vector, segment by segment, near and far overlapping
 //
-// Both take half a round trip and the time that the bytes take across. They differ in what is done near: a leader takes
-// part in about log2(ranks) steps with the whole vector; in parallel each rank sends a message to each other, and every
-// byte near moves about twice.
+// Both take half a round trip and the time that the bytes take across. They differ within a site. A leader takes
+// part in about log2(ranks) steps with the whole vector. In parallel each rank sends a message to each other one, and
+// every byte moves about twice within the site.
 #include "internal.h"
 
 #include <stdio.h>
 
-// Of longer ones the MPI's near collectives, whose counts are ints, and a leader's memory would be in the way. Bytes.
+// Longest vector of leaders. Bytes. Beyond it, int counts of the MPI's collectives and a leader's memory become limits.
 #define LEADERS_MOST ((int64_t)16 << 20)
-// A segment: long enough that its own cost (a message of some microseconds) does not count, short enough that the last
-// one, which nothing overlaps, does not either. Bytes.
+// Shortest segment. Bytes. Segments are long enough that the cost of a message (some microseconds) does not matter, and
+// short enough that the last one, which nothing overlaps, does not matter either.
 #define SEGMENT_LEAST ((int64_t)32 << 10)
 #define SEGMENT_MOST ((int64_t)1 << 20)
-// A vector's parts by which near and far overlap, for each rank of the largest site.
+// Parts of a vector for each rank of the largest site, so that near and far messages overlap. Count.
 enum { PARTS = 4 };
-// The tags of a flow are few, and each segment takes requests: more than that many make segments longer.
+// Most segments. Count. A flow has few tags, and each segment takes requests; beyond it segments become longer.
 enum { SEGMENTS_MOST = 4096 };
 
 int largest_site(const struct plan *plan)

@@ -18,8 +18,8 @@ void exchange(struct flow *flow, int root, void **parts, const MPI_Count *length
 
 // --- Barrier -------------------------------------------------------------------
 
-// A barrier near, a word between all leaders, a barrier near. A leader waits for other leaders only, and sends its word
-// before it waits. It sends it when its site is complete, which no other site delays.
+// A barrier within each site, a message between all leaders, and again a barrier within each site. A leader sends its
+// message once its site is complete, which no other site delays. Then it waits for the other leaders only.
 int run_barrier(struct plan *plan)
 {
     struct flow flow;
@@ -44,7 +44,8 @@ int run_barrier(struct plan *plan)
 
 // --- Bcast ---------------------------------------------------------------------
 
-// The root sends to each site's leader; each broadcasts near. A tree: everybody waits for the root's side only.
+// The root sends to each site's leader, which broadcasts within its site. In this tree each rank waits only for the
+// rank above it.
 static void bcast_by_leaders(struct flow *flow, void *data, MPI_Count count, MPI_Datatype type, int root)
 {
     const struct plan *plan = flow->plan;
@@ -61,12 +62,12 @@ static void bcast_by_leaders(struct flow *flow, void *data, MPI_Count count, MPI
     flow_wait(flow);
 }
 
-// Segment i goes from the root to a relay of its site and to a holder at each other site, and from these to all others of
-// the site. Relays and holders rotate, so that scattering, crossing and gathering overlap. If one rank cannot fill the
-// link, the relays send across; else the root does.
+// Segment i goes from the root to a relay of its site and to a holder at each other site, and from these to all others
+// of the site. Relays and holders rotate, so that scattering, crossing and gathering overlap. If one rank cannot fill
+// the link, the relays send across; else the root does.
 //
-// Each segment takes the path root, relay, holder, member. A rank posts its receives of all segments first and waits for
-// nothing but the rank before it on the path, so there is no cycle.
+// Each segment takes the path root, relay, holder, member. A rank posts its receives of all segments first and waits
+// for nothing but the rank before it on the path, so there is no cycle.
 struct bcast {
     char *bytes;
     int64_t length, segment;
@@ -167,8 +168,8 @@ int run_bcast(struct plan *plan, void *data, MPI_Count count, MPI_Datatype type,
 
 // --- Gather and Scatter --------------------------------------------------------
 
-// Direct: one message from each rank to the root, all at once. Only the root waits for others. Of Gatherv only the root
-// knows the counts, so nothing else can be agreed upon.
+// One message from each rank to the root, all at once. Only the root waits for others. In a Gatherv only the root
+// knows the counts, so ranks cannot agree on anything else.
 static void gather_directly(struct flow *flow, const void *from, MPI_Count count, MPI_Datatype type, void *to, const struct spread *spread,
                             MPI_Datatype to_type, int root)
 {
@@ -188,7 +189,7 @@ static void gather_directly(struct flow *flow, const void *from, MPI_Count count
     flow_wait(flow);
 }
 
-// Near to the leader, and one message from each leader to the root, which waits for all leaders and nobody for it.
+// Each leader gathers its site and sends one message to the root. The root waits for all leaders, and nobody for it.
 static void gather_by_leaders(struct flow *flow, const void *from, MPI_Count count, MPI_Datatype type, void *to, const struct spread *spread,
                               MPI_Datatype to_type, int root, int64_t each)
 {
@@ -248,7 +249,7 @@ int run_gather(struct plan *plan, enum operation operation, const void *from, MP
     return flow_end(&flow);
 }
 
-// One message from the root to each rank, the far ones first. Everybody waits for the root only.
+// One message from the root to each rank, the far ones first. All ranks wait for the root only.
 static void scatter_directly(struct flow *flow, const void *from, const struct spread *spread, MPI_Datatype from_type, void *to,
                              MPI_Count count, MPI_Datatype type, int root)
 {
@@ -269,7 +270,7 @@ static void scatter_directly(struct flow *flow, const void *from, const struct s
     flow_wait(flow);
 }
 
-// One message from the root to each leader, and near from there: a tree.
+// One message from the root to each leader, which scatters it within its site. This is a tree, so there is no cycle.
 static void scatter_by_leaders(struct flow *flow, const void *from, const struct spread *spread, MPI_Datatype from_type, void *to,
                                MPI_Count count, MPI_Datatype type, int root, int64_t each)
 {
@@ -324,7 +325,7 @@ int run_scatter(struct plan *plan, enum operation operation, const void *from, c
 
 // --- Allgather -----------------------------------------------------------------
 
-// Where a rank's own block comes from: its place in the result, if in place.
+// Packs a rank's own block; in an in-place call it comes from the result.
 static void pack_own(struct flow *flow, const void *from, MPI_Count count, MPI_Datatype type, const void *to, const struct spread *spread,
                      MPI_Datatype to_type, const struct shape *to_shape, char *bytes)
 {
@@ -338,8 +339,9 @@ static void pack_own(struct flow *flow, const void *from, MPI_Count count, MPI_D
     }
 }
 
-// Near to the leader, all leaders to each other, near from there (the exchange of MagPIe). The near steps of a site wait
-// for its own ranks, the exchange for the near step of each site; the last step for the exchange.
+// Leaders gather their sites, exchange with all other leaders, and broadcast within their sites (as in MagPIe). The
+// first step waits for the own site only, the exchange for the first step of each site, and the last step for the
+// exchange.
 static void allgather_by_leaders(struct flow *flow, const void *from, MPI_Count count, MPI_Datatype type, void *to, const struct spread *spread,
                                  MPI_Datatype to_type, const struct shape *shape)
 {
@@ -378,8 +380,9 @@ static void allgather_by_leaders(struct flow *flow, const void *from, MPI_Count 
     }
 }
 
-// Each rank sends its block, piece by piece, to all near ranks and to one holder at each other site, which forwards it to
-// the others there. A piece takes the path owner, holder, member; all receives are posted first, so no cycle.
+// Each rank sends its block, piece by piece, to all near ranks and to one holder at each other site, which forwards it
+// to the others there. A piece takes the path owner, holder, member. All receives are posted first, so there is no
+// cycle.
 struct piece {
     int owner;
     int64_t number; // within its block
@@ -487,7 +490,7 @@ static void alltoall_directly(struct flow *flow, const void *from, const struct 
     struct shape shape, to_shape;
     flow_fail(flow, shape_of(to_type, &to_shape));
     int in_place = from == MPI_IN_PLACE;
-    // What is sent must not be overwritten by what comes: a copy of each block.
+    // In place, incoming blocks would overwrite outgoing ones, so each outgoing block is copied.
     void **blocks = in_place ? flow_memory(flow, plan->ranks * (int64_t)sizeof *blocks) : NULL;
     for (int rank = 0; in_place && rank < plan->ranks && !flow->error; rank++) {
         MPI_Count count = rank == plan->rank ? 0 : count_at(to_spread, rank);
@@ -500,7 +503,7 @@ static void alltoall_directly(struct flow *flow, const void *from, const struct 
         if (rank != plan->rank)
             flow_receive(flow, element(to, &to_shape, displ_at(to_spread, rank)), count_at(to_spread, rank), to_type, rank, 0, NULL, NULL, 0);
     for (int near = 0; near < 2; near++)
-        // Each begins with another, so that not all send to the same at once.
+        // Each rank begins with a different one, so that not all send to the same rank at once.
         for (int i = 1; i < plan->ranks && !flow->error; i++) {
             int rank = (plan->rank + i) % plan->ranks;
             if ((plan->site_of[rank] == plan->site) != near)
@@ -516,8 +519,8 @@ static void alltoall_directly(struct flow *flow, const void *from, const struct 
     flow_wait(flow);
 }
 
-// Near to the leader, one message for each pair of leaders, near from there. As with allgather_by_leaders, each step waits
-// for the step before it only.
+// Leaders gather their sites, exchange one message for each pair of leaders, and scatter within their sites. As in
+// allgather_by_leaders, each step waits only for the step before it.
 static void alltoall_by_leaders(struct flow *flow, const void *from, const struct spread *from_spread, MPI_Datatype from_type, void *to,
                                 const struct spread *to_spread, MPI_Datatype to_type, int64_t each)
 {
@@ -536,7 +539,7 @@ static void alltoall_by_leaders(struct flow *flow, const void *from, const struc
     if (!flow->error)
         flow_fail(flow, PMPI_Gather(mine, (int)row, MPI_BYTE, rows, (int)row, MPI_BYTE, 0, plan->near));
     if (plan->spot == 0 && !flow->error) {
-        // outgoing[site]: of each rank here what it has for each there; incoming[site] the other way.
+        // outgoing[site] has the blocks of each rank here for each rank there; incoming[site] the reverse.
         char *outgoing = flow_memory(flow, row * here), *incoming = flow_memory(flow, row * here);
         for (int site = 0; site < plan->sites && !flow->error; site++) {
             int64_t start = each * plan->first[site] * here, width = each * size_of(plan, site);

@@ -1,11 +1,11 @@
-// What the MPIs differ in. No other file asks which MPI it is compiled for.
+// Differences of the MPIs. No other file asks which MPI it is compiled for.
 //
 //                                 MPICH 4 and 5, Intel MPI    Open MPI 4.1 and 5
 //   functions with large counts   yes                         from 6 on
 //   calls from Fortran            go through MPI_ functions   go through PMPI_ functions: fortran.c
 //
-// Handles are numbers in MPICH and pointers in Open MPI. Nothing here depends on it: handles are only passed on, compared
-// with each other, and translated by MPI_Comm_f2c and the like.
+// Handles are numbers in MPICH and pointers in Open MPI. Nothing here depends on it: handles are only passed on,
+// compared with each other, and translated by MPI_Comm_f2c and the like.
 #ifndef ISTHMUS_COLLECTIVES_MPIS_H
 #define ISTHMUS_COLLECTIVES_MPIS_H
 
@@ -17,7 +17,7 @@
 #define LARGE_COUNTS (MPI_VERSION >= 4)
 #endif
 
-// MPI functions whose counts may be large, by the name that has the largest.
+// MPI functions by the name that takes the largest counts.
 #if LARGE_COUNTS
 #define COUNTED(function) function##_c
 typedef MPI_Count counted;

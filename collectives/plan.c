@@ -1,4 +1,4 @@
-// What is kept for each communicator: an attribute, made by its first collective and deleted with it.
+// The plan of each communicator: an attribute that its first collective makes, and that is deleted with it.
 #include "internal.h"
 
 #include <pthread.h>
@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-// From these, a few messages of each size and the least time of them.
+// Measurements: messages of each kind, of which the least time counts, and the bytes of those that measure a rate.
 enum { TRIPS = 4, RATE_TRIPS = 2, RATE_BYTES = 256 << 10 };
-// The least that a measured near message costs; below it the clock says nothing. Seconds, bytes a second.
+// Least measured time of a near message in seconds, below which the clock is too coarse; then a rate in bytes a second.
 #define NEAR_LEAST_S 1e-7
 #define NEAR_RATE_LEAST 1e7
 
@@ -45,7 +45,7 @@ static void free_plan(struct plan *plan)
     free(plan);
 }
 
-// All ranks of a communicator free it together, and so the ones that belong to it.
+// All ranks of a communicator free it together, so they also free the plan's communicators together.
 static int delete_plan(MPI_Comm comm, int key, void *value, void *extra)
 {
     (void)comm, (void)key, (void)extra;
@@ -87,13 +87,13 @@ static int make_comms(struct plan *plan)
 {
     MPI_Group all, group;
     int error = PMPI_Comm_group(plan->comm, &all);
-    // Of the same group, but without the program's attributes, as MPI_Comm_dup would copy them.
+    // It has the same group, but not the program's attributes, which MPI_Comm_dup would copy.
     if (!error && !(error = PMPI_Comm_create(plan->comm, all, &plan->far)))
         error = PMPI_Comm_set_errhandler(plan->far, MPI_ERRORS_RETURN);
     if (!error)
         error = PMPI_Group_incl(all, size_of(plan, plan->site), plan->members + plan->first[plan->site], &group);
     if (!error) {
-        // Only the ranks of a site talk.
+        // This call exchanges messages within the site only.
         if (!(error = PMPI_Comm_create_group(plan->far, group, 0, &plan->near)))
             error = PMPI_Comm_set_errhandler(plan->near, MPI_ERRORS_RETURN);
         PMPI_Group_free(&group);
@@ -108,7 +108,7 @@ static int make_comms(struct plan *plan)
     return error;
 }
 
-// The least time of a round trip, seconds. Both call it.
+// The least time of a round trip. Seconds. Both ranks call it.
 static int ping(struct plan *plan, int first, int second, int trips, char *data, int bytes, double *best)
 {
     int error = MPI_SUCCESS;
@@ -126,7 +126,7 @@ static int ping(struct plan *plan, int first, int second, int trips, char *data,
     return error;
 }
 
-// What the settings do not say. Rank 0 is of site 0 and its first member; it measures, and tells all.
+// Measures the parameters that the settings do not give. Rank 0, the first member of site 0, measures and tells all.
 static int measure(struct plan *plan)
 {
     struct settings *known = &plan->settings;
@@ -170,7 +170,8 @@ static int measure(struct plan *plan)
     return error;
 }
 
-// NULL after an error. A communicator within one site, or between two groups, has a plan that says so.
+// Makes a plan; NULL after an error. A communicator within one site, or between two groups, also gets a plan, which
+// says so.
 static struct plan *make_plan(MPI_Comm comm)
 {
     struct plan *plan = calloc(1, sizeof *plan);
@@ -206,7 +207,7 @@ static struct plan *look_up(MPI_Comm comm)
     if (comm == MPI_COMM_NULL)
         return NULL;
     pthread_once(&once, make_keyval);
-    // Before the plan is looked up: a deletion from now on is noticed.
+    // Read before the plan is looked up, so that a later deletion is noticed.
     unsigned seen = atomic_load(&deletions);
     if (PMPI_Comm_get_attr(comm, keyval, &plan, &found) != MPI_SUCCESS)
         return NULL;

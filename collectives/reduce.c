@@ -1,13 +1,13 @@
 // Collectives that combine: Reduce, Allreduce, Reduce_scatter, Scan, Exscan.
 //
-// Values are always combined in the same order, whatever arrives first: within a site by rank, then site by site. So all
-// ranks have the same bits, and a call repeated has them again. Where each site is one run of ranks this is the order of
-// ranks, as operations that do not commute need it; elsewhere those are left to the MPI.
+// Values are always combined in the same order, whatever arrives first: within a site by rank, then site by site. So
+// all ranks get the same bits, and a repeated call gives them again. If each site is one run of ranks, this is the
+// order of ranks, which operations that do not commute need. Otherwise those operations are left to the MPI.
 #include "internal.h"
 
 #include <stdlib.h>
 
-// Whether the MPI would take this operation for this datatype. If not, it says so itself, as the program expects.
+// Whether the MPI accepts this operation for this datatype. If not, the MPI reports it, as the program expects.
 static int is_accepted(const struct plan *plan, MPI_Datatype type, MPI_Op op)
 {
     char from = 0, to = 0;
@@ -22,8 +22,8 @@ static int keeps_order(const struct plan *plan, MPI_Op op)
 
 // --- by leaders ----------------------------------------------------------------
 
-// Near to the leader; from each leader to the root, or to each other and near from there. A leader waits for its own site
-// and then for other leaders, which send before they wait.
+// Leaders reduce their sites and send to the root, or exchange and broadcast within their sites. A leader waits for its
+// own site and then for other leaders, which send before they wait.
 static void reduce_by_leaders(struct flow *flow, const void *data, void *to, MPI_Count count, MPI_Datatype type, const struct shape *shape,
                               MPI_Op op, int root)
 {
@@ -57,15 +57,15 @@ static void reduce_by_leaders(struct flow *flow, const void *data, void *to, MPI
 
 // --- in parallel ---------------------------------------------------------------
 
-// The vector in parts. At each site one rank, which changes from part to part, collects the part of its site:
+// The vector is cut into parts. At each site one rank, which changes from part to part, collects the part of its site:
 //
 //   1. each rank sends its part to the collector of its site, which combines them;
-//   2. collectors send what they have to the collector of the part's destination, or to each other if all want it;
-//   3. these combine the sites, and hand the result on within their site.
+//   2. collectors send this to the collector of the part's destination, or to each other if all ranks get the result;
+//   3. these combine the sites, and send the result on within their site.
 //
 // This is reduce-scatter near, exchange far and allgather near (Rabenseifner), per part, so that the three overlap. All
 // receives of steps 1 and 2 are posted at the start, and each step waits only for the one before, so there is no cycle.
-// The result of an in-place call is received when one's own part has left; that waits for step 1 only.
+// In an in-place call a rank receives the result after its own part was sent; that waits for step 1 only.
 enum { EVERYBODY = -1 };
 enum { CONTRIBUTION, PARTIAL, RESULT, KINDS };
 
@@ -106,7 +106,7 @@ static void receive_result(struct flow *flow, void *what, int64_t i)
                  collector_of(flow->plan, reducing, flow->plan->site, i), tag_of(i, RESULT), NULL, NULL, 0);
 }
 
-// One of the sites, this or another, is there.
+// The value of one site, this or another, has arrived.
 static void site_arrived(struct flow *flow, void *what, int64_t i)
 {
     const struct plan *plan = flow->plan;
@@ -136,7 +136,7 @@ static void site_complete(struct flow *flow, const struct reducing *reducing, in
             flow_send_kept(flow, partial, part->count, reducing->type, collector_of(plan, reducing, site, i), tag_of(i, PARTIAL));
     if (!part->sites || flow->error)
         return;
-    // What is being sent must stay as it is, and folding writes to all but the first.
+    // Data being sent must not change, and fold writes to all values but the first.
     if (part->to == EVERYBODY && plan->site > 0)
         copy_elements(flow, partial, part->count, reducing->type, part->sites[plan->site], part->count, reducing->type);
     else
@@ -151,7 +151,7 @@ static void rank_arrived(struct flow *flow, void *what, int64_t i)
         site_complete(flow, reducing, i);
 }
 
-// Memory and receives of a collector.
+// Gets memory and posts receives for a collector.
 static void collect(struct flow *flow, struct reducing *reducing, int64_t i)
 {
     const struct plan *plan = flow->plan;
@@ -200,7 +200,7 @@ static void reduce_in_parallel(struct flow *flow, struct reducing *reducing)
     flow_wait(flow);
 }
 
-// Elements from start on, in parts of at most `most`. How many parts.
+// Cuts elements from `start` on into parts of at most `most`. Returns the number of parts.
 static int64_t cut(struct part *parts, MPI_Count start, MPI_Count count, MPI_Count most, int to)
 {
     int64_t used = 0;
@@ -297,8 +297,8 @@ int run_reduce_scatter(struct plan *plan, const void *from, void *to, const stru
 
 // --- Scan and Exscan -----------------------------------------------------------
 
-// The sites before this one, combined: each site's last rank sends its total to the first rank of every later site. Totals
-// wait for their own site only, so there is no cycle. NULL at site 0.
+// The combined value of the sites before this one. Each site's last rank sends its total to the first rank of every
+// later site. Totals wait for their own site only, so there is no cycle. Returns NULL at site 0.
 static void *prefix_by_leaders(struct flow *flow, const void *inclusive, MPI_Count count, MPI_Datatype type, const struct shape *shape, MPI_Op op)
 {
     const struct plan *plan = flow->plan;
@@ -319,8 +319,8 @@ static void *prefix_by_leaders(struct flow *flow, const void *inclusive, MPI_Cou
     return prefix;
 }
 
-// The same where sites are no runs of ranks: of each other site the last rank below this one sends what is combined up to
-// it. All receives are posted before the wait. NULL: there is no lower rank at another site.
+// The same if sites are not runs of ranks: at each other site, the last rank below this one sends the value combined up
+// to it. All receives are posted before the wait. Returns NULL if there is no lower rank at another site.
 static void *prefix_directly(struct flow *flow, const void *inclusive, MPI_Count count, MPI_Datatype type, const struct shape *shape, MPI_Op op)
 {
     const struct plan *plan = flow->plan;
@@ -351,7 +351,7 @@ int run_scan(struct plan *plan, enum operation operation, const void *from, void
     double steps = 0, rate = plan->settings.rate, half = plan->settings.rtt_s / 2;
     for (int reached = 1; reached < plan->ranks; reached *= 2)
         steps++;
-    // Directly, each rank of a site may be sent a vector of its own; from some length on the MPI's steps cost less.
+    // Directly, each rank of a site may get a vector of its own. From some length on, the MPI's steps cost less.
     int direct = keeps_order(plan, op) && (plan->settings.pins[operation] == PARALLEL ||
                  half + (double)bytes * plan->ranks / rate < steps * (half + (double)bytes / rate));
     struct load load = {.across = (double)bytes * (plan->sites - 1), .leader_near = (double)bytes * near_steps(plan),

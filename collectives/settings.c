@@ -9,9 +9,10 @@
 #include <string.h>
 #include <strings.h>
 
-// What is assumed of a site's link unless RATE says more: 1 Gb/s, in bytes a second.
+// Assumed rate of a site's link if RATE is not set: 1 Gb/s, in bytes per second.
 #define DEFAULT_RATE 125e6
-// The provider, too, calls a path wide from 1 ms on; twice that leaves room for a busy host. Seconds.
+// Round trip from which ranks are of two sites. Seconds. The provider calls a path wide from 1 ms on; twice that
+// leaves room for a busy host.
 #define DEFAULT_FAR_S 0.002
 
 static const char *const OPERATION_NAMES[OPERATIONS] = {
@@ -33,7 +34,7 @@ void refuse(const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    // At once, for other ranks may end the job meanwhile.
+    // Printed at once, because other ranks may end the job.
     fprintf(stderr, "isthmus-collectives: refused: %s\n", text);
     PMPI_Abort(MPI_COMM_WORLD, 2);
     exit(2);
@@ -47,7 +48,7 @@ static const struct unit TIMES[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {NULL,
 static const struct unit RATES[] = {{"kbit", 125}, {"mbit", 125e3}, {"gbit", 125e6}, {NULL, 0}};
 static const struct unit SIZES[] = {{"kib", 1024}, {"mib", 1048576}, {"gib", 1073741824}, {"b", 1}, {"", 1}, {NULL, 0}};
 
-// The quantity in a variable, such as "24ms"; 0 where it is not set.
+// The quantity in a variable, such as "24ms"; 0 if it is not set.
 static double quantity(const char *variable, const struct unit *units, const char *example)
 {
     const char *text = getenv(variable);

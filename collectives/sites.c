@@ -1,4 +1,4 @@
-// Which ranks are near each other. Each rank says what it knows of itself; all then decide alike:
+// Finds the site of each rank. Each rank reports what it knows of itself; then all decide alike:
 //
 // 1. If the environment of any rank names sites (ISTHMUS_COLLECTIVES_SITE or _SITES), these count, and ranks that it does
 //    not name are one further site.
@@ -6,7 +6,8 @@
 // 3. Else round trips between hosts are measured. A rank is of the site of the first landmark that is nearer than
 //    ISTHMUS_COLLECTIVES_FAR. The landmarks are the lowest ranks that have no site yet.
 //
-// The sites of the world are found once, in MPI_Init. Communicators of its ranks take them from there without a message.
+// The sites of the world are found once, in MPI_Init. Communicators of its ranks take them from there without a
+// message.
 #include "internal.h"
 
 #include <ctype.h>
@@ -18,17 +19,18 @@
 #include <time.h>
 #include <unistd.h>
 
-// Changes with the cards and with the algorithms: ranks of two versions would wait for each other.
+// Version of the cards and algorithms. Ranks of two versions would wait for each other for ever.
 enum { VERSION = 1 };
-// More sites than this by measuring are none; all is left to the MPI.
+// Most sites that are found by measuring. Count; if there are more, all calls are left to the MPI.
 enum { LANDMARKS_MOST = 64 };
-// A rank asks so often, or until it knows; a first message also makes a connection.
+// Least and most pings of a landmark. Counts; the first message also makes a connection. CLEARLY_FAR: multiple of the
+// limit beyond which a path is far without doubt.
 enum { PINGS_LEAST = 3, PINGS_MOST = 8, CLEARLY_FAR = 4 };
 enum { TAG_PING = 1, TAG_PONG };
 enum { ASK = 'a', FAR = 'f', NEAR = 'n' };
 enum knowledge { NOTHING, NETWORK, SAID };
 
-// What a rank knows of itself.
+// The report of a rank about itself.
 struct card {
     int32_t version, knowledge;
     uint64_t site; // by the environment, or by AS and subnet
@@ -56,7 +58,7 @@ static uint64_t hash(uint64_t seed, const void *data, size_t length)
 
 // --- what a rank knows ---------------------------------------------------------
 
-// Ranks of one boot of one kernel and one network namespace are a message through memory apart, or through loopback.
+// Identifies the boot of the kernel and the network namespace. Ranks that share both communicate by memory or loopback.
 static uint64_t own_host(void)
 {
     char text[256] = "";
@@ -74,7 +76,7 @@ static uint64_t own_host(void)
     return host;
 }
 
-// Whether the rank or host is one of "0-3,8,node*"; *bad: the list is none.
+// Whether the rank or host is in a list such as "0-3,8,node*". Sets *bad if the list is invalid.
 static int is_one_of(const char *list, size_t length, int rank, const char *host, int *bad)
 {
     int is = 0;
@@ -102,7 +104,7 @@ static int is_one_of(const char *list, size_t length, int rank, const char *host
     return is;
 }
 
-// "0-3;4-7", or "a*;b*": one more than the place in the list; 0: in none.
+// The position of the rank's site in "0-3;4-7" or "a*;b*", counted from 1; 0: in none.
 static int place_in(const char *sites, int rank)
 {
     char host[256] = "";
@@ -151,7 +153,7 @@ static void read_file(const char *path, uint64_t *as_id, uint64_t *subnet, int *
         fclose(file);
 }
 
-// As the provider has them (docs/settings.md): 0 and 0 where nothing is set.
+// AS and subnet as the provider reads them (docs/settings.md); 0 and 0 if nothing is set.
 static void own_network(uint64_t *as_id, uint64_t *subnet)
 {
     const char *named = getenv("ISTHMUS_CONFIG"), *home = getenv("HOME"), *config = getenv("XDG_CONFIG_HOME");
@@ -236,7 +238,7 @@ static int ask(MPI_Comm comm, int landmark, double far_s)
     return error;
 }
 
-// One rank of each host measures. Only the landmark waits for several, and those wait for it alone: no cycle.
+// One rank of each host measures. Only the landmark waits for several ranks, and they wait for it alone: no cycle.
 static int measure(MPI_Comm comm, int rank, int ranks, const struct card *cards, struct map *map)
 {
     MPI_Comm own = MPI_COMM_NULL;
@@ -304,7 +306,7 @@ static void number(int ranks, const struct card *cards, enum knowledge knowledge
     }
 }
 
-// As one line, which other ranks' words do not break.
+// Prints the sites as one line in one call, so that other ranks' output does not break it.
 static void tell(int ranks, const struct map *map, const char *how)
 {
     char *text = NULL;
@@ -320,14 +322,14 @@ static void tell(int ranks, const struct map *map, const char *how)
     free(text);
 }
 
-// By the cards of all.
+// Finds the sites by the cards of all ranks.
 static int discover(MPI_Comm comm, int rank, int ranks, struct map *map)
 {
     struct card mine = own_card(), *cards = malloc((size_t)ranks * sizeof *cards);
     int error, knowledge = NOTHING;
     map->site_of = malloc((size_t)ranks * sizeof *map->site_of);
     map->sites = 0;
-    // Padding is sent, too.
+    // Cards are sent as whole structures, with their padding.
     if (!cards || !map->site_of)
         error = MPI_ERR_NO_MEM;
     else
@@ -373,8 +375,8 @@ void forget_world(void)
     world.site_of = NULL;
 }
 
-// From the sites of the world; 0: not all of its ranks are of it. All ranks of comm find the same: those of the same
-// world have the same table, and if there are ranks of two worlds each rank misses some.
+// Takes the sites from the world's. Returns 0 if some ranks of comm are not in this world. All ranks of comm get the
+// same: ranks of one world have the same table, and if there are ranks of two worlds, each rank misses some.
 static int from_world(MPI_Comm comm, int ranks, struct map *map)
 {
     MPI_Group group;

@@ -1,5 +1,5 @@
-// The loop that moves blocks. A slot goes round: at the sender read, digest, send; at the
-// receiver receive, compare, write. Every slot that is free is at once used again.
+// The loop that moves blocks. Each slot repeats a cycle: at the sender read, digest, send; at the
+// receiver receive, compare, write. A free slot is used again at once.
 #include "internal.h"
 #include "isthmus.h"
 
@@ -9,8 +9,8 @@
 
 enum { PAIR_TAGS = 16, TAG_CYCLE = 8192 };
 
-// Pieces between two ranks are told apart by their number, so that disk threads may end them
-// in any order. What has the same number after a cycle was sent later, and matches later.
+// Tags distinguish the pieces between two ranks by their numbers, so that disk threads may end them
+// in any order. After TAG_CYCLE pieces the tags repeat; MPI matches messages of one tag in their order.
 static int tag_of(const struct slot *slot)
 {
     return PAIR_TAGS + 2 * (int)(slot->number % TAG_CYCLE);
@@ -64,7 +64,7 @@ static int by_mpiio(const struct transfer *t)
     return t->store.is_file && t->store.io == ISTHMUS_MPI_MPIIO;
 }
 
-// A piece is there: its blocks are noted.
+// Records the blocks of a piece that was written.
 static void remember_piece(struct transfer *t, const struct slot *slot)
 {
     int64_t first = slot->offset / t->block, count = (slot->length + t->block - 1) / t->block;
@@ -80,7 +80,7 @@ static void write_by_posix(struct transfer *t, struct slot *slot)
         remember_piece(t, slot);
 }
 
-// Whether a piece is what was sent.
+// Whether a piece has the digests that its sender computed.
 static int is_as_sent(struct transfer *t, struct slot *slot)
 {
     uint8_t digests[MAX_BLOCKS][DIGEST_LEN];
@@ -114,7 +114,7 @@ void slot_job(struct transfer *t, int index)
     }
 }
 
-// The stream that has least under way, of those that have not ended.
+// The open stream with the fewest pieces under way.
 static struct stream *next_stream(struct transfer *t)
 {
     struct stream *best = NULL;
@@ -137,7 +137,7 @@ static void use(struct transfer *t, struct slot *slot, struct stream *stream)
     t->active++;
 }
 
-// What is next of an array, for each partner in turn.
+// Takes the next piece of an array, for each partner in turn.
 static int next_of_array(struct transfer *t, struct slot *slot)
 {
     struct stream *stream = next_stream(t);
@@ -198,7 +198,7 @@ static void send_slot(struct transfer *t, int index)
     send_both(t, index, slot->trouble.code || slot->record.hole ? 0 : slot->length, slot->trouble.code ? 0 : blocks);
 }
 
-// After a failure what is left of an array goes without its data: the receivers have asked for it.
+// After a failure the rest of an array is sent without its data, because the receivers expect the messages.
 static void begin_send(struct transfer *t, int index)
 {
     struct slot *slot = &t->slots[index];
@@ -219,8 +219,8 @@ static void begin_send(struct transfer *t, int index)
     }
 }
 
-// This rank has read all of a file that it will: each partner is told, and whether the source stayed
-// what it was.
+// Once this rank has read its last piece of a file, tells each partner the end, and whether the source
+// is unchanged.
 static int send_end(struct transfer *t, int index)
 {
     struct slot *slot = &t->slots[index];
@@ -255,7 +255,7 @@ static void begin_receive(struct transfer *t, int index)
                                      &t->requests[2 * index + 1]));
 }
 
-// Nothing follows on the stream: what was posted for it is taken back.
+// Ends a stream: cancels the receives posted for pieces beyond its end.
 static void end_stream(struct transfer *t, struct stream *stream, int64_t last)
 {
     stream->ended = 1;
@@ -271,7 +271,7 @@ static void end_stream(struct transfer *t, struct stream *stream, int64_t last)
     }
 }
 
-// Whether what came is one that belongs to the file, or here to the array.
+// Whether a received piece belongs to the file, or to this place of the array.
 static int fits(const struct transfer *t, const struct slot *slot)
 {
     const struct record *record = &slot->record;
@@ -366,7 +366,7 @@ static void on_file(struct transfer *t, int index, const MPI_Status *status, int
     else if (count != slot->length && t->sends)
         note(&slot->trouble, ISTHMUS_MPI_CHANGED, "%.200s became shorter while it was read", t->store.path);
     else if (count != slot->length)
-        // What MPI-IO tells of a full disk, where it tells nothing.
+        // MPI-IO may report a full disk only by a short count.
         note(&slot->trouble, ISTHMUS_MPI_SPACE,
              "cannot write %.200s: %d of %" PRId64 " bytes were taken; free some space", t->store.path, count, slot->length);
     if (t->sends && !slot->trouble.code)
@@ -391,20 +391,20 @@ static void on_message(struct transfer *t, int request, const MPI_Status *status
     }
     if (--slot->pending > 0)
         return;
-    // Behind the end of its stream it was taken back.
+    // Beyond the end of its stream the receive was cancelled.
     if (t->sends || (t->what == KIND_FILE && slot->stream->ended && slot->number > slot->stream->last))
         slot_done(t, request / 2);
     else
         take_piece(t, request / 2);
 }
 
-// Whether a request is of a message to the other side or from there.
+// Whether a request is a message to or from the other side.
 static int is_exchanged(const struct transfer *t, int request)
 {
     return request < 2 * t->count || request == word_request(t);
 }
 
-// Takes what came to an end. Returns how much.
+// Handles the requests that have ended. Returns their number.
 static int take_ended(struct transfer *t)
 {
     int count = 0, all = requests_of(t);
@@ -438,7 +438,7 @@ static int take_ended(struct transfer *t)
     return count;
 }
 
-// Begins what can be begun with a slot. Whether there was something.
+// Begins the next step with a free slot. Returns whether there was one.
 static int begin(struct transfer *t)
 {
     if (t->lost || !t->unused_count)
@@ -482,7 +482,7 @@ void move_blocks(struct transfer *t)
             busy++;
         }
         words_turn(t);
-        // Who waits in vain looks less and less often: the processors are the others'.
+        // A rank that finds nothing looks less and less often, to leave the processors to others.
         pause_ns = busy ? REST_NS : longer_rest(pause_ns);
         if (!busy && !t->over)
             pool_rest(&t->pool, pause_ns);

@@ -1,6 +1,6 @@
-// Whether blocks of a file go through the page cache or past it (O_DIRECT): by what blocks of this file took so far, for
-// which now and then one goes the other way; where the disk thread has time to spare, by what is the processor's of it.
-// crates/isthmus-mover/src/cache.rs says more.
+// Decides whether blocks of a file go through the page cache or past it (O_DIRECT), by the measured cost of both ways.
+// Now and then a block goes the other way to measure it. If the disk threads have time to spare, only processor time
+// counts. crates/isthmus-mover/src/cache.rs says more.
 #include "internal.h"
 
 #include <errno.h>
@@ -12,10 +12,10 @@
 enum { ALIGNMENT = 4096, SHORT = 64 << 10 };
 enum { CACHED, DIRECT };
 
-// One block in so many goes the other way, in as many more as that costs more than the usual one, or takes longer than
-// from one block to the next; the first that does; how much more the cache may cost; how busy a way may keep a thread to
-// pass for one that keeps up; what a block weighs against those before it on the usual way, and on the other; and for
-// how fast blocks follow one another.
+// TRIAL: one block in this many goes the other way; fewer if that costs more, or takes longer than blocks are apart.
+// FIRST: blocks before the first trial. MARGIN: the cache is left only if it costs this many times more. BUSY: a way
+// keeps up if it would keep one thread busy for less than this share. WEIGHT: of a new block in the moving average, for
+// the usual way and the other. PACE: the same for the time between blocks.
 static const double TRIAL = 32, FIRST = 4, MARGIN = 1.25, BUSY = 0.7, WEIGHT[] = {0.25, 0.75}, PACE = 0.05;
 
 void ways_begin(struct ways *ways, int fd, int cache)
@@ -32,7 +32,7 @@ int ways_end(struct ways *ways)
     return failed ? -1 : 0;
 }
 
-// By what a way is judged: processor time where it keeps up, else the time that it takes.
+// The price by which ways are compared: processor time if the way keeps up, else elapsed time.
 static double price(const struct ways *ways, int way)
 {
     const struct cost *cost = &ways->cost[way];
@@ -72,7 +72,7 @@ static int next(struct ways *ways)
     return !usual;
 }
 
-// What a block took that ended now.
+// Records the cost of a block that ended now.
 static void note_cost(struct ways *ways, double now, int way, double bytes, struct cost took)
 {
     struct cost *cost = &ways->cost[way];
@@ -94,7 +94,7 @@ static double processor_s(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-// Which way a block goes now; under the lock.
+// Chooses the way of a block. The caller holds the lock.
 static int chosen(struct ways *ways)
 {
     int way = ways->refused ? CACHED : ways->cache == ISTHMUS_MPI_DIRECT ? DIRECT : next(ways);
@@ -102,7 +102,7 @@ static int chosen(struct ways *ways)
         char again[64];
         snprintf(again, sizeof again, "/proc/self/fd/%d", ways->fd);
         ways->direct = open(again, (fcntl(ways->fd, F_GETFL) & O_ACCMODE) | O_DIRECT | O_CLOEXEC);
-        // File systems that know no such access refuse to open; then the cache does.
+        // File systems without O_DIRECT refuse to open; then all goes through the cache.
         ways->refused = ways->direct < 0;
     }
     return ways->refused ? CACHED : way;

@@ -1,10 +1,10 @@
-// What programs call to transfer, and how often it is tried.
+// The calls of programs that transfer data, and their repeated attempts.
 #include "internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// What came damaged is asked for again, so often.
+// Most attempts if data arrive damaged. Count.
 enum { ATTEMPTS = 4 };
 
 static struct store closed_store(int is_file, int sends, void *data)
@@ -28,7 +28,7 @@ static int begin(struct isthmus_mpi_coupling *c, const struct transfer *call, co
     if (trouble.code)
         return tell(&trouble);
     return_errors(&handlers);
-    // Both sides hear the same: both begin again, for what did not come as it was sent.
+    // Both sides get the same status, so both begin again, for the damaged parts.
     for (int i = 0; i < ATTEMPTS && status == ISTHMUS_MPI_DAMAGED; i++) {
         struct transfer *t = malloc(sizeof *t);
         struct opening *opening = malloc(sizeof *opening);
@@ -86,7 +86,7 @@ int isthmus_mpi_receive_file(isthmus_mpi_coupling *coupling, const char *path, i
 int isthmus_mpi_send_array(isthmus_mpi_coupling *coupling, const void *data, int64_t bytes,
                            const struct isthmus_mpi_options *options, struct isthmus_mpi_report *report)
 {
-    // Only read: the two directions share what leads to the memory.
+    // The memory is only read. Both directions share one pointer without const.
     return of_array(coupling, 1, (void *)(uintptr_t)data, bytes, options, report);
 }
 

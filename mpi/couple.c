@@ -1,4 +1,4 @@
-// Two applications come together, and part.
+// Couples two applications by a common MPI, and parts them.
 #include "internal.h"
 #include "isthmus.h"
 
@@ -9,15 +9,15 @@
 #include <unistd.h>
 
 enum { PATIENCE_S = 60, PORT_CHECK_NS = 20000000 };
-// A path from this round trip on is warmed up, by at least so much for each rank; and by as many
-// times more in all as it is longer than WARM_TRIP_S, up to some. Seconds, bytes.
+// A path with a round trip of at least FAR_S seconds is warmed up with WARM_BYTES bytes in all. Beyond WARM_TRIP_S
+// seconds it is more in proportion, up to WARM_MOST times. A share below WARM_LEAST bytes for a rank is not sent.
 enum { WARM_BYTES = 8 << 20, WARM_LEAST = 64 << 10, WARM_MOST = 4 };
 #define FAR_S 0.001
 #define WARM_TRIP_S 0.024
 
 static const char NOT_THERE[] = "cannot connect to the accepting application; is the port's name of an earlier run?";
 
-// What rank 0 found out, for all.
+// The results of rank 0, for all ranks.
 struct meeting {
     struct trouble trouble;
     char port[MPI_MAX_PORT_NAME];
@@ -34,7 +34,7 @@ static void note_coupling(struct trouble *trouble, int error, const char *what)
 
 // --- the port's name -----------------------------------------------------------------
 
-// What follows `prefix` in a text that begins so.
+// The rest of a text after `prefix`; NULL if it does not begin with it.
 static const char *after(const char *text, const char *prefix)
 {
     size_t length = strlen(prefix);
@@ -94,7 +94,7 @@ static void publish(struct meeting *meeting)
     }
 }
 
-// Nobody else is to find it.
+// Withdraws the published port or removes its file, so that nobody else finds it.
 static void conceal(const struct meeting *meeting)
 {
     if (meeting->name[0])
@@ -149,8 +149,8 @@ static void find_port(struct meeting *meeting, double patience)
 
 // --- coming together -----------------------------------------------------------------
 
-// A message each way between ranks that will have pieces for each other: their connections are made
-// now, by an empty one; by one of some length they get up to speed.
+// Exchanges a message between all ranks that will exchange pieces. An empty message makes their
+// connections; a longer one also brings them up to speed.
 static int meet_partners(struct isthmus_mpi_coupling *c, int room, int bytes)
 {
     struct stream *streams = calloc((size_t)c->remote, sizeof *streams);
@@ -172,8 +172,8 @@ static int meet_partners(struct isthmus_mpi_coupling *c, int room, int bytes)
     return error;
 }
 
-// Ranks 0 exchange three words. Whoever began, the second and third exchange take together
-// one round trip: one of them finds the other's word there already.
+// Measures the round trip: the ranks 0 exchange three messages. Whichever rank began, the second and third exchange
+// together take one round trip, because one rank finds the other's message there already.
 static int measure_path(struct isthmus_mpi_coupling *c)
 {
     double began = 0;
@@ -194,8 +194,8 @@ static int measure_path(struct isthmus_mpi_coupling *c)
     return error;
 }
 
-// Lanes begin slowly; and on a path of some length more than one is made once there is something for
-// them. That is done here, by as much as a path of 1 Gb/s holds some times, shared by the ranks.
+// Warms up the path: lanes begin slowly, and a long path gets more of them only once there is data to send.
+// The amount is a few times the bandwidth-delay product of a 1 Gb/s path, shared by the ranks.
 static int warm_up(struct isthmus_mpi_coupling *c)
 {
     double trips = c->rtt_s / WARM_TRIP_S;
@@ -207,7 +207,7 @@ static int warm_up(struct isthmus_mpi_coupling *c)
     return meet_partners(c, MIB, (int)(bytes < MIB ? bytes : MIB));
 }
 
-// Whether all ranks are well; the lowest that is not tells why.
+// Whether all ranks succeeded. The lowest rank that failed gives the reason.
 static int are_well(struct isthmus_mpi_coupling *c, int error, struct trouble *first)
 {
     struct trouble trouble = {0};

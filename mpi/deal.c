@@ -1,27 +1,26 @@
-// Who of a sender's ranks takes which piece of a file. Rank 0 deals: to each rank from the front of
-// its own share, and when that is empty from the end of the one that has most left. The portions shrink with
-// what is left, and then nobody takes more than its path brings away soon: so a rank whose path is
-// slow leaves its share to the others.
+// Deals the pieces of a file to a sender's ranks. Rank 0 gives each rank the front of the rank's own share. When that
+// is empty, it gives the end of the share with most left. The portions shrink with the rest. At the end, no rank takes
+// more than its path carries soon. So a rank with a slow path leaves its share to the others.
 #include "internal.h"
 
 #include <stdlib.h>
 
-// Pieces that are dealt at once while there are many, and what is left for each rank of the last ones.
+// A portion is the rest divided by SHARES_OF_REST times the ranks, but at most PORTION pieces. Counts.
 enum { PORTION = 4, SHARES_OF_REST = 4 };
-// How long what a rank has under way at the end may take: so many round trips, and a little; on a path that is
-// longer than USUAL_TRIP_S more of them, up to some: what is lost there comes one or two later, and a piece that waits for
-// it is still under way. Seconds.
+// Near the end, a rank has at most as much under way as takes TRIPS round trips and SLACK seconds. On a path longer
+// than USUAL_TRIP_S it is more trips in proportion, up to TRIPS_MOST: a lost packet comes one or two round trips later,
+// and a piece that waits for it is still under way.
 enum { TRIPS = 3, TRIPS_MOST = 8 };
 #define SLACK 0.02
 #define USUAL_TRIP_S 0.024
-// The same on a path of USUAL_TRIP_S before anything has been delivered; as many times more on a longer one. Bytes.
+// The same limit before the first delivery, on a path of up to USUAL_TRIP_S; in proportion more on a longer one. Bytes.
 #define AT_FIRST (4 * MIB)
-// Length of a rank's first piece; the next ones are as long as all before them together, up to that of pieces. The network
-// need not wait until a long one has been read. Bytes.
+// Length of a rank's first piece. Bytes. Each next one is as long as all before it together, up to the usual length. So
+// the network need not wait until a long piece has been read.
 #define FIRST_PIECE MIB
-// What a rank remembers of its path's rate when that seems to be less.
+// The remembered rate falls at most to this share at each measurement.
 #define FADING 0.9
-// How often a rank looks how quick its path is, or a round trip. Seconds.
+// Interval at which a rank measures its path's rate; at least a round trip. Seconds.
 #define LOOK 0.02
 
 static void await_word(struct transfer *t)
@@ -66,7 +65,7 @@ static int64_t rounded(const struct transfer *t, int64_t bytes)
     return bytes > t->block ? bytes / t->block * t->block : t->block;
 }
 
-// At rank 0: what this rank is to send next.
+// At rank 0: the next portion for this rank.
 static struct grant portion(struct transfer *t, int rank)
 {
     struct range *own = &t->deal.shares[rank], *most = own;
@@ -84,7 +83,7 @@ static struct grant portion(struct transfer *t, int rank)
     for (int i = 0; i < t->c->ranks; i++)
         if (t->deal.shares[i].end - t->deal.shares[i].next > most->end - most->next)
             most = &t->deal.shares[i];
-    // Its end need not be that of a block, but its beginning is.
+    // The share begins at a block, but need not end at one.
     int64_t blocks = (most->end - most->next + t->block - 1) / t->block, taken = wanted / t->block;
     grant.range = (struct range){most->next + (blocks > taken ? blocks - taken : 0) * t->block, most->end};
     most->end = grant.range.next;
@@ -105,7 +104,7 @@ void deal_delivered(struct transfer *t, int64_t bytes)
     deal->looked += since;
 }
 
-// How much this rank may have under way.
+// Limit on the bytes that this rank has under way.
 static int64_t most_under_way(const struct transfer *t)
 {
     const struct deal *deal = &t->deal;
@@ -116,7 +115,7 @@ static int64_t most_under_way(const struct transfer *t)
         return window;
     if (deal->rate == 0)
         soon = (int64_t)((double)AT_FIRST * longer);
-    // Pieces become shorter: while one is on its way the next is made ready.
+    // At least two pieces: while one is under way the next is read.
     if (soon < 2 * deal->longest)
         soon = 2 * deal->longest;
     return soon < window ? soon : window;
@@ -150,7 +149,7 @@ void deal_turn(struct transfer *t)
     MPI_Send(&deal->asked, sizeof deal->asked, MPI_BYTE, 0, TAG_ASK, t->c->local);
 }
 
-// Words of a transfer before that nobody waited for any more are passed over.
+// Ignores messages of an earlier transfer, which nobody awaited any more.
 void on_deal(struct transfer *t, int source)
 {
     struct deal *deal = &t->deal;

@@ -1,7 +1,7 @@
-// What is the same for both kinds of coupling; and the inter-communicator.
+// The common part of both kinds of coupling, and messages over an inter-communicator.
 #include "internal.h"
 
-// Where the tags of the program's messages begin, behind those of pieces (blocks.c).
+// The first tag of the program's messages; the tags of pieces (blocks.c) are below.
 enum { PROGRAM_TAGS = 32768 };
 
 int exchange_send(struct isthmus_mpi_coupling *c, const void *data, int64_t bytes, int rank, int tag, MPI_Request *request)
@@ -54,7 +54,7 @@ void note_lost(const struct isthmus_mpi_coupling *c, int error, struct trouble *
 
 // --- by an inter-communicator ----------------------------------------------------
 
-// The program's tags follow the mover's. The MPIs that are known take tags of 20 bits and more.
+// The program's tags follow the mover's. All known MPIs take tags of at least 20 bits.
 static int tag_in(enum channel channel, int tag)
 {
     return channel == CHANNEL_MOVER ? tag : PROGRAM_TAGS + tag;
@@ -95,7 +95,7 @@ static int mpi_abandon(struct isthmus_mpi_coupling *c)
     return 0;
 }
 
-// Of a lost application there is nobody to part from.
+// A lost application needs no parting.
 static int mpi_end(struct isthmus_mpi_coupling *c)
 {
     if (c->lost || c->other == MPI_COMM_NULL)

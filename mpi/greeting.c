@@ -1,11 +1,11 @@
-// What both sides say first: who sends what to whom, and whether that fits together.
+// The first messages of both sides: what is sent in which direction, and whether that fits together.
 #include "internal.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-// In the order in which calls are told: senders first, so that both sides tell the same.
+// The order of calls in error texts: senders first, so that both sides print the same.
 static int call_of(const struct word *word)
 {
     return 2 * (word->kind != OFFER) + (word->what == KIND_ARRAY);
@@ -45,8 +45,8 @@ static struct word first_word(const struct transfer *t)
     return word;
 }
 
-// Ranks 0 exchange words, and the shares of arrays. Nothing is sent before the other side is
-// ready: so what cannot go together leaves nothing under way, and receives are posted in time.
+// The ranks 0 exchange words, and the shares of arrays. No data are sent before the other side is
+// ready. So calls that do not fit together leave nothing under way, and receives are posted in time.
 void greet(struct transfer *t, const struct share *shares, int64_t *counts, struct word *heard)
 {
     struct isthmus_mpi_coupling *c = t->c;
@@ -69,7 +69,7 @@ void greet(struct transfer *t, const struct share *shares, int64_t *counts, stru
             note_lost(c, error, &heard->trouble);
         }
     }
-    // What ranks 0 said, all go by.
+    // All ranks use the words of the ranks 0.
     struct word own = said->word;
     bcast(t, &own, sizeof own, 0);
     bcast(t, heard, sizeof *heard, 0);
@@ -79,8 +79,8 @@ void greet(struct transfer *t, const struct share *shares, int64_t *counts, stru
         bcast(t, counts, (int64_t)c->remote * (int64_t)sizeof *counts, 0);
 }
 
-// What the two words come to: whether there is anything to move. Of two troubles both sides
-// tell the sender's.
+// Whether the two words agree, so that there is something to move. If both sides have trouble, both
+// report the sender's.
 int is_on(struct transfer *t, const struct word *heard)
 {
     if (heard->trouble.code == ISTHMUS_MPI_LOST) {
@@ -99,8 +99,8 @@ int is_on(struct transfer *t, const struct word *heard)
     return !t->trouble.code;
 }
 
-// After all: what was said first has long arrived. To who is gone nothing will; the memory is the
-// MPI's then.
+// Ends the first messages after the transfer, when they arrived long ago. If the other side is gone they never
+// arrive, and the MPI keeps the memory.
 void end_greeting(struct transfer *t)
 {
     for (int i = 0; i < 2 && !t->c->lost; i++)

@@ -1,5 +1,5 @@
-// Files with holes: what of a source is a hole does not cross the network, and what is zero is not
-// written, so that the copy has its holes too.
+// Files with holes: holes of a source do not cross the network, and zeros are not written, so that the
+// copy has holes too.
 #include "internal.h"
 
 #include <errno.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// Zeros are left out in steps of this, which file systems allocate.
+// Zeros are left out in units of this. Bytes; file systems allocate such pages.
 enum { STEP = 4096 };
 
 int has_holes(const struct store *store)
@@ -28,7 +28,7 @@ int is_zero(const char *memory, int64_t length)
     return length == 0 || (memory[0] == 0 && memcmp(memory, memory + 1, (size_t)length - 1) == 0);
 }
 
-// Whether zeros need not be written: where nothing was written before there are some.
+// Leaves zeros out: in a new file that needs nothing, else it punches a hole. Returns whether it succeeded.
 static int is_left_out(const struct store *store, int64_t length, int64_t offset)
 {
     if (store->holes == HOLES_NEW)

@@ -1,6 +1,6 @@
-// The journal of a file that is not whole: what was sent, and which blocks of it are there. Each
-// block has its place in it, so that all ranks write at once, and any number of ranks reads it again.
-// A record is written after its block. What it says is believed when the block has that digest.
+// The journal of an unfinished file: its source, and the blocks that are there. Each block has a fixed
+// place in it, so all ranks can write at the same time, and another number of ranks can read it later.
+// A record is written after its block. It counts only if the block still has that digest.
 #include "internal.h"
 #include "isthmus.h"
 
@@ -27,7 +27,7 @@ struct line {
 
 static const char MAGIC[8] = "ISTMPIJ1";
 
-// A sum that tells a torn write from a whole one, and one journal's line from another's.
+// A checksum. It detects torn writes, and lines of another journal.
 static void sum(const void *data, size_t length, uint8_t *check)
 {
     uint8_t digest[DIGEST_LEN];
@@ -52,7 +52,7 @@ static off_t place_of(int64_t index)
     return (off_t)(sizeof(struct head) + (size_t)index * sizeof(struct line));
 }
 
-// A file of ours under a name that others could guess: no link, and nobody else's.
+// Opens a file whose name others could guess: it must be no link, and belong to this user.
 static int open_own(const char *path, const struct store *store, struct trouble *trouble)
 {
     struct stat about;
@@ -85,7 +85,7 @@ static void read_head(struct store *store)
     store->had_blocks = about.st_size > (off_t)sizeof head;
 }
 
-// Whether the locked journal is still the one of that name: who had it before may have taken it away.
+// Whether the locked journal still has its name: its former owner may have removed it.
 static int is_named(const struct store *store)
 {
     struct stat ours, named;
@@ -139,7 +139,7 @@ void journal_renew(struct store *store, int64_t block, int64_t bytes, const uint
     memcpy(head.magic, MAGIC, sizeof MAGIC);
     memcpy(head.source, source, DIGEST_LEN);
     sum(&head, offsetof(struct head, check), head.check);
-    // Without one nothing can be continued, which is no reason not to begin.
+    // Without a journal the file cannot be continued later, but it can be received.
     if (ftruncate(store->lock, 0) < 0 || pwrite(store->lock, &head, sizeof head, 0) != (ssize_t)sizeof head)
         unlink(store->journal);
     store->had_blocks = 0;

@@ -1,14 +1,14 @@
-// Connections with ranks of the other side. A rank connects when it first has something for another, or waits for
-// something of it; so the number of connections follows who talks to whom.
+// Connections with ranks of the other side. A rank connects to another when it first sends to it or receives from it.
+// So there are only as many connections as are used.
 #include "link.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-// Events that are taken before the MPI has its turn again.
+// Most events that are taken before the MPI makes progress again. Count.
 enum { EVENTS_AT_ONCE = 256 };
-// How long what was sent may take to be on its way. Seconds.
+// Longest wait until everything sent is on its way. Seconds.
 #define FLUSH_S 10.0
 
 int link_open(struct link *link, struct trouble *trouble)
@@ -47,7 +47,7 @@ static void drop_parcels(struct link *link, struct peer *peer)
     for (struct parcel *parcel; (parcel = peer->parcels);) {
         peer->parcels = parcel->next;
         link->waiting--;
-        // As if it had left: what the other side is told to do with it, nobody hears any more.
+        // The message was not sent, so its post ends with POST_LOST (1).
         if (parcel->ends)
             post_end(parcel->ends, 1);
         free(parcel);
@@ -125,7 +125,7 @@ void peer_send(struct link *link, struct peer *peer, const struct head *head, co
         return;
     }
     full.matched = peer->told_matched = peer->matched;
-    // Only read: an iovec serves both directions.
+    // The data are only read, but an iovec has no const.
     struct iovec pieces[2] = {{&full, sizeof full}, {(void *)(uintptr_t)data, length}};
     if (peer->state == PEER_UP && !peer->parcels && hand_over(link, peer, pieces, length ? 2 : 1)) {
         if (ends)
@@ -206,7 +206,7 @@ static void on_established(struct peer *peer, const isthmus_event *event)
         peer->other_up = 1;
 }
 
-// A connection has failed, or is over.
+// Handles the failure or end of a connection.
 static void on_over(struct link *link, struct peer *peer, const isthmus_event *event)
 {
     peer->ways--;

@@ -1,17 +1,17 @@
-// Messages over endpoints. A short one goes at once, as far as the receiver has promised to keep it. Of a long one the
-// sender tells where it lies; the receiver reads it into its own memory when there is a receive for it, and says so.
+// Messages over endpoints. A short message is sent at once, within the receiver's credit. For a long one, the sender
+// announces its memory. Once there is a receive, the receiver reads that memory and reports that it has done so.
 #include "link.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// What a receiver keeps for each peer of short messages without a receive, and when it tells that it has room again.
-// Bytes: 1 Gb/s of short messages at a round trip of 32 ms.
+// Credit: short messages without a receive that a receiver keeps for each peer. Bytes: 1 Gb/s at a round trip of 32 ms.
+// Below: when it reports free room.
 #define CREDIT_BYTES ((uint64_t)4 << 20)
 #define CREDIT_STEP ((uint64_t)1 << 20)
-// What keeping one costs beside its bytes.
+// Overhead of a kept message. Bytes.
 enum { KEEPING = 96 };
-// Errors of posts, as their MPI_Status has them in MPI_TAG.
+// Errors of posts, in the MPI_TAG of their MPI_Status.
 enum { POST_LOST = 1, POST_TOO_LONG };
 
 // --- posts as generalized requests ---------------------------------------------------
@@ -32,7 +32,7 @@ static int on_free(void *state)
     return MPI_SUCCESS;
 }
 
-// Takes a post out of a list. Whether it was there.
+// Removes a post from a list. Returns whether it was there.
 static int take_out(struct post **list, const struct post *post)
 {
     for (; *list && *list != post; list = &(*list)->next)
@@ -120,7 +120,7 @@ static void send_long(struct link *link, struct post *post)
 
 int post_send(struct link *link, int channel, const void *data, int64_t bytes, int rank, int tag, MPI_Request *request)
 {
-    // Only read: sending and receiving share what leads to the memory.
+    // The data are only read. Sends and receives share one pointer without const.
     struct post *post = new_post(link, channel, (void *)(uintptr_t)data, bytes, rank, tag);
     struct peer *peer = post->peer;
     *request = post->request;
@@ -141,7 +141,7 @@ static void say(struct link *link, struct peer *peer, enum parcel_kind kind, uin
     peer_send(link, peer, &head, NULL, 0, NULL);
 }
 
-// A short message has left what is kept of them.
+// Counts a short message that was matched, which frees its credit.
 static void count_matched(struct link *link, struct peer *peer, int64_t bytes)
 {
     peer->matched += (uint64_t)bytes + KEEPING;
@@ -165,7 +165,7 @@ static void has_been_taken(struct link *link, struct post *post, int error)
     post_end(post, error);
 }
 
-// Whether the endpoint took the read.
+// Posts the read of a long message. Returns whether the endpoint took it.
 static int try_read(struct link *link, struct post *post)
 {
     int status = isthmus_read(link->endpoint, post->from, post->region, 0, &post->memory, 0, (uint64_t)post->received, NULL, 0,
@@ -236,7 +236,7 @@ int post_receive(struct link *link, int channel, void *room, int64_t bytes, int 
     } else {
         *peer->receives_end = post;
         peer->receives_end = &post->next;
-        // So that its loss is noticed.
+        // Connects, so that a loss of the peer is noticed.
         peer_need(link, peer);
     }
     return MPI_SUCCESS;
@@ -284,7 +284,7 @@ static void on_taken(struct peer *peer, uint64_t number)
         post_end(post, 0);
 }
 
-// What makes no sense is passed over: its sender is of another build, and a message of it will be missed.
+// Handles an incoming message. Invalid ones, which only another build sends, are ignored.
 void on_parcel(struct link *link, struct peer *peer, const isthmus_event *event)
 {
     struct head head;
@@ -333,7 +333,7 @@ static void lose_all(struct post **list, const struct peer *peer)
     }
 }
 
-// Reads that are under way have an event of their own, unless the endpoint is closed.
+// Reads under way get an event of their own, so they end here only if the endpoint is closed.
 void matching_lose(struct link *link, struct peer *peer)
 {
     lose_all(&peer->receives, peer);

@@ -1,4 +1,4 @@
-// Two applications come together without a common MPI: their ranks 0 meet, and tell each other where their ranks are.
+// Couples two applications without a common MPI: their ranks 0 meet, and exchange the addresses of all ranks.
 #include "link.h"
 
 #include <stdio.h>
@@ -7,17 +7,17 @@
 #include <sys/random.h>
 
 enum { MEET_PATIENCE_S = 60, CALL_US = 10000000, TURN_US = 100000 };
-// Most ranks of a side that are believed.
+// Most ranks of a side. Count; a larger number from the other side is refused.
 enum { RANKS_MOST = 1 << 20 };
 
-// What ranks 0 tell each other, before the addresses of their ranks.
+// The message of a rank 0 to the other, before the addresses of its ranks.
 struct table_head {
     uint8_t token[TOKEN_LEN]; // part 1's counts
     int32_t ranks, newest;    // the newest version that it speaks
     int64_t length;
 };
 
-// What rank 0 found out, for all of its side.
+// The results of rank 0, for all ranks of its side.
 struct found {
     struct trouble trouble;
     uint8_t token[TOKEN_LEN];
@@ -70,7 +70,7 @@ static int is_first_call(struct meeting *m, const isthmus_event *event)
     return 0;
 }
 
-// Waits for part 2. Another that asks later is told that this one is taken.
+// Waits for part 2. A later caller is told that this part is coupled already.
 static void await_call(struct meeting *m)
 {
     struct trouble *trouble = &m->found->trouble;
@@ -117,7 +117,7 @@ static void be_found(struct meeting *m)
         isthmus_withdraw(announced);
 }
 
-// Why the last attempt came to nothing.
+// The failure of the last attempt.
 struct attempt {
     int over; // another would not help
     char why[300];
@@ -201,7 +201,7 @@ static void send_table(struct meeting *m, const char *uris, int64_t length)
         say(m, uris + at, (size_t)(length - at < SHORT_MOST ? length - at : SHORT_MOST));
 }
 
-// As many as the endpoint's backlog at most.
+// Holds a request until the addresses have come. The endpoint's backlog limits their number.
 static void hold(struct meeting *m, const isthmus_event *event)
 {
     if (m->held_count == m->held_room) {
@@ -213,7 +213,7 @@ static void hold(struct meeting *m, const isthmus_event *event)
     m->held[m->held_count++] = *event;
 }
 
-// The next message on the connection; the event must be returned. Whether there is one.
+// Takes the next message on the connection; the event must be returned. Returns whether there is one.
 static int hear(struct meeting *m, isthmus_event *event)
 {
     struct trouble *trouble = &m->found->trouble;
@@ -236,7 +236,7 @@ static int hear(struct meeting *m, isthmus_event *event)
     return 0;
 }
 
-// Whether there are as many addresses as ranks, each with its end.
+// Whether there are as many addresses as ranks, each ended by NUL.
 static int is_table(const char *uris, int64_t length, int ranks)
 {
     int count = 0;
@@ -276,7 +276,7 @@ static char *hear_table(struct meeting *m)
 
 // --- all ranks -------------------------------------------------------------------------
 
-// All ranks' addresses at rank 0, or the trouble of the lowest that has some.
+// Gathers all ranks' addresses at rank 0, or the trouble of the lowest rank that failed.
 static char *gather(struct link *link, int64_t *length, struct trouble *trouble)
 {
     const struct isthmus_mpi_coupling *c = link->c;
@@ -302,7 +302,7 @@ static char *gather(struct link *link, int64_t *length, struct trouble *trouble)
     return uris;
 }
 
-// "env:NAME" is what that variable has.
+// The place; "env:NAME" stands for the value of that variable.
 static const char *place_of(const char *at, struct trouble *trouble)
 {
     if (!at || strncmp(at, "env:", 4) != 0)
@@ -313,7 +313,7 @@ static const char *place_of(const char *at, struct trouble *trouble)
     return value;
 }
 
-// Rank 0's part of it; the other side's addresses.
+// Rank 0's part of the meeting. Returns the other side's addresses.
 static char *meet(struct meeting *m, const char *uris, int64_t length)
 {
     struct found *found = m->found;
@@ -321,7 +321,7 @@ static char *meet(struct meeting *m, const char *uris, int64_t length)
     if (getrandom(found->token, TOKEN_LEN, 0) != TOKEN_LEN)
         note(&found->trouble, ISTHMUS_MPI_COUPLING, "the system has no random numbers");
     m->at = place_of(m->at, &found->trouble);
-    // An address has a key behind its '#', which no error shows.
+    // An address has a secret key after its '#'. Errors must not show it.
     snprintf(m->place, sizeof m->place, "%.*s", m->at ? (int)strcspn(m->at, "#") : 16, m->at ? m->at : "the printed address");
     if (m->part != 1 && m->part != 2)
         note(&found->trouble, ISTHMUS_MPI_INVALID, "part %d; one side is part 1, the other part 2", m->part);
@@ -337,7 +337,7 @@ static char *meet(struct meeting *m, const char *uris, int64_t length)
     return theirs;
 }
 
-// What rank 0 has found, to all.
+// Sends the results of rank 0 to all ranks of its side.
 static char *tell_all(struct link *link, struct found *found, char *theirs)
 {
     MPI_Request request;
@@ -352,7 +352,7 @@ static char *tell_all(struct link *link, struct found *found, char *theirs)
     return theirs;
 }
 
-// The first connection becomes that of the ranks 0.
+// The first connection is kept as the one between the ranks 0.
 static void begin_with(struct meeting *m)
 {
     struct peer *first = &m->link->peers[0];

@@ -1,10 +1,10 @@
-// Messages of the program, from rank to rank of the two sides.
+// Messages of the program between ranks of the two sides.
 #include "internal.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-// What every MPI takes as a tag.
+// Largest tag that every MPI takes.
 enum { TAG_MOST = 32767 };
 
 struct isthmus_mpi_request {
@@ -52,7 +52,7 @@ static int begin(isthmus_mpi_coupling *c, int sends, void *data, int64_t bytes, 
     return tell(&trouble);
 }
 
-// The request has ended.
+// Reports the end of a request, and frees it.
 static int conclude(isthmus_mpi_request **request, int error, const MPI_Status *status, int64_t *bytes)
 {
     const isthmus_mpi_request *r = *request;
@@ -76,7 +76,7 @@ static int conclude(isthmus_mpi_request **request, int error, const MPI_Status *
     return tell(&trouble);
 }
 
-// Looks once, or until it has ended.
+// Tests a request once, or until it has ended.
 static int look(isthmus_mpi_request **request, int waits, int *done, int64_t *bytes)
 {
     struct handlers handlers;
@@ -104,7 +104,7 @@ static int look(isthmus_mpi_request **request, int waits, int *done, int64_t *by
 
 int isthmus_mpi_isend(isthmus_mpi_coupling *coupling, const void *data, int64_t bytes, int rank, int tag, isthmus_mpi_request **request)
 {
-    // Only read: the two directions share what leads to the memory.
+    // The data are only read. Both directions share one pointer without const.
     return begin(coupling, 1, (void *)(uintptr_t)data, bytes, rank, tag, request);
 }
 

@@ -1,4 +1,4 @@
-// Which rank sends what to which: both sides come to the same plan by themselves.
+// Plans which rank sends what to which. Both sides compute the same plan without a message.
 #include "internal.h"
 
 #include <stdlib.h>
@@ -9,13 +9,13 @@ enum { HUGE_PAGE = 2 << 20 };
 // Bytes a second.
 #define USUAL_RATE 1.25e9
 
-// Whole blocks, as evenly as they go, in the order of the ranks: so few ranks talk to more
-// than one, and where there are as many on both sides rank i talks to rank i.
+// Shares whole blocks evenly, in the order of ranks. So few ranks have more than one partner, and with as many ranks
+// on both sides, rank i has rank i.
 void bounds_of_blocks(int64_t *bounds, int ranks, int64_t bytes, int64_t block)
 {
     int64_t all = bytes / block + (bytes % block != 0);
     for (int i = 0; i <= ranks; i++) {
-        // all * i / ranks, which could overflow.
+        // This is all * i / ranks without an overflow.
         int64_t first = all / ranks * i + all % ranks * i / ranks;
         bounds[i] = first * block < bytes ? first * block : bytes;
     }
@@ -47,8 +47,8 @@ int partners_of(const struct isthmus_mpi_coupling *c, struct stream *streams)
     return count;
 }
 
-// Small, so that the last pieces can be; but no more of them than rank 0 has memory for, and a record
-// room. A piece that is no multiple of a page is a block itself.
+// Blocks are small, so that the last pieces can be small. But rank 0 must have memory for their digests, and a record
+// has room for MAX_BLOCKS. A piece that is no multiple of a page is one block.
 int64_t block_of(int64_t piece, int64_t bytes)
 {
     int64_t block = piece & -piece;
@@ -67,8 +67,8 @@ static uint64_t number_at(const uint8_t *bytes, int at, int length)
     return number;
 }
 
-// Lustre's striping (lov_user_md, versions 1 and 3) begins alike: magic, pattern, whose it is, then
-// the stripe's length and how many there are. Files whose layout changes along them have another.
+// Versions 1 and 3 of Lustre's layout (lov_user_md) begin alike: magic, pattern, owner, then the length and number of
+// stripes. Other layouts, such as composite ones, give 0.
 int64_t stripe_of(const uint8_t *layout, int64_t length)
 {
     enum { STRIPE_SIZE = 24, STRIPE_COUNT = 28, LEAST = 32 };
@@ -77,13 +77,13 @@ int64_t stripe_of(const uint8_t *layout, int64_t length)
     uint64_t magic = number_at(layout, 0, 4), size = number_at(layout, STRIPE_SIZE, 4);
     if ((magic != 0x0bd10bd0 && magic != 0x0bd30bd0) || size == 0 || size % (64 << 10) != 0)
         return 0;
-    // Of a file that lies on one target any piece will do.
+    // With a single stripe any length of pieces is good.
     return number_at(layout, STRIPE_COUNT, 2) == 1 ? 0 : (int64_t)size;
 }
 
-// Long enough for the path (a sixteenth of what is under way, shared by the ranks) and the
-// storage (what the file system calls a good size: a stripe); short enough that every rank
-// has a few, since the first read and the last write overlap with nothing.
+// A piece is long enough for the path (a sixteenth of the data under way, shared by the ranks) and for the storage (the
+// file system's good size, such as a stripe). It is short enough that every rank has a few, because the first read and
+// the last write overlap with nothing.
 int64_t suggested_piece(const struct isthmus_mpi_coupling *c, int64_t bytes, int64_t storage, int64_t memory)
 {
     int64_t ranks = c->ranks > c->remote ? c->ranks : c->remote;
@@ -101,8 +101,8 @@ int64_t suggested_piece(const struct isthmus_mpi_coupling *c, int64_t bytes, int
     return block;
 }
 
-// What a rank has under way: twice what the path holds of its share, of a path of 10 Gb/s
-// where no transfer has shown it. More would only be memory touched for the first time.
+// The bytes that a rank has under way: twice its share of the bandwidth-delay product, at the rate of the last transfer
+// or at 10 Gb/s, whichever is more. A larger window would only touch new memory.
 int64_t window_of(const struct isthmus_mpi_coupling *c, int64_t piece, int64_t memory)
 {
     double ranks = c->ranks < c->remote ? c->ranks : c->remote, rate = c->rate > USUAL_RATE ? c->rate : USUAL_RATE;
@@ -131,7 +131,7 @@ int64_t get_memory(struct isthmus_mpi_coupling *c, int64_t slots, int64_t stride
         drop_memory(c);
         if (posix_memalign(&memory, HUGE_PAGE, wanted) != 0)
             continue;
-        // Pages that are touched for the first time cost more than what is read into them; fewer ones less.
+        // The first touch of a page costs more than a read into it. Huge pages mean fewer first touches.
         madvise(memory, wanted, MADV_HUGEPAGE);
         c->memory = memory;
         c->memory_len = (int64_t)wanted;

@@ -1,4 +1,4 @@
-// Disk threads: they read, write and take digests, and call no MPI.
+// Disk threads. They read, write and compute digests, and call no MPI function.
 #include "internal.h"
 
 #include <signal.h>

@@ -1,5 +1,5 @@
-// What is there already of a file that an earlier call did not finish. The receivers look; both
-// sides leave it out.
+// Continues a file that an earlier call did not finish. The receivers find the blocks that are there, and both sides
+// leave them out.
 #include "internal.h"
 #include "isthmus.h"
 
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// What is sent, as one version of one range of one file.
+// Identifies the source: one version of one range of one file.
 void source_of(const struct transfer *t, uint8_t *source)
 {
     const struct stat *s = &t->store.first;
@@ -17,13 +17,13 @@ void source_of(const struct transfer *t, uint8_t *source)
     isthmus_digest_block(about, sizeof about, 0, sizeof about, 1 << 20, source);
 }
 
-// Both sides come to this by the same two words.
+// Both sides compute it from the same two words.
 int64_t resumed_block(const struct word *offer, const struct word *ready)
 {
     if (offer->what != KIND_FILE || !ready->resumable || ready->bytes != offer->bytes ||
         memcmp(offer->source, ready->source, DIGEST_LEN) != 0)
         return 0;
-    // A block that the sender chose by itself can as well be that of the time before.
+    // If the sender's caller did not choose the block length, the earlier one is used.
     return ready->block == offer->block || !offer->fixed ? ready->block : 0;
 }
 
@@ -38,7 +38,7 @@ int is_had(const struct transfer *t, int64_t offset)
     return t->have && (t->have[index / 8] >> index % 8 & 1);
 }
 
-// Of this rank's share, blocks that are what their journal says.
+// Finds the blocks of this rank's share that have the digest in the journal.
 static void look(struct transfer *t)
 {
     int rank = t->c->rank, fd = open(t->store.temporary, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);

@@ -1,4 +1,4 @@
-// Files: where blocks come from and go to.
+// Files: the source and destination of blocks.
 #include "internal.h"
 #include "isthmus.h"
 
@@ -17,21 +17,21 @@ static const char *written_path(const struct store *store)
     return store->temporary[0] ? store->temporary : store->path;
 }
 
-// The folder of a path, and what stands before a name in it.
+// Length of a path up to its last component.
 static int folder_len(const char *path)
 {
     const char *slash = strrchr(path, '/');
     return slash ? (int)(slash - path + 1) : 0;
 }
 
-// What is there may give way to a file, or be written to: a pipe would wait for its reader.
+// Refuses an existing entry that is no regular file: a pipe, for example, would wait for its reader.
 static void check_regular(const struct store *store, const struct stat *about, struct trouble *trouble)
 {
     if (!S_ISREG(about->st_mode))
         note(trouble, ISTHMUS_MPI_FILE, "cannot create %.200s: it is there, and no regular file", store->path);
 }
 
-// The same for every transfer to this path, so that the next finds what the last left.
+// The temporary name is the same for every transfer to this path, so that the next one finds the part.
 static void name_temporary(struct store *store, struct trouble *trouble)
 {
     struct stat about;
@@ -53,7 +53,7 @@ static void name_temporary(struct store *store, struct trouble *trouble)
         note(trouble, ISTHMUS_MPI_INVALID, "the path %.200s... is too long", store->path);
 }
 
-// Without a journal the name is one that nobody else has.
+// Without a journal the temporary name is unique.
 static void name_by_chance(struct store *store)
 {
     uint64_t random;
@@ -68,7 +68,7 @@ static int create(const struct store *store, int how, struct trouble *trouble)
 {
     struct stat about;
     int fd = open(written_path(store), O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC | how, 0666), error = errno;
-    // A pipe that nobody reads is not even opened.
+    // A pipe without a reader cannot be opened, so it is looked at by its path.
     if (fd >= 0 ? fstat(fd, &about) == 0 : error == ENXIO && stat(store->path, &about) == 0)
         check_regular(store, &about, trouble);
     if (fd < 0)
@@ -96,7 +96,7 @@ void store_create(struct store *store, struct trouble *trouble)
         close(fd);
         return;
     }
-    // Nothing of somebody else's is taken away.
+    // Files of other transfers are not removed.
     journal_end(store, 1);
     store->temporary[0] = store->journal[0] = 0;
 }
@@ -111,7 +111,7 @@ static void open_posix(struct store *store, int cache, struct trouble *trouble)
         ways_begin(&store->ways, store->fd, cache);
 }
 
-// By MPI-IO the opening is collective: who could not look at the file comes along.
+// With MPI-IO opening is collective, so ranks with trouble take part too.
 void store_open(struct store *store, MPI_Comm local, int cache, struct trouble *trouble)
 {
     int error;
@@ -134,7 +134,7 @@ void store_open(struct store *store, MPI_Comm local, int cache, struct trouble *
     MPI_Iallreduce(&mine, &any, 1, MPI_INT, MPI_MAX, local, &request);
     await(&request);
     if (any) {
-        // The rank that knows why tells.
+        // The rank that knows the reason reports it.
         return;
     }
     error = MPI_File_open(local, path, store->writes ? MPI_MODE_WRONLY : MPI_MODE_RDONLY, MPI_INFO_NULL, &store->file);
@@ -212,7 +212,7 @@ void store_unchanged(const struct store *store, struct trouble *trouble)
     int error = store->fd >= 0 ? fstat(store->fd, &now) : stat(store->path, &now);
     int same = error == 0 && now.st_size == then->st_size && now.st_mtim.tv_sec == then->st_mtim.tv_sec &&
                now.st_mtim.tv_nsec == then->st_mtim.tv_nsec && now.st_dev == then->st_dev && now.st_ino == then->st_ino;
-    // Another file under the name: what was read is not what is there.
+    // Another file has the name now, so the data read are not its content.
     if (!same || stat(store->path, &by_name) < 0 || by_name.st_ino != then->st_ino || by_name.st_dev != then->st_dev)
         note(trouble, ISTHMUS_MPI_CHANGED, "%.200s changed while it was read; send it again when nobody writes to it",
              store->path);

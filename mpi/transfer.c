@@ -1,5 +1,5 @@
-// A transfer: the two sides tell each other what they are about to do, make the same plan of
-// it, move the blocks, and hear how it went.
+// A transfer: the two sides tell each other their arguments, make the same plan, move the
+// blocks, and exchange the result.
 #include "internal.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// Says whose trouble it is.
+// Adds to a trouble's text which rank of which side had it.
 void sign(const struct transfer *t, struct trouble *trouble)
 {
     struct trouble signed_by = {0};
@@ -50,7 +50,7 @@ static void check(const struct transfer *t, const struct opening *opening, struc
         note(trouble, ISTHMUS_MPI_INVALID, "io = %d; it is ISTHMUS_MPI_POSIX or ISTHMUS_MPI_MPIIO", o->io);
 }
 
-// Rank 0's arguments become everybody's; a receiver's file is made.
+// Distributes rank 0's arguments to all ranks, and creates a receiver's file.
 static void agree(struct transfer *t, struct opening *opening)
 {
     if (t->c->rank == 0) {
@@ -77,7 +77,7 @@ static void agree(struct transfer *t, struct opening *opening)
         t->options.threads = 1;
 }
 
-// Every rank opens. The lowest rank's trouble, if any, is everybody's.
+// Opens the file at every rank. If some fail, all ranks take the trouble of the lowest.
 static void open_all(struct transfer *t, int64_t bytes, struct share *shares)
 {
     struct share mine = {.bytes = bytes};
@@ -107,7 +107,7 @@ static void open_all(struct transfer *t, int64_t bytes, struct share *shares)
     }
 }
 
-// The length of what a sender sends.
+// Sets the length that a sender sends.
 static void measure(struct transfer *t, const struct opening *opening, const struct share *shares)
 {
     if (t->what == KIND_ARRAY) {
@@ -137,7 +137,7 @@ static void sums(int64_t *bounds, int ranks, const int64_t *counts)
 
 static int make_slots(struct transfer *t)
 {
-    // Aligned within the memory, for direct writes.
+    // Each slot is aligned within the memory, for direct writes.
     int64_t stride = (t->piece + 4095) / 4096 * 4096, slots = (t->bytes + t->piece - 1) / t->piece + 1;
     int64_t most = window_of(t->c, t->piece, t->options.memory) / stride;
     int least = t->options.in_turn ? 1 : 2;
@@ -162,7 +162,7 @@ static int make_slots(struct transfer *t)
         return 0;
     for (size_t i = 0; i < requests; i++)
         t->requests[i] = MPI_REQUEST_NULL;
-    // The last that became free is used first: its memory is warm.
+    // The slot that was freed last is used first, because its memory is in the cache.
     for (t->unused_count = 0; t->unused_count < t->count; t->unused_count++)
         t->unused[t->unused_count] = t->count - 1 - t->unused_count;
     for (int i = 0; t->what == KIND_FILE && i < t->count; i++)
@@ -170,7 +170,7 @@ static int make_slots(struct transfer *t)
     return 1;
 }
 
-// Which share is whose, and where the digests go. Whether there is memory.
+// Computes the shares of all ranks, and gets memory for digests. Returns whether there was enough.
 static int share_out(struct transfer *t, const int64_t *counts)
 {
     struct isthmus_mpi_coupling *c = t->c;
@@ -221,11 +221,11 @@ static void release(struct transfer *t)
 
 // --- the call ----------------------------------------------------------------------
 
-// A receiver's, when it is known what comes.
+// Prepares a receiver's file, once the length is known.
 static void begin_file(struct transfer *t, int anew, struct trouble *trouble)
 {
     journal_is_of(&t->store, t->block, t->bytes, t->offer.source);
-    // What is there of another file in place stays as far as it is not written.
+    // A file that is written in place keeps its other bytes, so its zeros must be written.
     if (t->offer.holes && t->store.temporary[0])
         t->store.holes = anew ? HOLES_NEW : HOLES_AGAIN;
     if (t->c->rank != 0)
@@ -244,7 +244,7 @@ static void move_all(struct transfer *t, const int64_t *counts)
     struct trouble trouble = {0};
     int64_t resumed = resumed_block(&t->offer, &t->ready);
     t->block = resumed ? resumed : t->offer.block;
-    // The block is that of the time before: the piece is made of such.
+    // The block length is the earlier one, so the piece is made of such blocks.
     if (t->piece % t->block || t->piece / t->block > MAX_BLOCKS)
         t->piece = t->block;
     if (!t->sends && t->store.is_file)
@@ -257,7 +257,7 @@ static void move_all(struct transfer *t, const int64_t *counts)
     MPI_Iallreduce(&ready, &all, 1, MPI_INT, MPI_MIN, t->c->local, &request);
     await(&request);
     if (!all) {
-        // The other side moves already: there is no way to part in order.
+        // The other side has begun to send, so this side cannot end in order.
         t->c->lost = 1;
         note(&t->trouble, ISTHMUS_MPI_MEMORY, "no memory for a block of %" PRId64 " bytes; give a smaller one", t->piece);
         return;

@@ -1,4 +1,4 @@
-// What went wrong, in words; and waiting.
+// Error texts, and waiting.
 #include "internal.h"
 
 #include <errno.h>
@@ -47,7 +47,7 @@ void note_mpi(struct trouble *trouble, int error, const char *format, ...)
     MPI_Error_string(error, why, &length);
     MPI_Error_class(error, &class);
     int full = class == MPI_ERR_NO_SPACE || class == MPI_ERR_QUOTA;
-    // The MPI's texts are several lines; the first has the class.
+    // An MPI's text may have several lines. The first has the class.
     why[strcspn(why, "\n")] = 0;
     va_list arguments;
     va_start(arguments, format);
@@ -79,8 +79,8 @@ void rest(int64_t ns)
     nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
 }
 
-// Whether more threads want to run than there are processors (the fourth field of proc_loadavg(5)). Then each look of
-// a rank that waits holds up one that works.
+// Whether there are more runnable threads than processors (the fourth field of proc_loadavg(5)). If so, each look of a
+// waiting rank delays a working one.
 static int is_crowded(void)
 {
     static _Atomic int64_t asked_ns;

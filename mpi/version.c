@@ -1,4 +1,4 @@
-// Which version of the protocol two builds speak.
+// Agrees on the version of the protocol that two builds speak.
 #include "internal.h"
 
 int32_t common_version(const struct word *own, const struct word *heard)

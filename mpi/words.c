@@ -1,6 +1,6 @@
-// What is said while blocks move. Each rank tells its rank 0 of a failure, and when its
-// blocks are done; the receiver's rank 0 tells the sender's to stop, and last how it went;
-// the sender's rank 0 passes that on. So every rank hears exactly one last word.
+// Control messages while blocks move. Each rank reports to its rank 0 a failure, and the end of its blocks. The
+// receiver's rank 0 tells the sender's to stop, and at last the result, which the sender's rank 0 passes on. So every
+// rank gets exactly one last word.
 #include "internal.h"
 #include "isthmus.h"
 
@@ -39,7 +39,7 @@ struct word word_of(const struct transfer *t, int kind)
                          .ranks = t->c->ranks, .bytes = t->bytes, .block = t->block, .piece = t->piece};
 }
 
-// Nothing more is said to the other side. Memory that the MPI may still write to is left to it.
+// Ends the exchange with the other side. Memory that the MPI may still write to is left to the MPI.
 static void abandon(struct transfer *t)
 {
     int ours = t->c->exchange->abandon(t->c);
@@ -63,7 +63,7 @@ static void abandon(struct transfer *t)
     t->open = t->active = 0;
 }
 
-// The provider gives the other side up.
+// Handles an error of a message: the other side is lost.
 void lose(struct transfer *t, int error)
 {
     struct trouble trouble = {0};
@@ -79,7 +79,7 @@ static void tell_ranks(struct transfer *t, const struct word *word)
         MPI_Send(word, sizeof *word, MPI_BYTE, i, TAG_WORD, t->c->local);
 }
 
-// Once: the others need not read or send what nobody will use.
+// Tells the others once to stop, so that they do not read or send data that nobody will use.
 static void stop_others(struct transfer *t)
 {
     struct word word = word_of(t, STOP);
@@ -94,7 +94,7 @@ static void stop_others(struct transfer *t)
         lose(t, MPI_ERR_OTHER);
 }
 
-// Of several failures that of the lowest rank is told, whatever came first.
+// Records a failure. Of several, the lowest rank's is reported, in whichever order they come.
 void fail(struct transfer *t, const struct trouble *trouble, int rank)
 {
     int first = !t->trouble.code, mine = rank == t->c->rank;
@@ -138,7 +138,7 @@ void other_listen(struct transfer *t)
         lose(t, error);
 }
 
-// At a sender's rank 0, of the receiver's.
+// At a sender's rank 0: handles a word of the receiver's rank 0.
 void on_word(struct transfer *t)
 {
     const struct word *word = &t->from_other;
@@ -154,7 +154,7 @@ void on_word(struct transfer *t)
     }
 }
 
-// What a rank of a receiver has of a file.
+// Takes the digests of the blocks that a receiver's rank has.
 static void take_digests(struct transfer *t, int source, int64_t count)
 {
     struct got *got = malloc((size_t)(count + 1) * sizeof *got);
@@ -176,7 +176,7 @@ void on_local(struct transfer *t, int source)
             struct trouble lost = t->from_root.trouble;
             t->stopped = 1;
             words_listen(t);
-            // Nobody will receive what this rank has under way.
+            // The other side is lost, so nobody will receive this rank's messages.
             if (lost.code)
                 fail(t, &lost, 0);
         }
@@ -195,7 +195,7 @@ void on_local(struct transfer *t, int source)
         fail(t, &word.trouble, source);
 }
 
-// This rank's blocks are done. By MPI-IO the file is closed by all at once.
+// Reports that this rank's blocks are done. With MPI-IO closing is collective, so all ranks meet first.
 static void report(struct transfer *t)
 {
     struct trouble trouble = {0};
@@ -219,18 +219,18 @@ static void report(struct transfer *t)
         MPI_Send(t->got, (int)(t->got_count * (int64_t)sizeof *t->got), MPI_BYTE, 0, TAG_DIGESTS, t->c->local);
 }
 
-// Whether what is there of the file is kept for the next call.
+// Whether the part of the file is kept for the next call.
 int is_kept(const struct transfer *t)
 {
     return t->kept && t->trouble.code != ISTHMUS_MPI_CHANGED;
 }
 
-// Rank 0 of the receiver, when all ranks have written what is theirs.
+// At rank 0 of the receiver, after all ranks have written their blocks.
 static void conclude(struct transfer *t)
 {
     struct word word = word_of(t, DONE);
     t->got_all += t->got_count;
-    // Who deals and who tells that all is sent are many: it is counted once more.
+    // Several ranks deal out and report pieces, so a final count checks that no block is missing.
     if (!t->trouble.code && t->what == KIND_FILE && t->got_all != blocks_in(t, t->bytes))
         note(&t->trouble, ISTHMUS_MPI_DAMAGED, "of %" PRId64 " blocks %" PRId64 " came", blocks_in(t, t->bytes), t->got_all);
     if (!t->trouble.code)
@@ -250,7 +250,7 @@ static void conclude(struct transfer *t)
         t->verdict.trouble = t->trouble;
 }
 
-// Rank 0 of the sender, after the receiver's last word.
+// At rank 0 of the sender, after the receiver's last word.
 static void acknowledge(struct transfer *t)
 {
     t->verdict.kind = DONE;

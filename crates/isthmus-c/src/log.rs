@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 
 use crate::door::{c_text, enter, invalid};
 
-/// The environment variable that says what goes to standard error.
+/// The environment variable that chooses the lines for standard error.
 const VARIABLE: &str = "ISTHMUS_LOG";
 
 /// `isthmus_log_function`.
@@ -64,8 +64,8 @@ fn printed() -> Option<Severity> {
     *PRINTED.get_or_init(|| parse(&std::env::var(VARIABLE).unwrap_or_default()))
 }
 
-/// What a value of `ISTHMUS_LOG` says: a level, or a list of them of which some are for parts of the command `isthmus`
-/// ("isthmus_router=debug,info"). The last that is for everything, or for this library, counts.
+/// Parses `ISTHMUS_LOG`: a level, or a list of levels, some of them for parts of the command `isthmus`
+/// ("isthmus_router=debug,info"). The last level for everything, or for this library, counts.
 fn parse(value: &str) -> Option<Severity> {
     let mut of_all = value.split(',').filter_map(|part| match part.trim().split_once('=') {
         None => Some(part.trim()),

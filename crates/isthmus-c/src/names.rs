@@ -14,12 +14,12 @@ use crate::door::{Refusal, enter, give, invalid, text};
 use crate::table::next_name;
 use crate::types::{NameHandle, Status};
 
-/// How long to wait before a meeting place is looked at again.
+/// Pause between two looks at a meeting place.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// What both sides of a handshake at HOST:PORT name beside their secret.
+/// The job's name that both sides of a handshake at HOST:PORT use with their secret.
 const JOB: &str = "isthmus.h";
 
-/// What others find until it is withdrawn.
+/// A published name or an announcement, kept until it is withdrawn.
 enum Kept {
     Name(#[allow(dead_code, reason = "kept for its end")] Published),
     Place(#[allow(dead_code, reason = "kept for its end")] Announced),

@@ -106,7 +106,7 @@ pub unsafe extern "C" fn isthmus_get_counters(
     counters: *mut CountersRecord,
 ) -> c_int {
     let body = || {
-        // SAFETY: C's promise. A program with a later header knows a longer structure, one with this header this one.
+        // SAFETY: C's promise. A program with a later header has a longer structure, so `size` must be at least ours.
         if unsafe { look(counters) }?.size < size_of::<CountersRecord>() {
             return Err(invalid("counters.size is not sizeof(isthmus_counters)"));
         }

@@ -17,7 +17,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     texts.iter().map(|text| text.as_bytes().to_vec()).chain([sample().to_bytes().to_vec()]).collect()
 }
 
-/// What is an address in one form is the same address in the other one, and one text names it.
+/// An address that parses in one form, bytes or text, is the same address in the other form.
 pub(crate) fn property(input: &[u8]) {
     if let Ok(address) = Address::from_bytes(input) {
         assert_eq!(address.to_bytes(), input[..Address::LEN]);

@@ -2,7 +2,7 @@
 
 use crate::player::{Choices, Player};
 
-/// Calls of one input; what is left of it is not looked at.
+/// Calls of one input. Count; the rest of the input is ignored.
 const CALLS_MAX: usize = 300;
 
 /// Choices that connect, accept, send, write and leave.
@@ -11,8 +11,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     vec![count(0, 1), count(3, 7), count(11, 13), vec![0; 100], [0, 10, 11, 12, 13, 2, 6, 1].repeat(30)]
 }
 
-/// Whatever is called with whatever names: an error at most, and afterwards the endpoints
-/// still do what endpoints do.
+/// No sequence of calls, with any handles, does worse than return errors, and the endpoints
+/// still work afterwards.
 pub(crate) fn property(input: &[u8]) {
     let mut bytes = input.iter().copied();
     let mut player = Player::new();
@@ -25,10 +25,10 @@ pub(crate) fn property(input: &[u8]) {
     player.still_works();
 }
 
-/// As many bytes as the limit has; none left: 0.
+/// The next byte of the input as a choice, scaled to `limit`; 0 after the input's end.
 fn choose(bytes: &mut impl Iterator<Item = u8>, limit: usize) -> usize {
     let wide = limit > 256;
     let low = usize::from(bytes.next().unwrap_or(0));
-    // Long lengths are seldom needed, and a factor reaches all of the range.
+    // One byte is enough for long lengths: the factor spreads it over the whole range.
     if wide { low * limit.div_ceil(256) } else { low }
 }

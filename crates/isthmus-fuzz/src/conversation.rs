@@ -1,4 +1,4 @@
-//! What endpoints of the substrate tell each other, what datagrams begin with, and what routers are asked
+//! The substrate's control messages, headers of datagrams and messages, memory handles, and requests to routers
 //! that keep names.
 
 use isthmus_wire::MessageHeader;
@@ -7,7 +7,7 @@ use isthmus_wire::conversation::{
 };
 use isthmus_wire::rendezvous::{Answer, NAME_MAX, Request, TEXT_MAX};
 
-/// A letter and a request of every kind, a datagram's head, a memory handle.
+/// A control message and a request of every kind, a datagram's header, a memory handle.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let to = ConnectionId::new(1, 2);
     let from = End { id: ConnectionId::new(3, 4), token: 5, udp_port: 6, message_max: 7 };
@@ -38,7 +38,7 @@ fn encoded(letter: &Letter) -> Vec<u8> {
     out
 }
 
-/// What is understood says the same when it is written again, and is bounded.
+/// Everything that decodes encodes to the same bytes, and stays within its length limits.
 pub(crate) fn property(bytes: &[u8]) {
     if let Some(letter) = Letter::decode(bytes) {
         assert_eq!(encoded(&letter), bytes, "{letter:?}");

@@ -1,8 +1,8 @@
-//! The engine at the mercy of one peer: bytes on its lanes, in any pieces, at any time.
+//! The engine against one hostile peer: any bytes on its lanes, in any pieces, at any time.
 //!
-//! The input is a script. Each step's first byte says what happens; what a step needs more,
-//! such as a lane, a length or the bytes themselves, follows it. Where the script ends in the
-//! middle of a step, the rest are zeros.
+//! The input is a script. The first byte of each step says what happens. Its arguments follow,
+//! such as a lane, a length or the bytes themselves. If the script ends in the middle of a step,
+//! the missing bytes count as zeros.
 
 use std::net::SocketAddr;
 
@@ -16,12 +16,12 @@ use isthmus_wire::{Address, AsId, Key, SubnetId};
 use crate::arena::{Arena, KEY};
 use crate::hello;
 
-/// Most lanes at once, and operations and steps in all: what the peer cannot choose.
+/// Limits that the script cannot exceed: lanes at once, and operations and steps in all. Counts.
 const LANES: usize = 4;
 const OPERATIONS: usize = 64;
 const STEPS: usize = 2000;
 
-/// What can happen, by a step's first byte.
+/// The kinds of steps, numbered by the step's first byte.
 mod step {
     pub(super) const ACCEPT: u8 = 0;
     pub(super) const SAY: u8 = 1;
@@ -227,8 +227,8 @@ impl Script {
     }
 }
 
-/// Nothing panics, nobody touches memory that is not theirs, and no peer has more held for it
-/// than it was granted.
+/// Nothing panics, nobody touches memory that it does not own, and the engine never buffers
+/// more for a peer than the credit that it granted.
 pub(crate) fn property(input: &[u8]) {
     let mut victim = Victim::new();
     let mut script = Cursor(input);
@@ -246,7 +246,7 @@ pub(crate) fn property(input: &[u8]) {
     victim.settle();
 }
 
-/// What is left of a script.
+/// The rest of a script.
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
@@ -265,12 +265,12 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// A lane as a shell has it.
+/// The state that a shell keeps of a lane.
 struct Lane {
     id: LaneId,
-    /// Bytes that are no whole header yet.
+    /// Bytes of an incomplete header.
     staged: Vec<u8>,
-    /// What the engine lent to be filled.
+    /// The buffer that the engine lent for the next payload.
     lent: Option<Sink>,
     /// Batches that were borrowed and given back.
     returned: u64,
@@ -329,7 +329,7 @@ impl Victim {
 
     fn say(&mut self, lane: u8, bytes: &[u8]) {
         let index = usize::from(lane);
-        // Who has been lent a place for the next bytes reads them there.
+        // A lane with a lent buffer takes its next bytes there, by `lend_or_fill`.
         let Some(lane) = self.lanes.get_mut(index).filter(|lane| lane.lent.is_none()) else { return };
         lane.staged.extend_from_slice(bytes);
         if understand(lane, self.now, &mut self.engine, &mut self.mem).is_err() {
@@ -356,7 +356,7 @@ impl Victim {
 
     fn lose(&mut self, lane: Lane) {
         if lane.lent.is_some() {
-            // An error is no news: the lane is lost.
+            // The error can be ignored: the lane is lost anyway.
             let _ = self.engine.filled(lane.id, 0, &mut self.mem);
         }
         self.engine.lane_lost(self.now, lane.id, &LaneLoss::Closed, &mut self.mem);
@@ -377,7 +377,7 @@ impl Victim {
             RecvRequest { source, channel, tag: 1, ignore: 0, multi, options }
         };
         let Self { engine, mem, .. } = self;
-        // A refusal leaves the buffer with the caller, who has nothing to do with it.
+        // After a refusal the caller still has the buffer, and needs to do nothing.
         let _ = match kind % 5 {
             0 => {
                 let request = SendRequest { peer, channel: Channel::Tagged, tag: 0, data: None, options };
@@ -396,7 +396,7 @@ impl Victim {
         };
     }
 
-    /// Writes everything that there is to write.
+    /// Writes everything that the engine wants to send.
     fn write(&mut self) {
         let mut batch = Batch::default();
         while let Some(lane) = self.engine.next_ready() {
@@ -404,7 +404,7 @@ impl Victim {
             if !self.engine.transmit(lane, &mut batch, &mut self.mem) {
                 continue;
             }
-            // Every other lane sends from what it is lent until it is asked for it.
+            // Lanes with odd ids borrow their batches and keep them until the engine recalls them.
             if lane.0 % 2 == 1 && self.lanes.iter().any(|known| known.id == lane) {
                 self.engine.borrowed(lane);
             } else {
@@ -413,7 +413,7 @@ impl Victim {
         }
     }
 
-    /// Does what the engine asks for, and takes what it has to say.
+    /// Carries out the engine's actions, and takes its events.
     fn settle(&mut self) {
         while let Some(action) = self.engine.poll_action() {
             match action {
@@ -446,7 +446,7 @@ impl Victim {
     }
 }
 
-/// Gives the engine what is staged, as far as it goes: a shell in small.
+/// Gives the engine the staged bytes as far as they form whole headers, as a shell does.
 fn understand(lane: &mut Lane, now: u64, engine: &mut Engine, mem: &mut Arena) -> Result<(), PeerFault> {
     let mut bytes = &lane.staged[..];
     loop {

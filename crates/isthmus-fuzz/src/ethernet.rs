@@ -1,4 +1,4 @@
-//! Ethernet frames of whoever is on the segment.
+//! Ethernet frames from any host of the segment.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     vec![padded, frame("[fe80::1]:1", "[fe80::2]:2", &[7; 100]), frame("10.0.0.1:1", "10.0.0.2:2", b"")]
 }
 
-/// What is a frame is made again from what it says, but for its padding.
+/// A frame that parses is the same when built again from its addresses and packet, without padding.
 pub(crate) fn property(input: &[u8]) {
     let mut frame = input.to_vec();
     let Some((from, to, packet)) = parse_frame(&mut frame) else { return };

@@ -5,7 +5,7 @@ use isthmus_wire::frame::{HEADER_MAX, PAYLOAD_MAX, TABLE};
 
 use crate::address;
 
-/// A frame of every kind: some with addresses where those stand, all else small numbers.
+/// A frame of every kind, with a sample address in each address field and small numbers elsewhere.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let blank = |row: &isthmus_wire::frame::Row| {
         let mut bytes = vec![row.tag];
@@ -25,8 +25,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     TABLE.iter().map(blank).collect()
 }
 
-/// What decodes encodes to the same bytes; the answer depends on no byte beyond the header,
-/// and an incomplete header waits for more.
+/// A frame that decodes encodes to the same bytes. The decoder uses no byte beyond the header,
+/// and waits for more if the header is incomplete.
 pub(crate) fn property(bytes: &[u8]) {
     let answer = Frame::decode(bytes);
     if let Ok(Some(frame)) = answer {
@@ -37,7 +37,7 @@ pub(crate) fn property(bytes: &[u8]) {
         assert_eq!(again, header, "{frame}");
         assert_eq!(Frame::decode(header), Ok(Some(frame)), "{} bytes behind it count", beyond.len());
         assert_eq!(Frame::decode(&header[..header.len() - 1]), Ok(None));
-        // Logs and people see it.
+        // Logs show it to people.
         assert!(frame.to_string().is_ascii());
     }
     if answer == Ok(None) {

@@ -1,4 +1,4 @@
-//! A router's first look at a lane: is it a Hello?
+//! A router reads a lane's first frame, which must be a Hello.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::address::sample;
 
-/// The first byte says how the others come: see [`Lane`].
+/// The first byte says in what pieces the rest arrives, and whether the lane stays open: see [`Lane`].
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let with = |how: u8, change: fn(&mut Vec<u8>)| {
         let mut bytes = encoded(sample(), sample());
@@ -37,9 +37,9 @@ pub(crate) fn encoded(source: Address, target: Address) -> Vec<u8> {
     bytes
 }
 
-/// The answer depends on the bytes only, not on the pieces in which they come; no byte beyond
-/// the Hello is read; a stranger is known before it has said all; and a lane that is cut or
-/// silent is told from one whose Hello is still to come.
+/// The answer depends on the bytes only, not on the pieces in which they arrive. The router reads
+/// no byte beyond the Hello, and refuses a stranger before the Hello is complete. A lane that
+/// closes early, or without a byte, differs from one whose Hello is still to come.
 pub(crate) fn property(input: &[u8]) {
     let Some((&how, bytes)) = input.split_first() else { return };
     let stays_open = how & 0x80 != 0;
@@ -72,11 +72,11 @@ pub(crate) fn property(input: &[u8]) {
 enum Answer {
     Hello(Hello),
     None(&'static str),
-    /// None yet: more bytes may come.
+    /// No answer yet: more bytes may come.
     Awaited,
 }
 
-/// What the router makes of `bytes` that come in pieces, and how many it took.
+/// The router's answer to `bytes` that arrive in pieces, and how many of them it read.
 fn answer(bytes: &[u8], piece: usize, stays_open: bool) -> (Answer, usize) {
     thread_local! {
         static RUNTIME: tokio::runtime::Runtime =
@@ -98,7 +98,7 @@ fn answer(bytes: &[u8], piece: usize, stays_open: bool) -> (Answer, usize) {
     (answer, bytes.len() - lane.left.len())
 }
 
-/// Bytes that come in pieces of one length; then the lane closes or goes on being silent.
+/// A lane whose bytes arrive in pieces of one length. Then it closes, or stays open in silence.
 struct Lane<'a> {
     left: &'a [u8],
     piece: usize,

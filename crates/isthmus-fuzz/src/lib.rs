@@ -1,20 +1,20 @@
-//! Fuzz targets: everything that reads what others wrote.
+//! Fuzz targets for every parser of bytes or text from outside.
 //!
 //! A [`Target`] is a property of a reader that must hold for any input. The same targets run
-//! in two ways. `cargo test` replays the corpora beside this crate and inputs made from them
-//! by a seeded [`mutate::Mutator`]: the same ones every time, in seconds, by the stable
+//! in two ways. `cargo test` replays the corpora beside this crate, and inputs that a seeded
+//! [`mutate::Mutator`] makes from them: the same ones every time, in seconds, with the stable
 //! toolchain. `make fuzz` builds them with coverage counters for LLVM's libFuzzer, which finds
 //! new inputs and adds them to the corpora.
 //!
-//! Every target also has a bound of the memory that an input of a given length may cost.
+//! Every target also bounds the memory that an input of a given length may cost.
 #![forbid(unsafe_code)]
 
 mod address;
-/// The simulation's memory: it knows who may touch it.
+/// The simulation's memory, which checks every access.
 #[path = "../../isthmus-proto/tests/simulation/arena.rs"]
 #[allow(dead_code, reason = "the simulation asks more of it")]
 mod arena;
-/// What takes in the bytes of a link, as the tests of links have it.
+/// Feeds bytes to a link; shared with the tests of `isthmus-mux`.
 #[path = "../../isthmus-mux/tests/bytes/mod.rs"]
 mod bytes;
 mod calls;
@@ -27,7 +27,7 @@ mod link;
 mod meeting;
 mod mover;
 pub mod mutate;
-/// The substrate's tests' program of any calls.
+/// A program that makes any calls; shared with the tests of the substrate.
 #[allow(unreachable_pub, reason = "a test of the substrate includes it too")]
 #[path = "../../isthmus-substrate/tests/support/player.rs"]
 mod player;
@@ -45,21 +45,21 @@ use peak_alloc::PeakAlloc;
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-/// A reader, and what must hold for whatever it reads.
+/// A parser, and the property that must hold for any input.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name, also that of its corpus.
+    /// Its name, and that of its corpus.
     pub name: &'static str,
-    /// What it is about.
+    /// A description for people.
     pub about: &'static str,
     /// Well-formed inputs, from which fuzzing starts.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Panics where the property does not hold.
+    /// Panics if the property does not hold.
     property: fn(&[u8]),
-    /// Most memory that is held at once, apart from the input: so much in any case, and so
-    /// much for each of the input's bytes. Bytes.
+    /// Most memory allocated at once, without the input: a fixed part, and a part for each
+    /// byte of the input. Bytes.
     memory_max: (usize, usize),
-    /// How many inputs `cargo test` makes.
+    /// Inputs that `cargo test` makes. Count.
     pub mutations: usize,
 }
 
@@ -205,7 +205,7 @@ impl Target {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("corpora").join(self.name).with_extension("hex")
     }
 
-    /// The inputs that fuzzing has found: a line of `corpora/NAME.hex` each.
+    /// The inputs that fuzzing has found; `corpora/NAME.hex` has one on each line.
     ///
     /// # Errors
     /// Text: the file cannot be read, or a line of it is not hexadecimal.
@@ -230,8 +230,8 @@ impl Target {
         fs::write(&path, lines).map_err(|error| format!("cannot write {}: {error}", path.display()))
     }
 
-    /// Panics where the property does not hold for `input`, or where it costs too much memory.
-    /// That is counted for the whole process: nothing else is to go on in it meanwhile.
+    /// Panics if the property does not hold for `input`, or if it costs too much memory. Memory
+    /// is counted for the whole process, so nothing else may run in it at the same time.
     pub fn check(&self, input: &[u8]) {
         let before = ALLOCATOR.current_usage();
         ALLOCATOR.reset_peak_usage();

@@ -1,4 +1,4 @@
-//! Links between routers: frames of a neighbour who is no friend.
+//! Links between routers: frames of a hostile neighbour.
 
 use isthmus_mux::{Event, LaneId, Limits, Mux};
 
@@ -6,13 +6,13 @@ use crate::bytes::take_in;
 
 const LIMITS: Limits = Limits { lanes: 4, base: 70_000, pool: 100_000 };
 
-/// What the other end says first.
+/// The first bytes of the other end.
 fn greeting() -> Vec<u8> {
     let mut other = Mux::new(true, LIMITS);
     other.poll_output().map(|piece| piece.filled().to_vec()).unwrap_or_default()
 }
 
-/// What an end says that opens two lanes, writes and gives one of them up.
+/// The bytes of an end that opens two lanes, writes to both, finishes one and abandons the other.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let (mut here, mut there) = (Mux::new(true, LIMITS), Mux::new(false, LIMITS));
     if let Some(piece) = there.poll_output() {
@@ -28,13 +28,13 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     while let Some(piece) = here.poll_output() {
         said.extend_from_slice(piece.filled());
     }
-    // The greeting is said anyway.
+    // `property` sends the greeting itself.
     said.drain(1..=greeting().len());
     vec![said]
 }
 
-/// Nobody panics or holds more than was promised, whatever the neighbour says and the lanes do
-/// meanwhile; what the first byte says.
+/// For any bytes of the neighbour, nothing panics and no end exceeds its limit of lanes. The first
+/// byte says how the bytes are split, and what the lanes do meanwhile.
 pub(crate) fn property(input: &[u8]) {
     let Some((&how, bytes)) = input.split_first() else { return };
     let mut mux = Mux::new(false, LIMITS);

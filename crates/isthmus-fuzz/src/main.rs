@@ -1,11 +1,11 @@
-//! The targets by hand, or under libFuzzer.
+//! Runs fuzz targets by hand, or under libFuzzer.
 //!
 //! Built by `make fuzz`, this is libFuzzer's program (`-help=1`) for the target that the
-//! environment's `ISTHMUS_FUZZ_TARGET` names. Otherwise it takes words:
+//! variable `ISTHMUS_FUZZ_TARGET` names. Otherwise it takes these arguments:
 //!
 //! - `isthmus-fuzz`: lists the targets;
 //! - `isthmus-fuzz TARGET FILE...`: gives the files to a target, such as those that libFuzzer
-//!   left of a fault;
+//!   kept of a failure;
 //! - `isthmus-fuzz unpack TARGET FOLDER`: writes the target's seeds and its corpus, a file for each input;
 //! - `isthmus-fuzz pack TARGET FOLDER`: makes the folder's shortest files, [`CORPUS_MAX`] bytes of them, the
 //!   target's corpus.
@@ -49,7 +49,7 @@ fn named(name: &str) -> Result<&'static Target, String> {
         .ok_or_else(|| format!("there is no target {name:?}; without words the targets are listed"))
 }
 
-/// Longest corpus of a target. Bytes: together they stay below what a reader of the repository would notice.
+/// Longest corpus of a target. Bytes; keeps the repository small.
 #[cfg(not(fuzzing))]
 const CORPUS_MAX: usize = 24_000;
 

@@ -1,4 +1,4 @@
-//! What a neighbour says before a lane's first frame.
+//! The handshake in which two ends agree on a site fabric, before a lane's first frame.
 
 use std::fmt::Arguments;
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use isthmus_fabric::{FabricError, Ground, Meeting, Met, Taken, Way};
 use isthmus_wire::frame::{Answer, MAGIC, Offer, Settle};
 
-/// A host with one fabric, on which everything works.
+/// A host with one fabric, on which every operation succeeds.
 struct Willing;
 
 impl Ground for Willing {
@@ -41,7 +41,7 @@ impl Ground for Willing {
     fn remark(&mut self, _what: Arguments<'_>) {}
 }
 
-/// An offer and its end, an answer, and a lane that begins at once; before each who hears it.
+/// An offer with its end, an answer, and a lane without a handshake. The first byte of each says which end hears it.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let list = b"\x03shm\x04\0name";
     let offer = Offer { magic: MAGIC, version: 3, host: 7, payload: list.len() as u32 }.to_bytes();
@@ -55,15 +55,15 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Nobody panics, and a lane that stays as it is loses no byte of what follows. The first byte says who hears the rest, and in
-/// what pieces it comes.
+/// Nothing panics, and a lane that begins without an offer loses no byte. The first byte says which end hears the rest,
+/// and in what pieces.
 pub(crate) fn property(input: &[u8]) {
     let Some((&how, bytes)) = input.split_first() else { return };
     let Ok((mut theirs, mut ours)) = UnixStream::pair() else { return };
     let dialled = how & 1 == 1;
     let mut meeting = if dialled { Meeting::of_dialled(true) } else { Meeting::of_accepted() };
     let mut ground = Willing;
-    // What the other end is told is not looked at; the socket has room for it.
+    // The answers to the other end are never read: the socket has room for them.
     let mut told = 0;
     for piece in bytes.chunks(usize::from(how >> 1) + 1) {
         let met = meeting.go_on(ours.as_fd(), 1, &mut ground);

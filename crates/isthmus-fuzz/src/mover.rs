@@ -1,4 +1,4 @@
-//! What the other side of a file transfer says, and what a crash left of a journal.
+//! Messages of the other side of a file transfer, names of files, and the journal as a crash leaves it.
 
 use isthmus_mover::journal::{self, HEAD_LEN, Head, RECORD_LEN};
 use isthmus_mover::names;
@@ -8,10 +8,10 @@ use isthmus_mover::wire::{
     Status, TransferRequest, Trouble, VERSIONS, Verdict,
 };
 
-/// Room of a block, for the target's sake.
+/// Longest block that the target accepts. Bytes.
 const ROOM: u64 = 1 << 20;
 
-/// The first byte says which reader is meant.
+/// The first byte chooses the parser.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = controls().iter().map(|control| with(0, &encoded(control))).collect();
     let piece = |id, hole| Piece { id, offset: id << 20, len: 4096, hole, digest: [id as u8; 32] };
@@ -89,7 +89,7 @@ fn controls() -> Vec<Control> {
     ]
 }
 
-/// What is read means one thing only, and is within the bounds that its readers count on.
+/// Everything that decodes is the same when encoded and decoded again, and within the bounds that its users rely on.
 pub(crate) fn property(input: &[u8]) {
     let Some((&reader, bytes)) = input.split_first() else { return };
     match reader % 5 {
@@ -112,7 +112,7 @@ pub(crate) fn property(input: &[u8]) {
             let (blocks, good) = journal::read(&head, bytes);
             assert!(good as usize <= bytes.len());
             assert_eq!(good as usize, HEAD_LEN + blocks.len() * RECORD_LEN);
-            // The last may be the mark after them.
+            // `index == blocks()` is the mark after the last block.
             assert!(blocks.iter().all(|(index, _)| *index <= head.blocks()));
         }
         3 => {

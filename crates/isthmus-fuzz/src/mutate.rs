@@ -1,6 +1,6 @@
-//! Inputs made from others, the same ones for the same seed.
+//! Makes inputs from others. The same seed gives the same inputs.
 
-/// Bytes at which readers tend to stumble.
+/// Bytes on which parsers often fail.
 const EDGES: [u8; 8] = [0, 1, 0x7f, 0x80, 0xff, b'\n', b'"', b'['];
 /// The longest input that is made. Bytes.
 const LEN_MAX: usize = 4096;
@@ -12,12 +12,12 @@ pub struct Mutator {
 }
 
 impl Mutator {
-    /// One that makes what belongs to `seed`.
+    /// A mutator that `seed` determines.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// One of `inputs`, changed in one to four ways. `inputs` is not empty.
+    /// Changes one of `inputs` one to four times. `inputs` is not empty.
     pub fn make(&mut self, inputs: &[Vec<u8>]) -> Vec<u8> {
         let mut bytes = self.pick(inputs).clone();
         for _ in 0..=self.below(4) {
@@ -70,7 +70,7 @@ impl Mutator {
         }
     }
 
-    /// A number that is likely to hurt.
+    /// A number that is likely to reveal a fault.
     fn number(&mut self) -> u64 {
         match self.below(4) {
             0 => u64::MAX - self.below(3) as u64,
@@ -80,7 +80,7 @@ impl Mutator {
         }
     }
 
-    /// From 0 to `bound` - 1. `bound` is not 0.
+    /// A number from 0 to `bound` - 1. `bound` is not 0.
     fn below(&mut self, bound: usize) -> usize {
         (self.word() % bound as u64) as usize
     }
@@ -99,7 +99,7 @@ impl Mutator {
     }
 }
 
-/// Overwrites as far as there is something to overwrite.
+/// Overwrites `bytes` from `at` on with `piece`, but not beyond their end.
 fn put(bytes: &mut [u8], at: usize, piece: &[u8]) {
     bytes[at..].iter_mut().zip(piece).for_each(|(byte, new)| *byte = *new);
 }

@@ -1,8 +1,8 @@
-//! What ranks say to `isthmus run`, which starts them.
+//! The PMI commands that ranks send to `isthmus run`.
 
 use isthmus_launch::pmi::{Reply, Session};
 
-/// A start, as MPICH has it by PMI-1; one by PMI-2; a spawn.
+/// The start of an MPICH job by PMI-1, one by PMI-2, and a spawn.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let first = "cmd=init pmi_version=1 pmi_subversion=1\ncmd=get_maxes\ncmd=get_appnum\ncmd=get_my_kvsname\n\
                  cmd=get kvsname=k key=PMI_process_mapping\ncmd=put kvsname=k key=-allgather-1-0 value=00ff\\ \n\
@@ -22,7 +22,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     vec![first.into(), second.collect::<String>().into(), spawn.into()]
 }
 
-/// The same commands are understood however the bytes are cut; each answer is one command of its protocol.
+/// The same commands are understood however the bytes are cut. Each answer is one command of its PMI version.
 pub(crate) fn property(bytes: &[u8]) {
     let whole = understand(bytes, bytes.len().max(1));
     for piece in [1, 7] {
@@ -31,7 +31,7 @@ pub(crate) fn property(bytes: &[u8]) {
     }
 }
 
-/// The commands, and whether nonsense followed. Its words depend on how much of it was there.
+/// The commands, and whether an error followed. Its text is left out: it depends on how the bytes were cut.
 fn understand(bytes: &[u8], piece: usize) -> (Vec<String>, bool) {
     let (mut session, mut understood) = (Session::default(), Vec::new());
     for piece in bytes.chunks(piece) {

@@ -1,4 +1,4 @@
-//! Rings in shared memory, as another process may leave them.
+//! Rings in shared memory that another process may have filled with anything.
 
 use isthmus_io::read_any_ring;
 
@@ -16,7 +16,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     vec![[bytes, long, end.clone()].concat(), [short, end].concat(), lent, given]
 }
 
-/// Reading ends, and no more is read than the ring holds each time that the reader comes round.
+/// Reading ends, and each round reads no more than the ring holds.
 pub(crate) fn property(input: &[u8]) {
     let rounds = input.len().next_power_of_two().clamp(256, 1 << 16) as u64;
     assert!(read_any_ring(input) <= rounds * (16 << 10));

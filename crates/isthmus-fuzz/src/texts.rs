@@ -1,7 +1,7 @@
-//! What administrators write: the route map, measurements, a router's configuration.
+//! Texts that administrators write: the route map, measurements, a router's configuration.
 //!
-//! Whatever the text, a fault is a line that names file, line of the text and what is wrong,
-//! and carries nothing that a terminal would obey.
+//! For any text, a fault is one line with the file, the line of the text and what is wrong. It
+//! has no control characters, which a terminal would obey.
 
 use std::sync::LazyLock;
 
@@ -46,9 +46,9 @@ name = "argonne"
 via = ["esnet"]
 gateways = { esnet = ["198.51.100.1:4100"] }
 "#;
-/// Routes of larger maps take too long to compute for every input.
+/// Most subnets and routers of a map whose routes are computed. Count; larger maps take too long.
 const COMPUTED_MAX: usize = 24;
-/// Steps of a search that explains.
+/// Most routes of an explanation, used and dropped ones each. Count.
 const STEPS: usize = 1000;
 
 pub(crate) fn map_seeds() -> Vec<Vec<u8>> {
@@ -69,8 +69,8 @@ pub(crate) fn map(input: &[u8]) {
     }
 }
 
-/// Every pair of subnets has a route that begins and ends there, or none; whatever else is
-/// made of a map is made.
+/// Every pair of subnets has a route that begins and ends there, or none. The map can also be
+/// drawn and its routes explained.
 fn compute(map: &RouteMap) {
     assert!(draw(map).ends_with("</svg>\n"));
     for metric in [Metric::Bandwidth, Metric::Latency, Metric::Capability, Metric::Hops, Metric::Measured] {

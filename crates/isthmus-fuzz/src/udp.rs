@@ -1,17 +1,17 @@
-//! Packets at a UDP port, of whoever can send there.
+//! Packets to a UDP port from any sender.
 
 use std::net::SocketAddr;
 
 use isthmus_seal::Secret;
 use isthmus_udp::{Event, Initial, Port, PortConfig, StreamId};
 
-/// Packets are opened by who knows the address.
+/// The peer knows the port's address, so the first packets are encrypted with the key in it.
 const SEALED: u8 = 1;
-/// Both ends have changed to the keys of the lane before the rest comes.
+/// With `SEALED`: both ends have changed to the lane's keys before the input's packets come.
 const KEYED: u8 = 2;
-/// Packets are those of the peer, altered at one place each.
+/// Each packet is one of the peer's, with one byte altered.
 const ALTERED: u8 = 4;
-/// Packets name the stream that there is.
+/// Packets carry the id of the open stream.
 const AIMED: u8 = 8;
 const MOST: usize = 1 << 20;
 
@@ -19,7 +19,7 @@ fn at(host: u8) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, host], 1))
 }
 
-/// Of each kind one, with packets after their length: an opening, data, and what is no packet.
+/// One seed for each set of flags: an opening packet, data and nonsense, each after its length.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let mut opener = Port::new(PortConfig::default(), [2; 16]);
     let id = opener.open(0, at(1));
@@ -34,7 +34,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     (0..16).map(|how| packets(how, &[open, b"\x11noise", &[0x13; 40], &[3, 0, 9, 1]])).collect()
 }
 
-/// All that `from` has to send goes to `to`, and is not looked at where there is none.
+/// Passes the packets that `from` has to send to `to`, if any, and keeps copies in `captured`.
 fn pass(now: u64, from: &mut Port, mut to: Option<(&mut Port, SocketAddr)>, captured: &mut Vec<Vec<u8>>) {
     let mut out = Vec::new();
     for _ in 0..50 {
@@ -49,7 +49,8 @@ fn pass(now: u64, from: &mut Port, mut to: Option<(&mut Port, SocketAddr)>, capt
     }
 }
 
-/// Nobody panics or holds more than guests may, whatever comes; what the first byte says.
+/// For any packets, nothing panics and guests get no more memory and streams than they may. The first
+/// byte has the flags above.
 pub(crate) fn property(input: &[u8]) {
     let Some((&how, mut rest)) = input.split_first() else { return };
     let known = Initial::new(b"the listener's key");

@@ -129,7 +129,7 @@ mod tests {
         assert!(!heard[0].is_empty() && !heard[1].is_empty() && heard[2..].iter().all(Receiver::is_empty));
     }
 
-    /// A client that was killed and started anew is not refused for its own first session.
+    /// A client that was killed and restarted is not refused because of its own first session.
     #[test]
     fn who_succeeds_a_session_finds_room_beside_it() {
         let mut admission = Admission::new(1);

@@ -1,7 +1,7 @@
 //! Decides whether blocks of a file go through the page cache or past it (`O_DIRECT` of `open(2)`). It measures what
 //! blocks of this file cost each way.
 //!
-//! Which way is better is not known beforehand. Data read lately is in the cache, and a write to the cache costs only a
+//! The better way is not known beforehand. Data read lately is in the cache, and a write to the cache costs only a
 //! copy. But past the cache can be several times as fast: if memory is short, if dirty pages must be written first, or
 //! if a virtual machine's host must provide each page. So now and then a block goes the other way.
 //!
@@ -282,8 +282,8 @@ mod tests {
     use crate::buffer::Buffer;
     use crate::disk::{Disk, Io};
 
-    /// What blocks take in all, in nanoseconds, and how many went past the cache, where block `n` would cost
-    /// `cost(n)`: through the cache, and past it. One follows the other at once, or when the network wants it.
+    /// Total time of the blocks in nanoseconds, and how many went past the cache. `cost(n)` is the cost of block `n`
+    /// through the cache, and past it. The network wants a block every `interval` nanoseconds; 0: at once.
     fn paced(blocks: u32, interval: u64, cost: impl Fn(u32) -> [Cost; 2]) -> (u64, u32) {
         let (mut choice, mut now, mut sum, mut direct) = (PathChoice::default(), 0, 0, 0);
         for block in 0..blocks {
@@ -297,7 +297,7 @@ mod tests {
         (sum, direct)
     }
 
-    /// As above, at once, and all that is taken is the processor's.
+    /// As [`paced`], with blocks at once, and all time spent by the processor.
     fn run(blocks: u32, cost: impl Fn(u32) -> [u64; 2]) -> (u64, u32) {
         paced(blocks, 0, |block| cost(block).map(|ns| Cost { elapsed: ns as f64, processor: ns as f64 }))
     }
@@ -319,7 +319,7 @@ mod tests {
         // Dirty pages have to be written from block 300 on.
         let (_, direct) = run(600, |block| [if block < 300 { 150_000 } else { 2_500_000 }, 600_000]);
         assert!((280..310).contains(&direct), "{direct}");
-        // What comes then lies in the cache.
+        // From block 300 on the data are in the cache.
         let (_, direct) = run(600, |block| [if block < 300 { 900_000 } else { 100_000 }, 400_000]);
         assert!((280..400).contains(&direct), "{direct}");
     }
@@ -342,9 +342,9 @@ mod tests {
         let read = [cost(700_000.0, 700_000.0), cost(1_000_000.0, 80_000.0)];
         assert!(past(2_000_000, read) > 600);
         assert!(past(1_200_000, read) < 21);
-        // What lies in the cache is read from there.
+        // Data in the cache are read from there.
         assert!(past(4_000_000, [cost(58_000.0, 58_000.0), cost(530_000.0, 62_000.0)]) < 21);
-        // A disk that does not keep up is no help.
+        // Direct reads from a disk that does not keep up do not help.
         assert!(past(4_000_000, [cost(370_000.0, 370_000.0), cost(9_000_000.0, 60_000.0)]) < 21);
     }
 

@@ -22,7 +22,7 @@ use crate::watch::{Summary, Watch};
 use crate::wire::{Choice, Control, Open, Rules, TransferRequest, Trouble, VERSIONS};
 use crate::{confine, names, server};
 
-/// What to copy, and where.
+/// The sources and the destination of a transfer.
 #[derive(Clone, Debug)]
 pub enum Direction {
     /// Local files to a path below the export. A source that ends in "/" or "/." stands for what is in the folder.
@@ -38,7 +38,7 @@ pub enum Direction {
     Get {
         /// Below the export; a trailing "/" or "/." means the same here.
         paths: Vec<Vec<u8>>,
-        /// On this host.
+        /// The path on this host.
         destination: PathBuf,
     },
 }
@@ -54,11 +54,11 @@ pub struct Transfer {
     pub settings: Settings,
     /// Name of the export.
     pub export: String,
-    /// What to copy, and where.
+    /// The sources and the destination.
     pub direction: Direction,
-    /// Which files.
+    /// The choice of files.
     pub choice: Choice,
-    /// How to treat files that are there already.
+    /// The treatment of existing files.
     pub rules: Rules,
     /// Bytes of a block, one of [`crate::wire::BLOCK_SIZES`].
     pub block: u64,
@@ -68,7 +68,7 @@ pub struct Transfer {
     pub memory: u64,
     /// Disk threads.
     pub threads: usize,
-    /// How they read and write.
+    /// The interface and the cache that they use.
     pub disk: Disk,
 }
 

@@ -123,7 +123,7 @@ mod tests {
         assert!(open(&dir, b"sub/file", read, Mode::empty()).is_ok());
         assert!(open(&dir, b"link/file", read, Mode::empty()).is_err(), "no symbolic link at all");
         assert!(open_following(&dir, b"link/file", read).is_ok());
-        // A link stands for what it leads to, by way of others, as long as that is inside.
+        // A link, also a chain of links, stands for its target if that is inside.
         for (link, text) in
             [("latest", "sub/./up/inside/../sub/first"), ("sub/first", "file"), ("top", "sub/..")]
         {

@@ -1,4 +1,4 @@
-//! How disk threads read and write at an offset of a file: by a system call, or in several pieces at once by an
+//! Reads and writes of disk threads at an offset of a file: by a system call, or in several pieces at once by an
 //! io_uring of the thread.
 //!
 //! Only this file and `port.rs` of the crate have `unsafe` code. The kernel borrows a buffer, and no function returns
@@ -46,7 +46,7 @@ pub(crate) fn by_name<'a, T: Deserialize<'a>>(name: &'a str) -> Result<T, String
     T::deserialize(name.into_deserializer()).map_err(|error: serde::de::value::Error| error.to_string())
 }
 
-/// How disk threads read and write.
+/// The interface and the cache that disk threads use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disk {
     /// The interface.
@@ -155,7 +155,7 @@ fn complete(ring: &mut IoUring, got: &mut [i32]) -> bool {
     true
 }
 
-/// Whether to try again.
+/// Whether the error passes, so that the call is tried again.
 fn passes(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }

@@ -1,4 +1,4 @@
-//! Why a transfer, or the service, ended.
+//! The errors with which a transfer or the service ends.
 
 /// The cause, sorted by what the user can do about it. The text says what.
 #[derive(Debug, thiserror::Error)]

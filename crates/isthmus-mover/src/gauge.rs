@@ -1,4 +1,4 @@
-//! How many bytes to keep in flight: the measured bandwidth-delay product.
+//! Measures the bandwidth-delay product, which sets how many bytes are kept in flight.
 //!
 //! The delay is the shortest time from the post of a block to its acknowledgement. The bandwidth is the greatest amount
 //! acknowledged within twice the delay, or within 100 ms if that is shorter. While the network keeps up with the

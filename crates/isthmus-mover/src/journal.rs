@@ -35,7 +35,7 @@ impl Head {
         Self { boot: other.boot, ..*self } == *other
     }
 
-    /// Whether they may be: attributes of the source have changed, and only the blocks can tell.
+    /// Whether they may be: attributes of the source have changed, so its blocks must be compared.
     pub fn resembles(&self, other: &Self) -> bool {
         Self { ctime: other.ctime, ..*self }.fits(other)
     }
@@ -144,8 +144,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a crash or a bad disk leaves of a journal, no block is believed to be there
-        /// that was not recorded.
+        /// For any damage by a crash or a bad disk, a journal never shows a block that was not
+        /// recorded.
         #[test]
         fn what_is_left_of_a_journal_is_true(
             blocks in prop::collection::vec((0u64..100, any::<[u8; 32]>()), 0..30),

@@ -487,7 +487,7 @@ fn make_folder(parent: &OwnedFd, name: &[u8], mode: u32, sync: bool) -> io::Resu
 mod tests {
     use super::*;
 
-    /// Whoever sends was told one name, and reaches nothing beside it.
+    /// A sender that was told one name reaches nothing beside it.
     #[test]
     fn nothing_beside_the_one_new_name_is_touched() {
         let place = tempfile::tempdir().expect("a folder");

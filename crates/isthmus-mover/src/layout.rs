@@ -15,8 +15,8 @@ const LONGEST: u64 = 4 << 20;
 /// Longest attribute that is read. Bytes; enough for some thousands of stripes.
 const ATTRIBUTE_MAX: usize = 64 << 10;
 
-/// A length for the blocks of what is read or written here: the same for the same places, for a partial file is gone on
-/// with in the blocks that it began with. Bytes.
+/// The block length for files at these places. Bytes. The same places give the same length, because a partial file
+/// continues only with the block length that it began with.
 pub fn block_for<'a>(places: impl IntoIterator<Item = &'a Path>) -> u64 {
     fitting(places.into_iter().filter_map(good_length).max().unwrap_or(0))
 }
@@ -32,8 +32,8 @@ fn good_length(place: &Path) -> Option<u64> {
     striped.or_else(|| std::fs::metadata(place).ok().map(|found| found.blksize()))
 }
 
-/// The length of a stripe, where there are several: versions 1 and 3 begin alike with magic, pattern, whose it is, and
-/// then that length and how many there are. Files whose layout changes along them have another.
+/// The length of a stripe, if the file has several. Versions 1 and 3 begin alike: magic, pattern, owner, length and
+/// number of stripes. Other layouts, such as composite ones, give `None`.
 fn stripe_of(layout: &[u8]) -> Option<u64> {
     let magic = u32::from_le_bytes(*layout.first_chunk()?);
     let size = u32::from_le_bytes(*layout.get(24..)?.first_chunk()?);
@@ -46,7 +46,7 @@ fn stripe_of(layout: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// As getxattr tells it.
+    /// A layout as getxattr returns it.
     fn recorded(version: u8, size: u32, count: u16) -> Vec<u8> {
         let mut layout = vec![0xd0, 0x0b, 0xd0 + version, 0x0b, 1, 0, 0, 0];
         layout.resize(24, 0);

@@ -17,10 +17,9 @@
 //!   the messages.
 //! - `plan` chooses the next block. `gauge` sets how many bytes are in flight. `journal` records the blocks that came.
 //!   `digest` is BLAKE3 of files by blocks.
-//! - `sessions` is what a service tells of its sessions.
+//! - `sessions` holds what a service reports of its sessions.
 //! - `walk`, `expand` and `source` read files. `landing`, `links` and `target` write them. Both use `disk`. `confine`
-//!   keeps
-//!   all paths below the folder.
+//!   keeps all paths below the folder.
 //!
 //! Memory of each side of a session:
 //!

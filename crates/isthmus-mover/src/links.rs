@@ -54,7 +54,7 @@ impl Bounds {
                 below.iter().map(Vec::as_slice).chain(components(path)).map(<[u8]>::to_vec).collect()
             }
         };
-        // The link's own folder is none that could become a link.
+        // The link's own folder cannot become a link.
         let mut own = at.len();
         let mut names: Vec<_> = components(text).collect();
         if text.first() == Some(&b'/') {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     impl Export {
-        /// In it are a/b and c, links to a, to ".", to c by its whole name, and one that leads out.
+        /// The folder has a/b and c, and links to a, to ".", to c by its absolute path, and one that leads out.
         fn new() -> Self {
             let folder = tempfile::tempdir().expect("a folder");
             let root = folder.path().join("export");
@@ -129,7 +129,7 @@ mod tests {
             self.folder.path().join("export")
         }
 
-        /// Of a transfer whose folder is `base` a link at `path`.
+        /// Checks a link at `path` in a transfer whose folder is `base`.
         fn judge(&self, base: &str, path: &str, text: impl AsRef<Path>) -> Result<(), &'static str> {
             let base = confine::folder(&self.root().join(base)).expect("opened");
             self.bounds.hold(&base, path.as_bytes(), text.as_ref().as_os_str().as_bytes())
@@ -171,11 +171,11 @@ mod tests {
             ("", "", ".."),
             ("a", "", "../../x"),
             ("", "", "a/../../x"),
-            // By links that are there.
+            // Links that exist.
             ("", "", "out/passwd"),
             ("", "", "here/here/../../x"),
             ("", "", "to-a/../.."),
-            // By what could be made a link later.
+            // Names that could be made links later.
             ("", "", "x/x/x/../../../../etc/passwd"),
             ("", "", "missing/../c"),
             ("", "", &beside),

@@ -17,7 +17,7 @@ pub struct Part {
     pub id: u64,
     /// Its offset in the file. Bytes.
     pub offset: u64,
-    /// How long it is. Bytes.
+    /// Its length. Bytes.
     pub len: u64,
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct Sealing {
 pub(crate) struct Block {
     pub(crate) buffer: Buffer,
     pub(crate) read: Read,
-    /// Where the message is in the buffer, once it is sealed.
+    /// The place of the message in the buffer, once it is sealed.
     pub(crate) message: Option<std::ops::Range<usize>>,
 }
 

@@ -294,7 +294,7 @@ impl<'a> ReceivingSide<'a> {
                 Ok(())
             }
             Done::Reserved { id, target, until } => {
-                // Behind the blocks that came meanwhile.
+                // The job is queued behind the blocks that came meanwhile.
                 self.pool.put(Job::Reserve { id, target, from: until });
                 Ok(())
             }
@@ -501,7 +501,7 @@ mod tests {
     use crate::port::Port;
     use crate::wire::{ENTRIES_BYTES, ENTRIES_OPEN, Meta, Rules, Share};
 
-    /// How many entries like this a receiver takes before it gives the session up, and how it does.
+    /// Announces up to `most` entries to a receiver. Returns how many it took, and the error if it took no more.
     fn taken(most: u64, entry: impl Fn(u64) -> Entry) -> (u64, Option<MoverError>) {
         let folder = tempfile::tempdir().expect("a folder");
         let root = Arc::new(confine::folder(folder.path()).expect("it is there"));

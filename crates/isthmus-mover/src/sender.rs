@@ -217,7 +217,7 @@ impl<'a> SendingSide<'a> {
         let round_trip = self.wire.round_trip();
         tracing::debug!(?round_trip, "both sides know each other");
         self.gauge.expect(round_trip);
-        self.window_told = self.gauge.window(); // it reckons with as much
+        self.window_told = self.gauge.window(); // the receiver assumes the same
         self.plan.run_ahead(scaled(AHEAD, AHEAD_TRIP, round_trip).saturating_sub(AHEAD));
         self.answers_promptly = round_trip.is_some_and(|it| it < PROMPT);
         if self.answers_promptly {
@@ -405,7 +405,7 @@ impl<'a> SendingSide<'a> {
         Ok(())
     }
 
-    /// How long `bytes` take at the user's rate limit, if there is one.
+    /// The time that `bytes` take at the user's rate limit, if there is one.
     fn pause(&self, bytes: u64) -> Option<Duration> {
         let rate = self.sending.rate;
         (rate > 0).then(|| Duration::from_secs_f64(bytes as f64 / rate as f64))
@@ -512,7 +512,7 @@ impl<'a> SendingSide<'a> {
             let bytes = u64::from(piece.len);
             self.status.bytes += bytes;
             if piece.hole {
-                // It was not known to be one.
+                // The rate limit counted these bytes before the hole was found.
                 self.spare(bytes);
             } else {
                 self.summary.sent += bytes;

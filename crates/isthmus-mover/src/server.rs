@@ -293,14 +293,14 @@ impl Service {
         self.admission.lock().leave(order);
         self.succession.end(order);
         self.sweep.lock().add(peer, session);
-        // The audit trail: a line for each session, with what was proved of who it was with.
+        // The audit trail: one line for each session, with the identity that the client proved.
         let seconds = begun.elapsed().as_secs_f64();
         match done {
             Ok((what, Summary { files, bytes, kept, failed, .. })) => tracing::info!(
                 %from, as_id, certificate, seconds, digests = files,
                 "{from}: {what}: {files} files, {bytes} bytes, {kept} kept, {failed} failed"
             ),
-            // Anybody can come, and be told that he may not.
+            // Anybody can connect and be refused, so these lines are limited.
             Err(error) if as_id.is_none() && current.trust.is_some() => {
                 complain(format_args!("{from}: {error}"))
             }
@@ -502,7 +502,7 @@ mod tests {
     use crate::wire::{Choice, Rules};
     use crate::{Direction, Disk, Transfer};
 
-    /// What a client of release 0.2.0 said first (`tools/release.env`), and what it was answered.
+    /// The first message of a client of release 0.2.0 (`tools/release.env`), and the answer.
     #[test]
     fn a_client_of_the_release_is_understood() {
         let recorded = b"ISTHMOVE\x06\0\x08\x07\x06\x05\x04\x03\x02\x01\x01";
@@ -526,7 +526,7 @@ mod tests {
         assert_eq!(Control::decode(b"\x01\x01\x04file"), Ok(opened));
     }
 
-    /// Without certificates nothing but the first message says what is spoken.
+    /// Without certificates only the first message tells the version.
     #[test]
     fn what_a_client_speaks_at_least_is_spoken_or_left_to_tls() {
         let Versions { oldest, newest } = VERSIONS;
@@ -542,7 +542,7 @@ mod tests {
         }
     }
 
-    /// They would keep everybody out for as long as a client may take to say who it is.
+    /// Otherwise such clients would keep all others out for [`GREETING`].
     #[test]
     fn who_never_says_what_it_wants_keeps_nobody_out() {
         let place = tempfile::tempdir().expect("a folder");

@@ -367,8 +367,8 @@ mod tests {
             .map(drop)
     }
 
-    /// What one that is being repaired holds up keeps its receives, or still later ones would come than
-    /// a session takes.
+    /// Messages that wait for a lost earlier one keep their receives. Otherwise more would overtake it
+    /// than a session accepts.
     #[test]
     fn control_messages_that_overtake_one_keep_their_receives() {
         let settings = Settings { interface: "lo".to_owned(), ..Settings::default() };
@@ -401,7 +401,7 @@ mod tests {
         (end(0, 1), end(1, 0))
     }
 
-    /// How a session that hears nothing else ends.
+    /// The error with which a session ends that receives nothing else.
     fn ended(wire: &mut Wire) -> MoverError {
         let until = Instant::now() + Duration::from_secs(20);
         loop {
@@ -433,7 +433,7 @@ mod tests {
         assert!(matches!(&error, MoverError::Refused(text) if text == "no room"), "{error:?}");
     }
 
-    /// Nobody listens, and this side goes on to say things.
+    /// This side goes on sending although the other does not read.
     #[test]
     fn what_is_said_to_who_does_not_listen_is_bounded() {
         let (mut service, _client) = pair();

@@ -1,4 +1,4 @@
-//! The sessions that a service has, and what those did that have ended, for its status.
+//! The open sessions of a service, and counts of the ended ones, for its status.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -46,7 +46,7 @@ pub struct Session {
     pub direction: Flow,
     /// When it began.
     pub since: Instant,
-    /// How far it is.
+    /// Its progress.
     pub progress: Progress,
     /// Bits of files per second, of the last half second.
     pub bits_per_s: f64,
@@ -57,7 +57,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// What limits it now.
+    /// The part that limits it now, in words.
     pub fn why(&self) -> &'static str {
         match self.progress.bottleneck {
             Bottleneck::None => "little to do, or not known yet",
@@ -70,7 +70,7 @@ impl Session {
     }
 }
 
-/// What the sessions of one direction did that have ended.
+/// Counts of the ended sessions of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
     /// Sessions that ended well.
@@ -91,7 +91,7 @@ pub struct Sessions(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// By number.
+    /// The open sessions, by number.
     open: BTreeMap<u64, Session>,
     ended: [Ended; Flow::ALL.len()],
     refused: u64,
@@ -103,7 +103,7 @@ impl Sessions {
         self.0.lock().open.values().cloned().collect()
     }
 
-    /// What those did that have ended.
+    /// Counts of the ended sessions of one direction.
     pub fn ended(&self, direction: Flow) -> Ended {
         self.0.lock().ended[direction as usize]
     }
@@ -118,7 +118,7 @@ impl Sessions {
         self.0.lock().refused += 1;
     }
 
-    /// Adds a session. It goes on until what this returns is dropped.
+    /// Adds a session. It is open until the returned value is dropped.
     pub(crate) fn begin(
         self: &Arc<Self>,
         (as_id, client): (u32, IpAddr),

@@ -117,7 +117,7 @@ impl Source {
         Verdict::Changed(format!("{}: {CHANGED}", names::shown(&self.at)))
     }
 
-    /// How the reading of a file of several blocks ended. None: not known yet; ask again.
+    /// The verdict on a file of several blocks after it was read. None: not known yet; ask again.
     pub(crate) fn verdict(&self, block: u64, is_doubtful: bool) -> Option<Verdict> {
         let verdict = self.judge(block, is_doubtful).unwrap_or_else(Some);
         if verdict.is_some() {

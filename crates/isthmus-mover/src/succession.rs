@@ -72,7 +72,7 @@ mod tests {
         crossbeam_channel::unbounded()
     }
 
-    /// A client was killed and started anew at once, and its first session's thread ran later than the second's.
+    /// A client was killed and restarted at once, and the thread of its first session ran after that of the second.
     #[test]
     fn a_session_whose_thread_is_late_does_not_end_the_one_after_it() {
         let (succession, (late, _), (newer, heard)) = (Succession::default(), session(), session());

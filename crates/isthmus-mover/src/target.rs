@@ -149,7 +149,7 @@ impl Begun {
 pub(crate) enum Reserved {
     /// More must be reserved, from here on.
     Until(u64),
-    /// Nothing more is to be done. It has the file's outcome if there is no space.
+    /// Nothing more is to be reserved. If there is no space, this is the file's outcome.
     Over(Option<Outcome>),
 }
 
@@ -158,7 +158,7 @@ impl Target {
     /// take long.
     ///
     /// # Errors
-    /// What the system said, with a remedy.
+    /// An error of the system, with a remedy.
     pub(crate) fn begin(mut wanted: Wanted, alive: &mut dyn FnMut()) -> io::Result<Begun> {
         if wanted.head.size <= wanted.head.block {
             return Ok(Begun {

@@ -235,7 +235,7 @@ impl Walker<'_> {
         self.emit(Found::Trouble(trouble(at, path, error)))
     }
 
-    /// The same of what the system said.
+    /// The same for an error of the system.
     fn refused(&self, at: &[u8], path: &[u8], error: &io::Error) -> Result<(), Gone> {
         let may_not = error.kind() == io::ErrorKind::PermissionDenied;
         let remedy = if may_not { "; who runs the sending side may not read it" } else { "" };
@@ -351,7 +351,7 @@ impl Walker<'_> {
     ) -> Result<(), Gone> {
         let mut meta = self.with_xattrs(&folder, stat, at, path)?;
         if self.filter.share.ranks > 1 {
-            // The process that is done first must not lock the others out.
+            // The process that ends first must not lock the others out.
             meta.mode |= 0o700;
         }
         self.item(at, path, Kind::Folder, meta.clone())?;

@@ -44,8 +44,8 @@ pub struct Progress {
     pub connected: bool,
 }
 
-/// A path at the destination, as the system has it; of something that is not there, as it was written. As JSON it is the
-/// field `path`, and where it is no UTF-8 `path_bytes` besides, in which bytes are escaped as in a URL.
+/// A path at the destination in the system's bytes, or, if nothing is there, as the user wrote it. In JSON it is the
+/// field `path`. If it is not UTF-8, the field `path_bytes` has it too, with bytes escaped as in a URL.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named(pub Vec<u8>);
 
@@ -192,18 +192,18 @@ pub struct Summary {
     pub sent: u64,
 }
 
-/// What the stages of the pipeline did in an interval. Nanoseconds.
+/// The work of the stages of the pipeline in an interval. Nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stages {
-    /// How long the interval was.
+    /// Length of the interval.
     pub interval: u64,
     /// The sender's threads.
     pub reading: Status,
     /// The receiver's threads.
     pub writing: Status,
-    /// How long the window was full.
+    /// Time for which the window was full.
     pub network_full: u64,
-    /// How long nothing was read because of the user's limit.
+    /// Time for which nothing was read because of the user's limit.
     pub limited: u64,
 }
 
@@ -226,7 +226,7 @@ impl Stages {
     }
 }
 
-/// How long each of several states lasted. Several states may hold at once.
+/// The durations of several states. Several states may hold at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spans<const N: usize> {
     last: Instant,
@@ -288,7 +288,7 @@ impl Heard {
     }
 }
 
-/// What changed between two statuses of one side.
+/// The difference between two statuses of one side.
 pub fn since(now: &Status, then: &Status) -> Status {
     Status {
         bytes: now.bytes.saturating_sub(then.bytes),
@@ -342,7 +342,7 @@ mod tests {
         heard.take(at(1500), status(600));
         let busy = heard.work(500_000_000).busy_ns;
         assert!(busy < 250_000_000, "{busy}");
-        // None came since: what it did last is still the best guess.
+        // No status came since, so the last one is still the best guess.
         assert_eq!(heard.work(500_000_000).busy_ns, busy);
     }
 

@@ -61,7 +61,7 @@ pub enum Control {
         /// Name of a single file at the destination, if it differs.
         name: Option<Vec<u8>>,
     },
-    /// From the sender: what there is to copy.
+    /// From the sender: entries to copy.
     Entries(Vec<Entry>),
     /// From the sender: the tree has been walked. These are the totals.
     Walked {
@@ -70,11 +70,11 @@ pub enum Control {
         /// Their lengths. Bytes.
         bytes: u64,
     },
-    /// From the receiver: what it wants of the files.
+    /// From the receiver: the parts of the files that it wants.
     Answers(Vec<(u64, Answer)>),
-    /// From the sender: how its reading of files ended, for files of several blocks and for failed ones.
+    /// From the sender: the result of reading files, for files of several blocks and for failed ones.
     Closes(Vec<(u64, Verdict)>),
-    /// From the receiver: what became of entries.
+    /// From the receiver: the outcomes of entries.
     Outcomes(Vec<(u64, Outcome)>),
     /// From both, about twice a second: the progress.
     Status(Status),
@@ -93,7 +93,7 @@ pub enum Control {
 /// Something that is not copied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trouble {
-    /// Path at the destination, or as the user wrote it where there is none.
+    /// Path at the destination, or as the user wrote it if there is none.
     pub path: Vec<u8>,
     /// Why; it begins with the path at the source.
     pub text: String,
@@ -113,12 +113,12 @@ pub enum TransferRequest {
     Get {
         /// Below the export, as the user wrote them.
         paths: Vec<Vec<u8>>,
-        /// Which files.
+        /// The choice of files.
         choice: Choice,
     },
 }
 
-/// Which files of a tree.
+/// The choice of files of a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
     /// Folders with what is in them.
@@ -127,17 +127,17 @@ pub struct Choice {
     pub exclude: Vec<String>,
     /// Patterns of what is taken all the same.
     pub include: Vec<String>,
-    /// Which share of the files, where several processes copy one tree.
+    /// This process's share of the files, if several processes copy one tree.
     pub share: Share,
 }
 
 /// One process's share of a tree that several copy. Every process copies all folders. The path of a file decides which
-/// process copies it. Of a long file each process copies a range of blocks. So the processes need not talk.
+/// process copies it. Each process copies a range of blocks of a long file. So the processes need not talk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
-    /// Which one, from 0 on.
+    /// The number of this process, from 0 on.
     pub rank: u32,
-    /// Of how many.
+    /// The number of processes.
     pub ranks: u32,
 }
 
@@ -154,7 +154,7 @@ impl Share {
         self.ranks > 1 && size.div_ceil(block) / u64::from(self.ranks) >= SPLIT_BLOCKS
     }
 
-    /// Whether it is one that a file of so many blocks can be cut into.
+    /// Whether a file of this many blocks can have this share.
     pub fn is_sound(self, blocks: u64) -> bool {
         self == Self::default()
             || self.rank < self.ranks && self.ranks <= RANKS_MAX && u64::from(self.ranks) <= blocks
@@ -186,7 +186,7 @@ impl Share {
     }
 }
 
-/// How to treat what is there already, and when a file counts as done.
+/// Rules for existing files, and for when a file counts as done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
     /// Leave files alone that are newer at the destination.
@@ -223,7 +223,7 @@ pub struct Open {
 pub struct Entry {
     /// Number, rising from 0 without a gap.
     pub id: u64,
-    /// Path below the destination; of folders also [`ITSELF`].
+    /// Path below the destination; for a folder perhaps [`ITSELF`].
     pub path: Vec<u8>,
     /// Its kind.
     pub kind: Kind,
@@ -246,7 +246,7 @@ pub enum Kind {
     File {
         /// Length. Bytes.
         size: u64,
-        /// Last change of content or attributes: where this differs and the time of the content does not, the blocks tell.
+        /// Last change of content or attributes. If only this time differs, the blocks are compared.
         ctime: Time,
         /// It has holes.
         sparse: bool,
@@ -255,7 +255,7 @@ pub enum Kind {
     },
     /// A folder, before what is in it.
     Folder,
-    /// The same folder, after all in it is done: now its times will stay.
+    /// The same folder, after everything in it is done, so that its times stay as they are set now.
     FolderEnd,
     /// A symbolic link with its text.
     Symlink(Vec<u8>),
@@ -287,36 +287,36 @@ pub enum Answer {
     Have(Vec<(u64, u64)>),
     /// In a dry run: the file would be sent, and the destination already has this many of its bytes. Final.
     Would(u64),
-    /// It cannot be taken, and why; no text where a folder that it is in was refused. Final.
+    /// It cannot be taken, and why. The text is empty if a folder above it was refused. Final.
     Refused(String),
-    /// As [`Answer::Have`], of a source of which attributes have changed since: it has to end with [`Verdict::Digest`].
+    /// As [`Answer::Have`], but attributes of the source have changed since. Its verdict must be [`Verdict::Digest`].
     Perhaps(Vec<(u64, u64)>),
 }
 
-/// How a sender's reading of a file ended.
+/// The result of a sender's reading of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     /// It was the same before and after.
     Unchanged,
-    /// It changed meanwhile: what was sent is worth nothing.
+    /// It changed meanwhile. The blocks sent are worthless.
     Changed(String),
-    /// It could not be read; what was sent is good.
+    /// It could not be read. The blocks sent are good.
     Unreadable(String),
-    /// Its attributes changed, and perhaps its content: now this is the digest of the digests of all blocks of the share,
-    /// whoever sent them.
+    /// Its attributes changed, and perhaps its content. This is the digest of the digests of all blocks of the share,
+    /// also of those that an earlier transfer sent.
     Digest([u8; 32]),
 }
 
 /// The outcome of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// It is there under its name, or would be, were this not a dry run; of files the BLAKE3 digest of all their bytes.
+    /// It is there under its name, or would be without the dry run. A file has the BLAKE3 digest of all its bytes.
     Done(Option<[u8; 32]>),
-    /// It is not, and why; no text where a folder that it is in was refused.
+    /// It is not there, and why. The text is empty if a folder above it was refused.
     Failed(String),
     /// A folder or symbolic link that was there already.
     Kept,
-    /// A symbolic link that is not made, for what is there is newer.
+    /// A symbolic link that is not made, because the existing entry is newer.
     Newer,
 }
 
@@ -390,8 +390,8 @@ impl Header {
         Ok(())
     }
 
-    /// The header of a block, and its length with that of the length itself. Holds for what it
-    /// returns: the pieces' lengths, holes left out, are no more than `room`.
+    /// Decodes the header of a block. Also returns the header's length, with its length field. The
+    /// pieces of a valid header, without holes, have at most `room` bytes.
     pub fn decode(block: &[u8], room: u64) -> Result<(Self, usize), WireError> {
         let (len, rest) = block.split_first_chunk::<4>().ok_or(WireError::Garbled)?;
         let len = u32::from_le_bytes(*len) as usize;

@@ -47,7 +47,7 @@ struct Inner {
 #[derive(Debug)]
 struct Entry {
     address: Address,
-    /// How often it was inserted and not removed.
+    /// Insertions minus removals. Count.
     uses: usize,
     /// The address by which the program knows it in completions.
     name: Option<fi_addr_t>,
@@ -220,10 +220,10 @@ static OPS: fi_ops_av = fi_ops_av {
 /// The destination of the numbers and errors of an insertion.
 struct Results<'a> {
     numbers: *mut fi_addr_t,
-    /// The program says there what completions are to call them (`FI_AV_USER_ID`).
+    /// The array of numbers has the program's names for the addresses in completions (`FI_AV_USER_ID`).
     named: bool,
     errors: *mut c_int,
-    /// The queue that hears of it, where the vector is asynchronous.
+    /// The queue that gets events, if the vector is asynchronous.
     events: Option<&'a EventQueue>,
     /// The vector and the insertion's context, as events name them.
     object: usize,
@@ -250,7 +250,7 @@ impl<'a> Results<'a> {
         Ok(Self { numbers, named, errors, events, object, context: context as usize })
     }
 
-    /// What the insertion returns: how many addresses were inserted, or 0 if an event will tell.
+    /// The result of the insertion: the number of inserted addresses, or 0 if an event will report it.
     fn end(&self, inserted: c_int) -> c_int {
         let Some(events) = self.events else { return inserted };
         let words = [self.object as u64, self.context as u64, inserted as u64];
@@ -307,7 +307,7 @@ unsafe fn stride(format: u32, first: *const u8) -> Result<usize, Error> {
         Some(libc::AF_INET) => V4,
         Some(libc::AF_INET6) => V6,
         _ if format == FI_FORMAT_UNSPEC => Address::LEN,
-        // The shortest that it may be.
+        // Assumes the shortest socket address.
         _ => V4,
     })
 }

@@ -33,7 +33,7 @@ pub(crate) struct Counter {
     bytes: bool,
     sleepers: AtomicUsize,
     sources: Sources,
-    /// How many operations wait for it, on the domain's board.
+    /// Operations on the domain's board that wait for it. Count.
     awaited: AtomicUsize,
     board: Arc<Board>,
 }

@@ -42,13 +42,13 @@ impl Guard {
 /// The type is `repr(C)` and starts with libfabric's structure for it (hence with a
 /// `struct fid`), so that pointers to any of the three are the same.
 pub(crate) unsafe trait Object: Sized {
-    /// That part.
+    /// The record of this object.
     fn guard(&self) -> &Guard;
 }
 
 /// The value that C gets when a call fails.
 pub(crate) trait Code {
-    /// From a positive errno.
+    /// The value for a positive errno.
     fn failed(errno: i32) -> Self;
 }
 

@@ -1,4 +1,4 @@
-//! What an endpoint uses: an `isthmus_io` endpoint if it is reliable (`FI_EP_RDM`), or the socket of datagrams
+//! The engine below an endpoint: an `isthmus_io` endpoint if it is reliable (`FI_EP_RDM`), or a socket for datagrams
 //! (`FI_EP_DGRAM`).
 
 use std::os::fd::RawFd;

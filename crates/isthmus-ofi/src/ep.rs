@@ -29,13 +29,13 @@ use crate::order::Orders;
 use crate::trigger::When;
 use crate::{atomic, cm, collective, info, msg, options, rma, tagged};
 
-/// What an endpoint and its aliases share.
+/// The state that an endpoint and its aliases share.
 #[derive(Debug)]
 pub(crate) struct EpState {
     domain: Arc<DomainState>,
     kind: Kind,
     terms: Terms,
-    /// Where to listen; `None`: as the settings say.
+    /// The address to listen at; `None`: as the settings say.
     pub(crate) bind: Mutex<Option<SocketAddr>>,
     engine: Mutex<Option<Engine>>,
     bindings: Mutex<Bindings>,

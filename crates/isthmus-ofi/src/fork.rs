@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 static REGISTER: Once = Once::new();
 
-/// How many forks lie between the first process and this one.
+/// The number of forks between the first process and this one.
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }

@@ -104,7 +104,7 @@ pub(crate) static OPS: fi_ops_mr =
 
 static FID_OPS: fi_ops = ops(close_mr, Some(bind), Some(control));
 
-/// What every libfabric has of `fi_mr_attr`, without device memory.
+/// Length of the fields of `fi_mr_attr` that every libfabric has, up to authorization keys and device memory. Bytes.
 const ATTR_LEN: usize = offset_of!(fi_mr_attr, auth_key_size);
 
 entries! {

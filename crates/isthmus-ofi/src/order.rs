@@ -7,7 +7,7 @@ use isthmus_proto::{CompletionKind, Fence};
 
 use crate::flags::*;
 
-/// What each kind of operation waits for.
+/// The earlier operations that each kind of operation waits for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Orders {
     send: Fence,
@@ -17,7 +17,7 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
-    /// From a `msg_order`.
+    /// Derives them from a `msg_order`.
     pub(crate) fn of(order: u64) -> Self {
         // The order among messages, and among atomics, is always kept.
         let fence = |all: u64, remote: u64| match order {
@@ -35,7 +35,7 @@ impl Orders {
         }
     }
 
-    /// What an operation of this kind waits for.
+    /// The earlier operations that one of this kind waits for.
     #[inline]
     pub(crate) fn fence(&self, kind: CompletionKind) -> Fence {
         match kind {

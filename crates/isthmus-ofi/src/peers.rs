@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::flags::FI_ADDR_NOTAVAIL;
 
-/// What one endpoint has looked up: 12 bytes for each peer that it talked to.
+/// The look-ups of one endpoint: 12 bytes for each peer that it talked to.
 #[derive(Debug)]
 pub(crate) struct Peers {
     cache: RwLock<Cache>,

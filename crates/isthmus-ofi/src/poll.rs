@@ -40,7 +40,7 @@ struct Member {
 
 enum Asked {
     Queue(Arc<Queue>),
-    /// With the counts of successes and errors that were last reported.
+    /// A counter, with the successes and errors that were last reported.
     Counter(Arc<Counter>, (u64, u64)),
 }
 

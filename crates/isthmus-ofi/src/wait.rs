@@ -17,9 +17,9 @@ use crate::live::Live;
 /// A descriptor to sleep on.
 #[derive(Debug)]
 pub(crate) struct Waiter {
-    /// For the program: the event and all that is watched.
+    /// For the program: the event and all watched descriptors.
     epoll: OwnedFd,
-    /// What is watched, alone.
+    /// The watched descriptors without the event.
     watched: OwnedFd,
     event: OwnedFd,
     /// The eventfds of threads that sleep in our calls. Each has its own, so that none consumes another's wake-up.
@@ -133,12 +133,12 @@ fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// When to give up.
+/// The time at which a wait gives up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// From libfabric's milliseconds; negative: never.
+    /// A deadline after libfabric's milliseconds; negative: never.
     pub(crate) fn after(timeout_ms: i32) -> Self {
         let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
         Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
@@ -194,7 +194,7 @@ impl Sources {
         }
     }
 
-    /// These are the endpoints now.
+    /// Notes the present endpoints, for checks without a lock.
     fn note(&self, all: &[Arc<Live>]) {
         let only = match all {
             [only] => only.engine().watch(),
@@ -302,7 +302,7 @@ mod tests {
         let waiter = Waiter::new().expect("descriptors");
         let (one, other) = (waiter.enter().expect("a descriptor"), waiter.enter().expect("a descriptor"));
         waiter.wake();
-        // A wake is for all.
+        // A wake-up reaches all sleepers.
         one.sleep(Deadline::after(-1));
         other.sleep(Deadline::after(-1));
         let start = Instant::now();

@@ -115,7 +115,7 @@ unsafe impl Object for WaitSet {
     }
 }
 
-/// The set that the attributes of a queue or counter name; `None` where they want no set.
+/// The set that the attributes of a queue or counter name; `None` if they name none.
 ///
 /// # Safety
 /// `set` is null or an object of this provider where `wait_obj` is `FI_WAIT_SET`.

@@ -23,9 +23,9 @@ pub(crate) struct Arrivals(Mutex<Table>);
 #[derive(Default)]
 struct Table {
     next: u64,
-    /// By age.
+    /// Connections by their order of arrival.
     guests: BTreeMap<u64, Guest>,
-    /// How many there are from each address.
+    /// Connections from each address. Counts.
     from: HashMap<IpAddr, usize>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct ArrivalEntry {
     gone: Arc<Notify>,
 }
 
-/// Limit on them where the process may have so many files open.
+/// The limit on connections for a process that may open this many files.
 fn most(files: Option<u64>) -> usize {
     files.map_or(ARRIVING_MAX, |files| ARRIVING_MAX.min((files / 4) as usize)).max(1)
 }

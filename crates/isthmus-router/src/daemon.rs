@@ -30,12 +30,12 @@ pub enum RunError {
     System(#[from] io::Error),
 }
 
-/// How to run a router.
+/// The options of a router's process.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     /// The configuration's file.
     pub config: PathBuf,
-    /// How long lanes may go on after SIGTERM.
+    /// Longest time that lanes may go on after SIGTERM.
     pub drain: Duration,
     /// Threads that relay; 1 or more.
     pub threads: usize,

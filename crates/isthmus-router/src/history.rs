@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use crate::wire::Sample;
 
-/// How many looks are kept. Count; one look a second makes two minutes.
+/// Looks that are kept. Count; one look a second makes two minutes.
 pub(crate) const KEPT: usize = 120;
 /// The loss is counted over this many looks, because in one second too few packets are sent again to tell. Count.
 const LOSS_LOOKS: usize = 10;
 
-/// What a link did between two looks.
+/// The rates and packets of a link between two looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Look {
     /// Bits per second.

@@ -109,7 +109,7 @@ impl Links {
         }
     }
 
-    /// Which transport new lanes take on the path of `link`, and why.
+    /// The reason, in words, for the transport that new lanes take on the path of `link`.
     pub(crate) fn why(standing: &[Arc<Link>], link: &Link) -> &'static str {
         let same = |other: &&Arc<Link>| (other.subnet, other.neighbour) == (link.subnet, link.neighbour);
         let path: Vec<_> = standing.iter().filter(same).cloned().collect();

@@ -18,7 +18,7 @@ use crate::router::{Arrival, Router};
 use crate::settings::Carrier;
 use crate::wire::Transport;
 
-/// What a listener accepts: plain lanes (`None`), or links by this transport.
+/// The connections that a listener accepts: plain lanes (`None`), or links by this transport.
 type Links = Option<Transport>;
 
 /// The open listeners.

@@ -55,7 +55,7 @@ impl Interval {
     }
 }
 
-/// What was measured on the path across one WAN subnet.
+/// The measurements of the path across one WAN subnet.
 #[derive(Clone, Debug, Default)]
 struct Path {
     /// None while no link is up.

@@ -75,7 +75,7 @@ impl Metrics {
         self.subnets.lock().iter().map(|(id, counters)| (*id, counters.clone())).collect()
     }
 
-    /// How many lanes were refused for each reason.
+    /// The lanes refused for each reason. Counts.
     pub(crate) fn refusals(&self) -> Vec<(RefuseReason, u64)> {
         let refusals = self.refusals.lock();
         refusals.iter().filter_map(|(code, n)| Some((RefuseReason::from_code(*code)?, *n))).collect()

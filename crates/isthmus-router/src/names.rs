@@ -226,7 +226,7 @@ mod tests {
         table.publish("a", "one".to_owned(), owner(1)).expect("free");
         let elsewhere = Owner { host: host(2), ..owner(1) };
         assert_eq!(table.publish("a", "two".to_owned(), elsewhere), Err(Answer::Taken));
-        // Not even from the same host.
+        // Another process of the same host cannot replace the name either.
         let guess = Owner { secret: 8, ..owner(1) };
         assert_eq!(table.publish("a", "two".to_owned(), guess), Err(Answer::Taken));
         assert_eq!(table.entries["a"].text, "one");
@@ -237,7 +237,7 @@ mod tests {
         let mut table = Table::default();
         let first = table.publish("a", "one".to_owned(), owner(1)).expect("free");
         assert_eq!(table.publish("a", "two".to_owned(), owner(2)), Err(Answer::Taken));
-        // By another lane, before the router has seen the first one's end.
+        // The owner publishes it from another lane, before the router has seen the end of the first.
         let second = table.publish("a", "three".to_owned(), owner(1)).expect("his own");
         table.withdraw("a", first);
         assert_eq!(table.entries["a"].text, "three");

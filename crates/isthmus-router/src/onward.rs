@@ -84,7 +84,7 @@ impl Router {
                 Ok(lane) => return Ok(lane),
                 Err(error) => {
                     debug!(%router, %error, "router did not answer");
-                    // What this host refuses says nothing of that router.
+                    // An error that this host causes says nothing about that router.
                     if remedy(&error).is_none() {
                         self.failed.note(router);
                     }
@@ -110,7 +110,7 @@ impl Router {
         Ok(Lane::Link(self.links.lane(subnet, gateways, fits, patience).await?))
     }
 
-    /// Connects without encryption, where that is allowed.
+    /// Connects without encryption, if that is allowed.
     async fn plain(
         &self,
         settings: &Settings,

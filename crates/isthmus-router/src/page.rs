@@ -304,7 +304,7 @@ fn refusals(router: &Router) -> String {
     table.finish("none so far")
 }
 
-/// What to check for this reason; the guide says the same.
+/// Advice on what to check for this reason; the guide says the same.
 fn remedy(reason: RefuseReason) -> &'static str {
     match reason {
         RefuseReason::Version => "the releases of Isthmus at both ends",

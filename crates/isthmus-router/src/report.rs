@@ -17,7 +17,7 @@ use crate::router::Router;
 use crate::settings::Settings;
 use crate::wire::Sample;
 
-/// A subnet's name, where the router stands on it or the map knows it.
+/// A subnet's name, if the router is on it or the map knows it.
 pub(crate) fn name_of(settings: &Settings, subnet: SubnetId) -> String {
     let known = settings.table.map().subnet(subnet);
     known.map_or_else(|| subnet.0.to_string(), |subnet| subnet.name.clone())
@@ -284,7 +284,7 @@ pub(crate) fn state(router: &Router) -> Value {
     })
 }
 
-/// Where lanes from a subnet can go, and how: each subnet of this AS, and each other AS (as subnet 0).
+/// The next hop from a subnet to each subnet of this AS, and to each other AS (as subnet 0).
 pub(crate) fn targets(settings: &Settings, from: SubnetId) -> Vec<(Destination, NextHop)> {
     let map = settings.table.map();
     let inside = map.subnets().iter().filter(|s| !s.role.leads_out()).map(|s| (map.as_id(), s.id));
@@ -293,7 +293,7 @@ pub(crate) fn targets(settings: &Settings, from: SubnetId) -> Vec<(Destination, 
     inside.chain(remotes).filter_map(hop).collect()
 }
 
-/// Where lanes go from each of the router's subnets, as JSON.
+/// The routes of lanes from each of the router's subnets, as JSON.
 pub(crate) fn routes(settings: &Settings) -> String {
     let mut routes = Vec::new();
     for place in &settings.places {

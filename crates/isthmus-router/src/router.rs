@@ -283,7 +283,7 @@ impl Complaints {
     const PAUSE: Duration = Duration::from_secs(60);
     const MAX: usize = 1024;
 
-    /// If a line about `ip` is due: the number of lines left out since the last one.
+    /// The number of lines left out since the last one about `ip`; `None` if no line is due.
     fn due(&self, ip: IpAddr, now: Instant) -> Option<u64> {
         let Told { last, others } = &mut *self.0.lock();
         let is_fresh = |at: Instant| now.saturating_duration_since(at) < Self::PAUSE;

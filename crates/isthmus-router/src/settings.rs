@@ -12,14 +12,14 @@ use crate::targets::Targets;
 use crate::tls::Tls;
 use crate::wire::Transport;
 
-/// How lanes enter and leave the router on a subnet.
+/// The carrier of lanes on a subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Carrier {
     /// One TCP connection per lane.
     Plain,
     /// Links: a few TLS connections that many lanes share.
     Links,
-    /// Not at all: the configuration does not allow plain lanes there.
+    /// No lanes: the configuration does not allow plain lanes there.
     Closed,
 }
 

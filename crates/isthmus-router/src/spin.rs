@@ -1,7 +1,7 @@
 //! Decides whether to poll for the next message before the thread sleeps.
 //!
 //! The kernel takes longer to wake a thread than to pass on a small message. If two ends exchange small messages in
-//! alternation, nothing else is to be done meanwhile. So the lane is polled for about as long as the last exchange
+//! alternation, there is nothing else to do meanwhile. So the lane is polled for about as long as the last exchange
 //! took. A lane that carries bulk data, that does not alternate, or whose exchanges are long sleeps at once.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -89,7 +89,7 @@ impl SpinTimer {
         std::future::poll_fn(poll).await
     }
 
-    /// How long polling lasts. For tests.
+    /// The time for which polling lasts. For tests.
     #[cfg(test)]
     fn patience(&self) -> std::time::Duration {
         std::time::Duration::from_micros(self.until().saturating_sub(self.last.load(Relaxed)))

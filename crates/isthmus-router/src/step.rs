@@ -16,9 +16,9 @@ pub(crate) enum Hop {
 
 /// The next steps for a lane from `source` that came in on `arrived`, the best first. Empty if there is none.
 ///
-/// The router is on several subnets. Whoever chose it may not know which subnet is best, or that another router would
-/// be better. So the best step from any subnet counts. The remaining cost falls from router to router. Steps that are
-/// not the best are used if the best do not answer. Through other routers they can lead in a circle, so only the first
+/// The router is on several subnets. The sender that chose it may not know the best subnet, or that another router
+/// would be better. So the best step from any subnet counts. The remaining cost falls from router to router. Other
+/// steps are used if the best ones do not answer. Through other routers they can lead in a circle, so only the first
 /// router of a lane (`detour`) may take them.
 pub(crate) fn hops(
     table: &Table,

@@ -85,7 +85,7 @@ mod tests {
         Ok(())
     }
 
-    /// Routers of this build and of one that speaks one version more have links, whoever dials.
+    /// A router of this build and one that speaks one version more can make links, whichever of them dials.
     #[tokio::test]
     async fn routers_whose_versions_overlap_have_links() {
         let folder = tempfile::tempdir().expect("a folder");

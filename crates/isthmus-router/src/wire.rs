@@ -198,7 +198,7 @@ pub(crate) struct Sample {
     pub(crate) received: u64,
     /// Bytes in the socket that were never sent yet.
     pub(crate) unsent: u64,
-    /// How long there was data to send, and how long of that the receiver's window or our buffer was the limit.
+    /// Time with data to send, and the part of it in which the receiver's window or our buffer was the limit.
     pub(crate) busy: Duration,
     pub(crate) held: Duration,
     /// The path's rate, if the protocol measures it. Bytes per second.

@@ -1,7 +1,7 @@
-//! The map as a picture: subnets are bars, routers are columns that join them.
+//! Draws the map: subnets are horizontal bars, and routers are vertical lines that join them.
 //!
-//! A column crosses behind the bars that its router does not join, and has a dot on those
-//! that it does; so lines never cross each other at an angle, however large the map.
+//! A line has a dot on each bar that its router joins, and passes behind the others. So no
+//! two lines ever cross, however large the map.
 
 mod layout;
 mod svg;
@@ -12,7 +12,7 @@ use crate::map::{Remote, Role, RouteMap, Router, Subnet};
 use layout::{BAR_HEIGHT, BOX_HEIGHT, Layout, MARGIN, REMOTE_HEIGHT, text_width};
 use svg::Svg;
 
-/// Draws the topology as a self-contained SVG document. The same map, the same picture.
+/// Draws the topology as a self-contained SVG document. The same map gives the same picture.
 pub fn draw(map: &RouteMap) -> String {
     let layout = Layout::of(map);
     let mut svg = Svg::default();
@@ -33,7 +33,7 @@ pub fn draw(map: &RouteMap) -> String {
     svg.document(&title(map), layout.width.max(right), bottom + 44.0)
 }
 
-/// `AS 3`, with its name where that says more.
+/// `AS 3`, with the name if that says more.
 fn title(map: &RouteMap) -> String {
     let id = map.as_id().0;
     if map.name() == format!("AS{id}") { format!("AS {id}") } else { format!("AS {id} · {}", map.name()) }
@@ -96,7 +96,7 @@ fn figures(subnet: &Subnet) -> String {
     format!("{}/s · {}", subnet.rate, subnet.latency)
 }
 
-/// A letter for each capability that is there.
+/// A letter for each capability of the subnet.
 fn chips(subnet: &Subnet) -> Vec<&'static str> {
     let has = subnet.capabilities;
     let letters = [(has.zero_copy, "Z"), (has.os_bypass, "B"), (has.rma, "R")];
@@ -136,7 +136,7 @@ fn remote_box(svg: &mut Svg, map: &RouteMap, layout: &Layout, index: usize, remo
     svg.close_group();
 }
 
-/// Only what the picture uses; gives its right edge.
+/// Draws a legend of the symbols that the picture uses. Returns its right edge.
 fn legend(svg: &mut Svg, map: &RouteMap, top: f64) -> f64 {
     let mut x = MARGIN;
     let roles = [

@@ -1,7 +1,7 @@
-//! Why a route won: every candidate with its score, and what was dropped for which reason.
+//! Explains why a route won: lists every candidate with its cost, and every dropped route with the reason.
 //!
-//! Candidates are found cheapest first and in bounded number, since there may be
-//! exponentially many; so a bound cuts off only what costs at least as much.
+//! There may be exponentially many routes, so their number is bounded. They are found
+//! cheapest first, so those cut off by the bound cost at least as much as those found.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,18 +12,18 @@ use crate::graph::{Graph, Rules};
 use crate::map::{Remote, Role};
 use crate::table::{Destination, NoRoute, Route, Table};
 
-/// Most partial routes that a search looks at.
+/// Most partial routes that a search looks at. Count; bounds its time.
 const STEPS_MAX: usize = 100_000;
 
 /// The routes between two subnets, those not taken included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// Routes that may be used, best first: the first is the table's. Each once, whichever
-    /// routers it leads over.
+    /// Routes that may be used, best first: the first is the table's. A route is a list of
+    /// subnets, so each appears once even if several routers join the same subnets.
     pub candidates: Vec<Candidate>,
     /// Loop-free routes that may not be used, cheapest first.
     pub dropped: Vec<Dropped>,
-    /// Whether these are all; otherwise the bound was reached.
+    /// True if these are all routes; false if the bound was reached.
     pub complete: bool,
 }
 
@@ -32,7 +32,7 @@ pub struct Explanation {
 pub struct Candidate {
     /// The route.
     pub route: Route,
-    /// What each of its subnets adds to its cost.
+    /// The cost of each of its subnets.
     pub costs: Vec<u64>,
 }
 
@@ -155,8 +155,8 @@ impl<'t> Search<'t> {
     }
 
     /// Loop-free routes, cheapest first: with [`Rules::Kept`] those that may be used, with
-    /// [`Rules::Broken`] the others. What a partial route will cost at least, is what it
-    /// costs so far and the cheapest way on.
+    /// [`Rules::Broken`] the others. A lower bound on a partial route's cost is its cost so
+    /// far plus the cheapest way on.
     fn routes(&mut self, from: usize, to: usize, rules: Rules) -> Vec<(u64, Path)> {
         let ways = self.graph.ways_to(to, rules);
         let mut routes = Vec::new();
@@ -171,7 +171,7 @@ impl<'t> Search<'t> {
                 if rules == Rules::Kept || self.reason(&path).is_some() {
                     routes.push((cost, path));
                 }
-                // One more than asked for tells that there are more.
+                // One route above the limit shows that there are more.
                 if routes.len() > self.limit {
                     break;
                 }
@@ -194,7 +194,7 @@ impl<'t> Search<'t> {
         routes
     }
 
-    /// Whether a usable route may go on to `next`: it may cross it, and has no shortcut to it.
+    /// Whether a usable route may go on to `next`: the rules allow it, and no earlier subnet is next to it.
     fn may_go_on(&self, path: &[u32], next: usize, to: usize) -> bool {
         let earlier = &path[..path.len() - 1];
         (next == to || self.graph.carries(next)) && !earlier.iter().any(|s| self.adjacent(*s as usize, next))
@@ -204,7 +204,7 @@ impl<'t> Search<'t> {
         self.neighbours[one].binary_search(&other).is_ok()
     }
 
-    /// Why a loop-free route may not be used, if so.
+    /// Why a loop-free route may not be used; `None` if it may.
     fn reason(&self, path: &[u32]) -> Option<Reason> {
         let subnet = |position: u32| &self.table.map.subnets[position as usize];
         let middle = || path[1..path.len() - 1].iter().map(|position| subnet(*position));
@@ -221,7 +221,7 @@ impl<'t> Search<'t> {
         }
     }
 
-    /// The route left when every subnet leads as far along `path` as it can.
+    /// The route without detours: each subnet leads to the furthest one of `path` that it shares a router with.
     fn without_detours(&self, path: &[u32]) -> Path {
         let mut shorter = vec![path[0]];
         let mut at = 0;

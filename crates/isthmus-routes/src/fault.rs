@@ -1,4 +1,4 @@
-//! What is wrong with a text, where, and what to do about it.
+//! Faults of a text, each with its line and remedy.
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -8,9 +8,9 @@ pub struct Fault {
     pub file: String,
     /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong, with the value that was written.
+    /// The fault, with the value that was written.
     pub what: String,
-    /// What to write instead.
+    /// The remedy: a text to write instead.
     pub remedy: String,
 }
 

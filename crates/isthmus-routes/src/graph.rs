@@ -5,14 +5,14 @@
 //! routes grows exponentially, so the table takes the least cost directly. The outcome is
 //! the same:
 //!
-//! - *Contains* means: leaving out subnets between the ends gives a valid route. Where a
-//!   route has two subnets that are not neighbours in it but share a router, the part
-//!   between them can be left out; what remains breaks no rule, for every rule forbids
-//!   certain subnets in the middle, or certain pairs of ends. Where it has no such pair,
-//!   nothing can be left out. So the routes kept are those *without a shortcut*.
-//! - Every subnet costs at least 1, so a route with a shortcut costs more than without the
-//!   detour, and the least cost is that of a route kept.
-//! - A cheapest route never visits a subnet twice, for the loop would cost something.
+//! - A route *contains* another if leaving out subnets between its ends gives a valid route.
+//!   If two subnets of a route are not neighbours in it but share a router, the part between
+//!   them can be left out. The rest breaks no rule, because rules only forbid certain subnets
+//!   in the middle and certain pairs of ends. Without such a pair, nothing can be left out.
+//!   So the routes kept are those *without a shortcut*.
+//! - Every subnet costs at least 1. So a route with a detour costs more than without it, and
+//!   the route of least cost is among those kept.
+//! - A cheapest route never visits a subnet twice, because the loop would cost something.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -28,7 +28,7 @@ const NONE: u32 = u32::MAX;
 /// the order of positions is the order of subnet ids.
 #[derive(Clone, Debug)]
 pub(crate) struct Graph {
-    /// What each subnet adds to a route; `None` where nothing gets through.
+    /// The cost of each subnet; `None` if nothing gets through.
     costs: Vec<Option<u64>>,
     /// Whether a subnet may stand between the ends of a route.
     carries: Vec<bool>,
@@ -41,7 +41,7 @@ pub(crate) struct Graph {
 /// The way from one subnet to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cell {
-    /// Of all subnets on the way, the first and the destination included.
+    /// Total cost of the subnets on the way, the first and the destination included.
     pub(crate) cost: u64,
     pub(crate) hops: u32,
     next: u32,
@@ -60,12 +60,12 @@ impl Cell {
     }
 }
 
-/// Which rules a search keeps.
+/// The rules that a search obeys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rules {
     /// All: routes that may be used.
     Kept,
-    /// None but that links must carry: to find what the rules exclude.
+    /// None, except that links must carry data: finds the routes that the rules exclude.
     Broken,
 }
 
@@ -129,9 +129,9 @@ impl Graph {
 
     /// The cheapest ways to `target` from everywhere, by Dijkstra's algorithm, from its end.
     ///
-    /// Of equally cheap ways the one with fewer hops is taken, then the one whose first
-    /// subnets have the lower ids. A router passes a way on only once, when first reached:
-    /// whoever reaches it later is no cheaper, or has a higher id.
+    /// Among equally cheap ways it takes the one with fewer hops, then the one whose first
+    /// subnets have the lower ids. A router passes a way on only when it is first reached:
+    /// a way that reaches it later is no cheaper, or has a higher id.
     pub(crate) fn ways_to(&self, target: usize, rules: Rules) -> Vec<Cell> {
         let mut cells = vec![Cell::NO_WAY; self.len()];
         let Some(cost) = self.costs[target] else { return cells };

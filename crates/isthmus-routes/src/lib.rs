@@ -1,14 +1,14 @@
 //! The route map of an autonomous system (AS): read, check, compute, explain, draw.
 //!
 //! A map names the AS's subnets, the routers that join them, and the ways out to remote
-//! AS's. From it follows the routing table, an entry for every pair of subnets: the ordered
-//! subnets from origin to destination that cost least under a metric. Routers of one AS
-//! hold the same map and so compute the same table; clients hold no map.
+//! AS's. The routing table has an entry for every pair of subnets: the list of subnets from
+//! origin to destination that costs least under a metric. Routers of one AS have the same
+//! map and so compute the same table; clients have no map.
 //!
 //! The semantics are those of section 4.1 of *End-to-End Data Movement Using MPI-IO Over
 //! Routed Terabits Infrastructures* (Vallée, Kim, Atchley, Shipman; NDM'13).
 //!
-//! This crate does no I/O: texts are handed in, and tables, explanations and drawings out.
+//! This crate does no I/O: it takes texts, and returns tables, explanations and drawings.
 #![forbid(unsafe_code)]
 
 mod draw;

@@ -7,10 +7,10 @@ use isthmus_wire::{AsId, Locator, SubnetId};
 
 use crate::fault::Faults;
 
-/// Most subnets of a map: the table has an entry for every pair.
+/// Most subnets of a map. Count; the table has an entry of 16 bytes for every pair.
 pub const SUBNETS_MAX: usize = 4096;
 
-/// The route map of one AS, checked: every id and name in it leads somewhere.
+/// The checked route map of one AS: every id and name in it refers to something in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteMap {
     pub(crate) as_id: AsId,
@@ -31,13 +31,13 @@ pub struct Subnet {
     pub rate: Rate,
     /// One-way latency between two of its devices. Nanoseconds, one hour at most.
     pub latency: Span,
-    /// What its transport can do.
+    /// The capabilities of its transport.
     pub capabilities: Capabilities,
-    /// What routes may do with it.
+    /// Its role in routes.
     pub role: Role,
 }
 
-/// What routes may do with a subnet.
+/// The role of a subnet in routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// A subnet of this AS that may stand anywhere in a route.
@@ -58,7 +58,7 @@ impl Role {
     }
 }
 
-/// What a subnet's transport can do. Default: nothing of it.
+/// The capabilities of a subnet's transport. Default: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
     /// Data goes from user memory to the wire without a copy.
@@ -83,7 +83,7 @@ impl Capabilities {
         true
     }
 
-    /// How many of them are there. 0..=3.
+    /// The number of capabilities that it has. 0..=3.
     pub fn count(self) -> u32 {
         u32::from(self.zero_copy) + u32::from(self.os_bypass) + u32::from(self.rma)
     }
@@ -104,30 +104,30 @@ impl fmt::Display for Capabilities {
 pub struct Router {
     /// Unique among the map's routers.
     pub name: String,
-    /// Where it stands on each of its subnets, in the order of the map's text.
+    /// Its place on each of its subnets, in the order of the map's text.
     pub joins: Vec<Joint>,
 }
 
-/// Where a router stands on a subnet.
+/// A router's place on a subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joint {
     /// The subnet.
     pub subnet: SubnetId,
-    /// Its endpoint there, where the map tells.
+    /// Its endpoint there, if the map has it.
     pub endpoint: Option<Locator>,
 }
 
 impl Router {
-    /// Its endpoint on `subnet`, where the map tells.
+    /// Its endpoint on `subnet`, if the map has it.
     pub fn endpoint(&self, subnet: SubnetId) -> Option<Locator> {
         self.joins.iter().find(|joint| joint.subnet == subnet)?.endpoint
     }
 }
 
-/// A remote AS. Its inside is its own affair.
+/// A remote AS. The map does not describe its inside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// Not this AS's own id, and not 0.
+    /// Its id: neither 0 nor this AS's own id.
     pub id: AsId,
     /// Unique among the map's subnets and remote AS's. Default: `AS` and the id.
     pub name: String,
@@ -140,7 +140,7 @@ pub struct Remote {
 pub struct WayOut {
     /// The WAN subnet.
     pub subnet: SubnetId,
-    /// Endpoints of the remote AS's routers there, where the map tells.
+    /// Endpoints of the remote AS's routers there, if the map has them.
     pub gateways: Vec<Locator>,
 }
 

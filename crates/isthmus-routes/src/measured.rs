@@ -1,4 +1,4 @@
-//! What was measured of an AS's links: handed in by whoever measures, such as routers.
+//! Measurements of an AS's links, as routers or others deliver them:
 //!
 //! ```toml
 //! down = ["r3"]                    # routers that do not answer
@@ -25,11 +25,11 @@ pub struct Measured {
     /// The links measured, by the subnet that they cross; counts under
     /// [`Metric::Measured`](crate::Metric::Measured).
     pub links: BTreeMap<SubnetId, LinkState>,
-    /// Names of routers that do not answer; they carry nothing, whatever the metric.
+    /// Names of routers that do not answer. They carry nothing under any metric.
     pub down: BTreeSet<String>,
 }
 
-/// What was measured across a subnet.
+/// The measured state of the link across a subnet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkState {
     /// Rate at which data arrived. Bits per second.
@@ -41,7 +41,7 @@ pub struct LinkState {
 }
 
 impl LinkState {
-    /// What the map says of a subnet, taken for a measurement.
+    /// The map's figures of a subnet, as if they had been measured.
     pub fn expected(subnet: &Subnet) -> Self {
         let rtt = Span(subnet.latency.0.saturating_mul(2));
         Self { rate: subnet.rate, rtt, loss: Percent(0.0) }
@@ -49,8 +49,8 @@ impl LinkState {
 }
 
 impl Measured {
-    /// The text from which [`parse`](Self::parse) reads the same, rounded to thousandths, but
-    /// for what `map` does not know.
+    /// A text from which [`parse`](Self::parse) reads the same measurements, rounded to thousandths.
+    /// It leaves out subnets and routers that are not in `map`.
     pub fn to_text(&self, map: &RouteMap) -> String {
         let mut text = String::new();
         if !self.down.is_empty() {
@@ -67,8 +67,8 @@ impl Measured {
         text
     }
 
-    /// Reads `text`, whose names are those of `map`; `file_name` stands for it in faults.
-    /// What a link's entry leaves out is as the map says.
+    /// Reads a text whose names are those of `map`; `file_name` stands for it in faults.
+    /// A figure that a link's entry leaves out is the map's.
     ///
     /// Fails with every fault of the text, not only the first.
     pub fn parse(source: &str, file_name: &str, map: &RouteMap) -> Result<Self, Faults> {

@@ -1,4 +1,4 @@
-//! What a route costs: the sum over its subnets, first and last included.
+//! Metrics: the cost of a route is the sum over its subnets, the first and the last included.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,11 +12,11 @@ const COST_MAX: u64 = 1 << 44;
 /// Rate at which a subnet would cost 1 under [`Metric::Bandwidth`]. Bits per second.
 const RATE_OF_COST_1: u64 = 1_000_000_000_000;
 
-/// Data whose way through a link is weighed by [`Metric::Measured`]. Bits; 1 MiB.
+/// The amount of data whose transfer time is the cost under [`Metric::Measured`]. Bits; 1 MiB.
 const MEASURED_BITS: f64 = 8.0 * 1_048_576.0;
 
-/// What makes a route good. Every subnet costs at least 1 under each, so that a route
-/// never gets cheaper by a detour.
+/// A measure of routes: the cheapest one wins. Every subnet costs at least 1, so that a detour
+/// never makes a route cheaper.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Metric {
     /// 1000 divided by the link rate in Gb/s, rounded down and at least 1; doubled unless the
@@ -29,8 +29,8 @@ pub enum Metric {
     Capability,
     /// 1 for each subnet.
     Hops,
-    /// Nanoseconds that 1 MiB takes one way at the measured rate, round-trip time and loss;
-    /// the map's rate and latency where nothing was measured.
+    /// Nanoseconds that 1 MiB takes one way at the measured rate, round-trip time and loss. Without
+    /// measurements, the map's rate and latency count.
     Measured,
 }
 
@@ -38,7 +38,7 @@ impl Metric {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Bandwidth, Self::Latency, Self::Capability, Self::Hops, Self::Measured];
 
-    /// What `subnet` adds to a route; `None` where nothing gets through.
+    /// The cost of `subnet`; `None` if nothing gets through.
     pub(crate) fn cost(self, subnet: &Subnet, measured: Option<&Measured>) -> Option<u64> {
         let cost = match self {
             Self::Bandwidth => bandwidth(subnet),
@@ -53,7 +53,7 @@ impl Metric {
         Some(cost.clamp(1, COST_MAX))
     }
 
-    /// How to read a cost under it.
+    /// The unit of its costs, for people.
     pub fn unit(self) -> &'static str {
         match self {
             Self::Bandwidth => "1000 / (Gb/s), twice that without zero-copy and OS bypass",
@@ -71,11 +71,11 @@ fn bandwidth(subnet: &Subnet) -> u64 {
     if direct { cost } else { 2 * cost }
 }
 
-/// Propagation, serialisation, and the round trips that lost data costs: a share of
-/// `loss / (1 - loss)` is sent again, each a round trip later.
+/// Time for propagation, serialisation and retransmission: a share `loss / (1 - loss)` of the
+/// data is sent again, a round trip later.
 fn transfer_ns(state: LinkState) -> Option<u64> {
     let arrives = (1.0 - state.loss.0).clamp(0.0, 1.0);
-    // A share that is no number closes the link, too.
+    // A loss that is not a number closes the link, too.
     if arrives.is_nan() || arrives == 0.0 {
         return None;
     }
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(lossy(f64::NAN), None);
         // 12 ms of propagation, 8.39 ms of serialisation.
         assert_eq!(lossy(0.0), Some(20_388_608));
-        // One of two is sent again: a round trip more, and half the rate.
+        // Half of all packets are lost: one round trip more, and half the rate.
         assert_eq!(lossy(0.5), Some(12_000_000 + 24_000_000 + 2 * 8_388_608));
     }
 

@@ -1,7 +1,7 @@
-//! From a map's text to a [`RouteMap`]: the schema, and what its parts demand of each other.
+//! Reads a map's text into a [`RouteMap`]: checks the schema, and that its parts fit together.
 //!
-//! Parts that are faulty by themselves stay in the draft, so that what refers to them is
-//! not called a fault as well.
+//! Parts that are faulty by themselves stay in the draft, so that references to them do not
+//! count as faults too.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ const SECTIONS: &[&str] = &["as", "subnet", "wan", "router", "remote"];
 const LOCATOR: &str = "\"10.1.0.1:4100\"";
 const LATENCY_MAX: Span = Span(3_600_000_000_000);
 const NO_WAN: &str = "name a [[wan]], which you add";
-/// How many names a remedy lists.
+/// Most names that a remedy lists. Count.
 const NAMES_LISTED: usize = 12;
 
 pub(crate) fn map(source: &str, file_name: &str) -> Result<RouteMap, Faults> {
@@ -41,7 +41,7 @@ struct Own {
     name: String,
 }
 
-/// What was read so far, with where it stands and what it may not repeat.
+/// The parts read so far, with their offsets, and the names, ids and endpoints that must be unique.
 #[derive(Default)]
 struct Draft {
     subnets: Vec<Placed<Subnet>>,
@@ -54,7 +54,7 @@ struct Draft {
     router_names: HashMap<String, usize>,
     subnet_ids: HashMap<u32, usize>,
     remote_ids: HashMap<u32, usize>,
-    /// Who listens where on which subnet.
+    /// Endpoints by subnet, with the name of the router or AS that has it, and its offset.
     locators: HashMap<(usize, Locator), (String, usize)>,
     /// For each subnet: the routers that join it, and the remote AS's that it leads to.
     routers_on: Vec<usize>,
@@ -184,7 +184,7 @@ impl Draft {
         for subnet in &joined {
             self.routers_on[*subnet] += 1;
         }
-        // Whoever wrote an unknown name meant a subnet: one fault is enough.
+        // An unknown name stands for some subnet, so one fault is enough.
         let unknown = written.iter().any(|name| !self.by_name.contains_key(&name.value));
         self.joins_unknown |= unknown;
         let complaint = match joined[..] {
@@ -222,7 +222,7 @@ impl Draft {
         found
     }
 
-    /// A table by subnet name, each of which the list `key_of_list` must name.
+    /// A table by subnet name. The list `key_of_list` must have each of these names.
     fn read_places<'d>(
         &self,
         text: &mut Text<'_>,
@@ -331,7 +331,7 @@ impl Draft {
         ways_out
     }
 
-    /// What only all parts together show.
+    /// Checks that need all parts.
     fn check_whole(&self, text: &mut Text<'_>) {
         for (index, Placed { value: subnet, at }) in self.subnets.iter().enumerate() {
             self.check_private(text, index);
@@ -399,7 +399,7 @@ fn capabilities(text: &mut Text<'_>, section: &Section<'_>) -> Capabilities {
     capabilities
 }
 
-/// Names stand where ids can, so they must not look like them.
+/// Checks a name. Names may be used instead of ids, so a name must not look like an id.
 fn check_name(text: &mut Text<'_>, taken: &mut HashMap<String, usize>, name: &Placed<String>) {
     let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     let starts = name.value.starts_with(|c: char| c.is_ascii_alphabetic());
@@ -410,7 +410,7 @@ fn check_name(text: &mut Text<'_>, taken: &mut HashMap<String, usize>, name: &Pl
     unique(text, taken, name, |name| format!("the name {name:?}"), "rename one");
 }
 
-/// Calls it a fault when `item` was there before.
+/// Reports a fault if `item` was there before.
 fn unique<T: Clone + Eq + std::hash::Hash>(
     text: &mut Text<'_>,
     taken: &mut HashMap<T, usize>,

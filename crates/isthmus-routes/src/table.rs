@@ -12,9 +12,8 @@ pub type Destination = (AsId, SubnetId);
 
 /// The routing table of a map under a metric.
 ///
-/// It is the same wherever it is computed from the same map, metric and measurements: of
-/// equally cheap routes the one with fewer hops wins, then the one with the lower subnet
-/// id where they part.
+/// The same map, metric and measurements give the same table everywhere: among equally cheap
+/// routes the one with fewer hops wins, then the one with the lower subnet id where they part.
 #[derive(Clone, Debug)]
 pub struct Table {
     pub(crate) map: RouteMap,
@@ -27,23 +26,23 @@ pub struct Table {
 /// A route: ordered subnets, and what they cost together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// From the origin's subnet to the last one in this AS. Empty within one subnet, where
-    /// no routing is needed.
+    /// Subnets from the origin's to the last one in this AS. Empty if both ends are on one
+    /// subnet, which needs no routing.
     pub path: Vec<SubnetId>,
     /// The sum over `path`, in the metric's units.
     pub cost: u64,
 }
 
-/// What to do with data on a subnet, for a destination.
+/// The next hop of data on a subnet, for a destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// Whom to hand it to.
+    /// The receivers of this hop.
     pub step: Step,
     /// The route from here, as chosen among equally good ones.
     pub route: Route,
 }
 
-/// Whom to hand data to.
+/// The receivers of one hop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The destination's endpoint itself: it is on this subnet.
@@ -51,8 +50,8 @@ pub enum Step {
     /// Any one of these routers of this AS: all lead on at the least cost. The first lead
     /// along [`NextHop::route`]. Not empty.
     Routers(Vec<NextRouter>),
-    /// Any one of the remote AS's routers on this WAN subnet. Empty where the map does not
-    /// tell their endpoints.
+    /// Any one of the remote AS's routers on this WAN subnet. Empty if the map does not have
+    /// their endpoints.
     Gateways(Vec<Locator>),
 }
 
@@ -61,7 +60,7 @@ pub enum Step {
 pub struct NextRouter {
     /// Its name.
     pub name: String,
-    /// Its endpoint on the subnet where the data is, where the map tells.
+    /// Its endpoint on the subnet where the data is, if the map has it.
     pub endpoint: Option<Locator>,
     /// The subnet on which it passes the data on.
     pub subnet: SubnetId,
@@ -79,7 +78,7 @@ pub enum NoRoute {
     /// Both ends are on ways out.
     #[error("subnets {} and {} both lead out, and an AS forwards nothing between other AS's", .0.0, .1.0)]
     Through(SubnetId, SubnetId),
-    /// The parts of the map are not connected, or only by what may not be, or cannot now be, crossed.
+    /// No route connects them that the rules allow and whose links and routers are up.
     #[error("no route leads from subnet {} to {to}; is a router missing, or down, or transit refused?", .from.0)]
     Unreachable {
         /// The origin.
@@ -91,8 +90,8 @@ pub enum NoRoute {
 
 impl Table {
     /// Computes the whole table. Subnets that were measured to lose everything, and routers
-    /// that are down, carry no route. Takes time in proportion to the number of subnets
-    /// times that of the places where routers stand, and 16 bytes for every pair of subnets.
+    /// that are down, carry no route. The time is proportional to the number of subnets times the
+    /// number of pairs of a router and a subnet that it joins. The table has 16 bytes for every pair of subnets.
     pub fn compute(map: &RouteMap, metric: Metric, measured: Option<&Measured>) -> Self {
         let graph = Graph::new(map, metric, measured);
         let cells = (0..graph.len()).flat_map(|to| graph.ways_to(to, Rules::Kept)).collect();
@@ -115,7 +114,7 @@ impl Table {
         self.route_between(from, to)
     }
 
-    /// Whom to hand data to that is on the subnet `from` and goes to `to`.
+    /// The next hop of data that is on the subnet `from` and goes to `to`.
     pub fn next_hop(&self, from: SubnetId, to: Destination) -> Result<NextHop, NoRoute> {
         let from = self.index(from)?;
         if to.0 == self.map.as_id {
@@ -130,7 +129,7 @@ impl Table {
 
     fn next_hop_out(&self, from: usize, remote: &Remote) -> Result<NextHop, NoRoute> {
         let here = self.map.subnets[from].id;
-        // On one of its ways out already: the rest of the way is the remote AS's.
+        // The data is already on a way out to that AS, whose routers do the rest.
         if let Some(way) = remote.ways_out.iter().find(|way| way.subnet == here) {
             let unreachable = || NoRoute::Unreachable { from: here, to: remote.name.clone() };
             let cost = self.graph.cost(from).ok_or_else(unreachable)?;
@@ -141,7 +140,7 @@ impl Table {
         let least = exits.iter().map(|exit| self.cell(from, *exit).cost).min();
         let best: Vec<usize> =
             exits.into_iter().filter(|exit| Some(self.cell(from, *exit).cost) == least).collect();
-        // Of equally cheap ways out: fewer hops, then lower ids, as everywhere.
+        // Among equally cheap ways out, fewer hops win, then lower ids.
         let routes = best.iter().filter_map(|exit| self.route_between(from, *exit).ok());
         let route = routes.min_by(|a, b| (a.path.len(), &a.path).cmp(&(b.path.len(), &b.path)));
         match route {
@@ -164,7 +163,7 @@ impl Table {
         let mut routers = Vec::new();
         for router in self.graph.routers_on(from) {
             let ways = self.graph.joined_by(router).filter(|next| leads_on(*next)).map(|next| self.id(next));
-            // Along the route where this router can, else by the lowest id.
+            // Follows the route if this router can, or else takes the lowest id.
             if let Some(subnet) = ways.min_by_key(|next| (!route.path.contains(next), *next)) {
                 let router: &Router = &self.map.routers[router];
                 let endpoint = router.endpoint(self.id(from));

@@ -1,7 +1,7 @@
-//! Reading TOML so that one pass finds every fault, each with its line.
+//! Reads TOML so that one pass finds every fault, each with its line.
 //!
-//! Deserialising by derive stops at the first fault; a map is written by hand, and whoever
-//! wrote it wants the whole list.
+//! Derived deserialising stops at the first fault. People write maps by hand, and want the
+//! whole list.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -42,7 +42,7 @@ impl<'a> Text<'a> {
         Self { file, line_starts: std::iter::once(0).chain(after_newline).collect(), faults: Vec::new() }
     }
 
-    /// The document's table; where its syntax is wrong, what could be understood of it.
+    /// The document's table. If its syntax is wrong, the table has the parts that could be read.
     pub(crate) fn parse<'d>(&mut self, text: &'d str) -> DeTable<'d> {
         let (table, errors) = DeTable::parse_recoverable(text);
         for error in errors {
@@ -62,7 +62,7 @@ impl<'a> Text<'a> {
         self.faults.push(Fault { file: self.file.to_owned(), line: self.line(at), what, remedy });
     }
 
-    /// `value`, unless anything was wrong.
+    /// Returns `value` if there is no fault, or else the faults.
     pub(crate) fn finish<T>(mut self, value: Option<T>) -> Result<T, Faults> {
         self.faults.sort_by_key(|fault| fault.line);
         match value {
@@ -150,7 +150,7 @@ impl<'d> Section<'d> {
         }
     }
 
-    /// A text, where there is one.
+    /// A text, if there is one.
     pub(crate) fn optional_text(
         &self,
         text: &mut Text<'_>,
@@ -172,7 +172,7 @@ impl<'d> Section<'d> {
         self.optional_quantity(text, key, example)
     }
 
-    /// A quantity, where there is one.
+    /// A quantity, if there is one.
     pub(crate) fn optional_quantity<T>(
         &self,
         text: &mut Text<'_>,
@@ -221,7 +221,7 @@ impl<'d> Section<'d> {
         parsed.map(|value| Placed { value, at })
     }
 
-    /// A truth value, where there is one.
+    /// A boolean, if there is one.
     pub(crate) fn flag(&self, text: &mut Text<'_>, key: &str) -> Option<bool> {
         let value = self.fields.get(key)?;
         let flag = value.get_ref().as_bool();
@@ -232,12 +232,12 @@ impl<'d> Section<'d> {
         flag
     }
 
-    /// A list of texts; empty where there is none.
+    /// A list of texts; empty if there is none.
     pub(crate) fn list(&self, text: &mut Text<'_>, key: &str, example: &str) -> Vec<Placed<String>> {
         self.fields.get(key).map_or_else(Vec::new, |value| list_of(text, key, value, example))
     }
 
-    /// The entries of a table from names to values; empty where there is none.
+    /// The entries of a table from names to values; empty if there is none.
     pub(crate) fn entries(
         &self,
         text: &mut Text<'_>,
@@ -287,7 +287,7 @@ pub(crate) fn list_of(
     array.iter().filter_map(|item| text_of(text, key, item, example)).collect()
 }
 
-/// One line that a terminal only shows: what it may quote is a stranger's.
+/// One line without control characters: it may quote a stranger's text, which a terminal must not obey.
 fn printable(text: String) -> String {
     if !text.contains(char::is_control) {
         return text;

@@ -14,7 +14,7 @@ use rustix::time::{
 #[derive(Debug)]
 pub(crate) struct Bell {
     epoll: OwnedFd,
-    /// Everything for which a sleep in the poll of one port has to wake up at the others.
+    /// The descriptors that must wake a thread that sleeps in the poll of another port.
     beside: OwnedFd,
     event: OwnedFd,
     timer: OwnedFd,
@@ -87,7 +87,7 @@ impl Bell {
             tv_sec: limit.as_secs() as i64,
             tv_nsec: i64::from(limit.subsec_nanos()),
         });
-        // Whatever ended the sleep, the program looks again.
+        // The result does not matter: the program looks again after any sleep.
         let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], limit.as_ref());
     }
 }

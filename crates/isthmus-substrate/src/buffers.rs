@@ -82,7 +82,7 @@ impl Buffers {
         unsafe { dealloc(buffer.raw.as_ptr(), self.layout) };
     }
 
-    /// How many there are.
+    /// The number of buffers.
     pub(crate) fn count(&self) -> u32 {
         (self.buffers.len() - self.free_slots.len()) as u32
     }

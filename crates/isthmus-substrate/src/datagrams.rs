@@ -32,17 +32,17 @@ pub(crate) struct Datagrams {
     /// Datagrams that could not be sent.
     unsent: u64,
     sparing: Sparing,
-    /// Those with each peer of the port's engine.
+    /// Datagrams sent and received, by peer of the port's engine.
     counts: HashMap<PeerId, DatagramCounts>,
 }
 
 /// Datagrams that came.
 #[derive(Debug)]
 struct Store {
-    /// Not yet taken by the program, by slot.
+    /// Datagrams that the program has not taken yet, by slot.
     waiting: slab::Slab<Vec<u8>>,
     waiting_max: usize,
-    /// Those of them that were not reported yet: header, slot and length.
+    /// Waiting datagrams that were not reported yet: header, slot and length.
     fresh: VecDeque<(DatagramHeader, u32, u32)>,
     spares: Vec<Vec<u8>>,
     /// Dropped because there was no room.
@@ -102,7 +102,7 @@ impl Datagrams {
         self.store.waiting_max = count;
     }
 
-    /// How many datagrams this host dropped, in either direction.
+    /// The number of datagrams that this host dropped, in either direction.
     pub(crate) fn dropped(&self) -> u64 {
         self.unsent + self.store.dropped
     }

@@ -106,7 +106,7 @@ impl Device {
         &self.name
     }
 
-    /// What carries its messages: tcp, udp, ethernet, shm, or a provider of libfabric.
+    /// The transport of its messages: tcp, udp, ethernet, shm, or a provider of libfabric.
     pub fn transport(&self) -> &str {
         &self.transport
     }
@@ -136,7 +136,7 @@ impl Device {
         self.rate_bps
     }
 
-    /// What it can do. Devices of sockets have none of these capabilities.
+    /// Its capabilities. Devices of sockets have none.
     pub fn capabilities(&self) -> Capabilities {
         let bypass = !matches!(self.transport.as_str(), "tcp" | "udp" | "auto" | ETHERNET);
         Capabilities { zero_copy: false, os_bypass: bypass }

@@ -17,7 +17,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// As a number, for languages without types. Never 0.
+    /// The connection as a number, for languages without types. Never 0.
     pub fn to_bits(self) -> u64 {
         u64::from(self.endpoint) << 48 | self.id.to_bits()
     }
@@ -74,7 +74,7 @@ pub enum Event {
         context: u64,
         /// The program's context of the operation.
         operation: u64,
-        /// How it ended.
+        /// Its result.
         end: Result<(), Failure>,
     },
     /// A connection has ended. Calls on it are refused; release it with `disconnect`.

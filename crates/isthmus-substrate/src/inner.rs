@@ -41,9 +41,9 @@ pub(crate) struct Inner {
 pub(crate) struct State {
     pub(crate) talk: Talk,
     pub(crate) ports: Vec<PortState>,
-    /// How many buffers each port should have.
+    /// Buffers that each port should have. Count.
     pub(crate) recv_buffers: u32,
-    /// For how many more polls datagrams are expected, and the engine is driven less often.
+    /// Further polls in which datagrams are expected, so that the engine is driven less often. Count.
     pub(crate) datagrams_first: u32,
     pub(crate) done: Vec<Completion>,
     /// Memory that operations use until they end.
@@ -71,12 +71,12 @@ pub(crate) enum HeldMemory {
 pub(crate) const RECEIVE: u64 = 1 << 63;
 /// Time between two looks at the devices.
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
-/// How long closing waits for the I/O thread to release the endpoint.
+/// Longest wait of closing until the I/O thread releases the endpoint.
 const LET_GO: Duration = Duration::from_secs(1);
 
 impl State {
-    /// How many buffers a port should have. Messages that wait for writes of their peers do not count, so that no peer
-    /// can take all buffers.
+    /// The number of buffers that a port should have. Messages that wait for writes of their peers do not count, so
+    /// that no peer can take all buffers.
     fn buffers_wanted(&self) -> u32 {
         self.recv_buffers + self.talk.held()
     }

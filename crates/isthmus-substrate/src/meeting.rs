@@ -1,7 +1,7 @@
-//! Where programs that belong together find each other: at a file, a name at a router, or a port and a secret.
+//! Meeting places, where programs find each other: a file, a name at a router, or a port and a secret.
 //!
 //! One program announces the address of its endpoint there, and the others find it. `isthmus run` joins the
-//! parts of a job so, and `isthmus_couple` two jobs.
+//! parts of a job this way, and `isthmus_couple` joins two jobs.
 
 mod secret;
 
@@ -17,7 +17,7 @@ use rustix::fs::Mode;
 use crate::{Error, Failure, rendezvous};
 use secret::{Listener, Secret, Unanswered, call};
 
-/// How long one look at a router waits for a name.
+/// Longest wait for a name in one look at a router.
 const LOOK: Duration = Duration::from_secs(5);
 /// Most of a file that is read: an address of an endpoint on several devices. Bytes.
 const FILE_MAX: u64 = 4096;
@@ -27,16 +27,16 @@ const FILE_MAX: u64 = 4096;
 pub enum At {
     /// A file that all see.
     File(PathBuf),
-    /// A name at a router; none: one made of the job's.
+    /// A name at a router; `None`: one derived from the job's name.
     Router {
         /// The router's address.
         place: String,
         /// The name there.
         name: Option<String>,
     },
-    /// The address of who announces, as it says it.
+    /// The address that the announcing program printed.
     Uri(String),
-    /// Where who announces listens for holders of a secret: HOST:PORT.
+    /// HOST:PORT at which the announcing program listens for holders of a secret.
     Host(String),
 }
 
@@ -109,7 +109,7 @@ pub enum NotFound {
     Never(String),
 }
 
-/// As long as this is kept, others find what was announced.
+/// An announcement. Others find it until this is dropped.
 #[derive(Debug, Default)]
 pub struct Announced(#[allow(dead_code, reason = "kept for its end")] Kept);
 
@@ -138,7 +138,7 @@ impl Meeting {
     /// name. `secret` is a file, for HOST:PORT.
     ///
     /// # Errors
-    /// What is wrong with the secret, in words.
+    /// The fault of the secret, in words.
     pub fn new(at: At, job: &str, default_name: String, secret: Option<&Path>) -> Result<Self, String> {
         let secret = secret.map(|path| Secret::read(path, job)).transpose()?;
         match (&at, &secret) {
@@ -150,7 +150,7 @@ impl Meeting {
         }
     }
 
-    /// Where it is.
+    /// The place itself.
     pub fn at(&self) -> &At {
         &self.at
     }
@@ -159,7 +159,7 @@ impl Meeting {
         name.unwrap_or(&self.default_name).clone()
     }
 
-    /// Lets others find the endpoint at `uri`, until what is returned is dropped.
+    /// Lets others find the endpoint at `uri`, until the returned value is dropped.
     ///
     /// # Errors
     /// Why that is not possible, in words.
@@ -218,7 +218,7 @@ impl Meeting {
     }
 }
 
-/// A file's content; of one that is too long its start.
+/// The start of a file: one byte more than [`FILE_MAX`], which shows that it is too long.
 fn read_some(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut content = Vec::new();
     fs::File::open(path)?.take(FILE_MAX + 1).read_to_end(&mut content)?;

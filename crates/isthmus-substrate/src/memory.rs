@@ -1,4 +1,4 @@
-//! Registered memory: what peers may access, and what reads and writes use at this end.
+//! Registered memory: peers may access it, and reads and writes use it at this end.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -33,7 +33,7 @@ pub(crate) struct Shared {
     at: NonNull<u8>,
     /// Layout of our allocation; `None` if the memory is the program's.
     layout: Option<Layout>,
-    /// How many of our operations read it, and how many write it.
+    /// Our operations under way that read it, and those that write it. Counts.
     pub(crate) read_from: AtomicU32,
     pub(crate) written_to: AtomicU32,
 }
@@ -109,7 +109,7 @@ impl Region {
         Err(Error::System("no free key for memory was found".to_owned()))
     }
 
-    /// What peers need to access it. Send it to them in a message.
+    /// The handle with which peers access it. Send it to them in a message.
     pub fn handle(&self) -> MemoryHandle {
         self.shared.handle
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{Error, Transfer};
 
-/// How an endpoint is made. All but `message_max` can be changed later.
+/// Options of an endpoint. All but `message_max` and `port` can be changed later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointOptions {
     /// Most messages that wait for the program or are held by it; more wait at their senders. Count, 1..=65536.
@@ -17,7 +17,7 @@ pub struct EndpointOptions {
     pub message_max: u32,
     /// Most requests that wait for a decision; more are rejected. Count. Default 4096.
     pub backlog: u32,
-    /// How long messages, writes and reads of new connections may take; zero: as long as the
+    /// Longest duration of messages, writes and reads of new connections; zero: as long as the
     /// peer lives. Default zero.
     pub send_timeout: Duration,
     /// Silence of new connections after which the program is told; zero: never. Default zero.
@@ -59,7 +59,7 @@ pub(crate) fn check(name: &str, value: u32, least: u32, most: u32) -> Result<(),
 /// Options of [`Endpoint::connect`](crate::Endpoint::connect).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectOptions {
-    /// How long the answer may take. Default `None`: as long as the peer can be reached.
+    /// Longest wait for the answer. Default `None`: as long as the peer can be reached.
     pub timeout: Option<Duration>,
 }
 
@@ -72,7 +72,7 @@ pub struct SendOptions {
     pub silent: bool,
     /// The call returns when the message is complete, with its end; there is no event.
     pub blocking: bool,
-    /// How the message is transferred. Default: as is set, or else by measurements of the peer.
+    /// The transfer of the message. Default: the endpoint's setting, or else by measurements of the peer.
     pub transfer: Transfer,
     /// On RO: the message is outside the order. It is delivered when it comes, and its end is reported at once.
     pub unordered: bool,

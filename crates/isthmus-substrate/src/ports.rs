@@ -42,9 +42,9 @@ pub(crate) struct PortState {
 /// A buffer of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// One that circulates between the engine of a port and the program.
+    /// A receive buffer that circulates between the engine of a port and the program.
     Lent { port: usize, slot: u32 },
-    /// Of a datagram.
+    /// The buffer of a datagram.
     Datagram { port: usize, slot: u32 },
 }
 

@@ -18,7 +18,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::Error;
 
-/// How long a router may take to be reached, and to answer.
+/// Longest time to reach a router, and for its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two heartbeats of a publisher.
 const BEAT: Duration = Duration::from_secs(10);
@@ -163,7 +163,7 @@ fn clone(lane: &TcpStream) -> Result<TcpStream, Error> {
     lane.try_clone().map_err(|error| Error::System(error.to_string()))
 }
 
-/// How a router is reached from here.
+/// The path from here to a router.
 struct RouterPath {
     target: Address,
     as_id: AsId,

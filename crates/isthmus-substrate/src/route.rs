@@ -11,14 +11,14 @@ use isthmus_wire::Address;
 
 use crate::{Device, Error};
 
-/// How a device reaches an address; the best first.
+/// The ways in which a device reaches an address, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reach {
     /// It is on the network of the interface.
     OnLink,
     /// It is of the same AS and subnet, and the system has a route.
     Routed,
-    /// By Isthmus's routers.
+    /// Isthmus's routers lead to it.
     Routers,
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn addresses(uri: &str) -> Result<Vec<Address>, Error> {
     uri.split(',').map(|one| one.trim().parse().map_err(|e| Error::Uri(format!("{e}")))).collect()
 }
 
-/// How a device reaches an address; `None` if it does not.
+/// The best way in which a device reaches an address; `None` if it does not.
 pub(crate) fn reach(device: &Device, to: &Address) -> Option<Reach> {
     let own = device.address().ok()?;
     if (to.as_id.0, to.subnet.0) != (device.as_id(), device.subnet()) {

@@ -28,7 +28,7 @@ pub(super) fn partial(wanted: &Wanted, rank: u32) -> (String, String) {
 /// Records that this share is complete. If it was the last one, this renames the file and returns its digest.
 ///
 /// # Errors
-/// What the system said; or the file was removed, by a share whose source had changed, say.
+/// An error of the system; or the file was removed, for example by a share whose source had changed.
 pub(super) fn finish(
     wanted: &Wanted,
     file: &Opened,

@@ -56,8 +56,8 @@ fn a_file_is_there_when_its_blocks_are_and_its_source_stayed_the_same() {
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
 }
 
-/// After a crash of the process what the journal says is there; after one of the system only
-/// what can be read and has its digest.
+/// After a crash of the process, all blocks in the journal count. After a crash of the system, only
+/// those count that can be read and have their digest.
 #[test]
 fn what_a_journal_says_is_believed_after_a_crash_and_checked_after_a_reboot() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -85,7 +85,7 @@ fn what_a_journal_says_is_believed_after_a_crash_and_checked_after_a_reboot() {
     assert_eq!(fs::read(folder.path().join("file")).expect("there"), bytes());
 }
 
-/// Whoever else writes to the partial file does so after the last record.
+/// If another process writes to the partial file, the file's time is later than the last record's.
 #[test]
 fn a_file_that_was_changed_after_its_journals_last_record_is_read_again() {
     for (changed, have) in [(true, vec![(2, 1)]), (false, vec![(0, 1), (2, 1)])] {
@@ -107,7 +107,7 @@ fn a_file_that_was_changed_after_its_journals_last_record_is_read_again() {
     }
 }
 
-/// A source whose attributes changed may have changed: so its sender says which digest all blocks have.
+/// If the attributes of a source have changed, its content may have too. So its sender gives the digest of all blocks.
 #[test]
 fn blocks_of_a_source_whose_attributes_changed_count_if_it_has_their_digest() {
     for is_changed in [false, true] {
@@ -120,7 +120,7 @@ fn blocks_of_a_source_whose_attributes_changed_count_if_it_has_their_digest() {
             wanted.head.ctime = (5, 6);
             Target::begin(wanted, &mut || ()).expect("there is room")
         };
-        // However often it goes on: the journal is about the version that it began with.
+        // The journal keeps the version that it began with, however often the transfer continues.
         let mut begun = anew();
         assert_eq!(begun.answer(), Answer::Perhaps(vec![(0, 1)]));
         write(&begun.target, 1);
@@ -145,7 +145,7 @@ fn blocks_of_a_source_whose_attributes_changed_count_if_it_has_their_digest() {
     }
 }
 
-/// What an earlier transfer left where the source has a hole does not stay.
+/// If the source has a hole where an earlier transfer left data, the data are removed.
 #[test]
 fn holes_are_made_where_the_disk_has_something_else() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -154,7 +154,7 @@ fn holes_are_made_where_the_disk_has_something_else() {
     drop(begin());
     fs::write(folder.path().join(names::partial(b"file").0), vec![7; SIZE as usize]).expect("written");
     let target = begin();
-    // A hole as such, zeros among data, and data.
+    // A hole, zeros among data, and data.
     let digest = digest::hole(BLOCK, 0, SIZE, BLOCK);
     let hole = Piece { id: 0, offset: 0, len: BLOCK as u32, hole: true, digest };
     let mut all = bytes();
@@ -180,7 +180,7 @@ fn two_transfers_do_not_write_one_file() {
     begin(folder.path(), 1);
 }
 
-/// The first one gives the file its name after the second has opened it, and before that locks it.
+/// The first transfer renames the file after the second has opened it and before the second locks it.
 #[test]
 fn a_file_that_just_got_its_name_is_not_taken_for_one_that_is_not_whole() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -201,7 +201,7 @@ fn a_file_that_just_got_its_name_is_not_taken_for_one_that_is_not_whole() {
     });
     ftruncate(file.expect("a new one"), 0).expect("truncated");
     assert_eq!(fs::read(folder.path().join("file")).expect("there"), bytes());
-    // And one that always is another's is given up.
+    // If the locked file never has the name, it gives up.
     let never = lock_named(&parent, "other", how, open).expect_err("it never has that name");
     assert!(never.to_string().contains("another transfer"), "{never}");
 }
@@ -222,7 +222,7 @@ fn what_is_no_block_of_the_file_is_damage() {
     }
 }
 
-/// One of `ranks` processes' share of the file.
+/// Begins the share of process `rank` of `ranks`.
 fn begin_share(folder: &Path, boot: u8, rank: u32, ranks: u32) -> Begun {
     let share = Share { rank, ranks };
     let wanted = Wanted { share, sync: false, ..wanted(folder, boot) };
@@ -266,7 +266,7 @@ fn a_share_that_was_killed_goes_on_and_the_others_keep_theirs() {
     let (first, second) = (begin_share(folder.path(), 1, 0, 2), begin_share(folder.path(), 1, 1, 2));
     assert_eq!((&first.have[..], &second.have[..]), (&[(0, 1)][..], &[(2, 1)][..]));
     assert_eq!(write(&second.target, 1), None);
-    // The first has looked at its own again, and has yet to say that all of it is there.
+    // The first has compared its blocks again, but has not recorded yet that its share is complete.
     assert_eq!(second.target.close(&Verdict::Unchanged), Some(Outcome::Done(None)));
     let done = first.target.close(&Verdict::Unchanged);
     assert!(matches!(done, Some(Outcome::Done(Some(_)))), "{done:?}");
@@ -274,7 +274,7 @@ fn a_share_that_was_killed_goes_on_and_the_others_keep_theirs() {
     assert_eq!(count(folder.path()), 1);
 }
 
-/// Others write to the file as well: no time tells whether somebody else did.
+/// Several processes write to a shared file, so its times do not show a foreign write.
 #[test]
 fn what_is_there_of_a_shared_file_is_read_before_it_counts() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -288,7 +288,7 @@ fn what_is_there_of_a_shared_file_is_read_before_it_counts() {
     assert_eq!(begin_share(folder.path(), 1, 1, 2).have, [(2, 1)]);
 }
 
-/// A journal of another boot, or of another host, is believed where the blocks can be read.
+/// If a journal is of another boot or host, its blocks count once they were read and compared.
 #[test]
 fn a_share_of_another_boot_is_read_before_the_file_gets_its_name() {
     for damaged in [false, true] {
@@ -335,7 +335,7 @@ fn shares_of_another_version_are_swept_away_and_a_file_that_was_given_up_is_told
     assert_eq!(count(folder.path()), 0);
 }
 
-/// Space is taken while blocks come, and not when all are there: that would change the file's times.
+/// Space is reserved while blocks come. To reserve it after the last block would change the file's times.
 #[test]
 fn space_is_taken_in_steps_beside_the_blocks_and_the_file_has_its_source_s_times() {
     const BLOCK: u64 = 4 << 20;
@@ -350,7 +350,7 @@ fn space_is_taken_in_steps_beside_the_blocks_and_the_file_has_its_source_s_times
         fstat(&target.partial.as_ref().expect("of many blocks").file).expect("there").st_blocks as u64;
     assert!((RESERVE_STEP..size).contains(&(taken * 512)), "{taken}");
     let mut outcomes: Vec<Outcome> = std::thread::scope(|scope| {
-        // Again and again, to meet the last block.
+        // Repeats it, to coincide with the last block.
         let reserving = scope.spawn(|| {
             let mut at = 0;
             loop {

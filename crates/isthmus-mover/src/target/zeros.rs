@@ -10,7 +10,7 @@ use crate::cache::Opened;
 /// Zeros of a sparse file are left out in units of this. Bytes; file systems allocate in such pages.
 const STEP: usize = 4096;
 
-/// How zeros are written.
+/// The ways to write zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Zeros {
     Written,

@@ -1,4 +1,4 @@
-//! Which atomic operations exist for which types.
+//! The atomic operations that exist for each type.
 
 use isthmus_io::Endpoint;
 use isthmus_proto::{AtomicKind, AtomicOp, AtomicType};

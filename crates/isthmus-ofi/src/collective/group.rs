@@ -30,7 +30,7 @@ pub(super) struct Group {
     /// This endpoint's index among the members.
     pub(super) rank: usize,
     tag: u64,
-    /// How many operations have begun. All members begin them in the same order, so the number names an operation.
+    /// Operations that have begun. All members begin them in the same order, so the count names an operation.
     begun: AtomicU16,
 }
 
@@ -47,7 +47,7 @@ impl Group {
     }
 }
 
-/// How often each group of members was joined. That distinguishes a group's messages from those of an earlier one.
+/// Joins of each group of members. The count distinguishes a group's messages from those of an earlier one.
 #[derive(Debug, Default)]
 pub(super) struct Joins(HashMap<u64, u64>);
 

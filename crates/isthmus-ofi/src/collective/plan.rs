@@ -11,7 +11,7 @@ pub(super) enum Collective {
     Scatter { root: usize, len: usize },
 }
 
-/// Where bytes of a collective operation are.
+/// The buffers of a collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Store {
     /// The program's input buffer.

@@ -25,7 +25,7 @@ impl Member {
     }
 }
 
-/// Runs an operation at `count` members, who take turns in the given order; what each has in the end.
+/// Runs an operation at `count` members, who act in the given order. Returns each member's result.
 fn run(what: Collective, inputs: Vec<Vec<u8>>, results: Vec<Vec<u8>>, backwards: bool) -> Vec<Vec<u8>> {
     let count = inputs.len();
     let mut network: HashMap<(usize, usize), Vec<u8>> = HashMap::new();
@@ -134,7 +134,7 @@ fn everybody_gets_its_block_of_the_roots() {
     });
 }
 
-/// Nobody leaves a barrier who has not heard, by way of others, of all of them.
+/// A member leaves a barrier only after it has heard, directly or through others, of all members.
 #[test]
 fn nobody_leaves_a_barrier_before_all_have_come() {
     for_all(|count, backwards| {

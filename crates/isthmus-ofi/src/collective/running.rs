@@ -34,7 +34,7 @@ impl Buffers {
     }
 }
 
-/// Where the end is reported.
+/// The queue to which the end is reported.
 #[derive(Debug)]
 pub(super) enum End {
     /// In the endpoint's completion queue, under this context. Success is reported only with `notify`.
@@ -64,7 +64,7 @@ struct Running {
 #[derive(Debug)]
 struct State {
     rounds: VecDeque<Round>,
-    /// How many steps of the first round were posted, and how many of them have not ended.
+    /// Steps of the first round that were posted, and those of them that have not ended. Counts.
     posted: usize,
     under_way: usize,
     buffers: Buffers,

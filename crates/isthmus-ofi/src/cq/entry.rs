@@ -15,7 +15,7 @@ use crate::live::flags_of;
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) tagged: fi_cq_tagged_entry,
-    /// Who sent it; `FI_ADDR_NOTAVAIL` if that is unknown or not asked for.
+    /// The sender; `FI_ADDR_NOTAVAIL` if it is unknown or not asked for.
     pub(crate) source: fi_addr_t,
     /// Why it failed.
     pub(crate) error: Option<Box<OpError>>,

@@ -351,7 +351,7 @@ impl Queue {
         if !self.take_signal() && !self.has_news() && self.arm() { Ok(()) } else { Err(Error::Again) }
     }
 
-    /// Wakes whoever sleeps in [`Queue::read_waiting`] or on the descriptor.
+    /// Wakes all threads that sleep in [`Queue::read_waiting`] or on the descriptor.
     pub(crate) fn signal(&self) {
         self.inner.lock().signalled = true;
         self.wake();

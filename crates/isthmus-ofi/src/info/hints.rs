@@ -9,7 +9,7 @@ use crate::convert::{array, copy_prefix, text, zeroed};
 use crate::error::Error;
 use crate::resolve::from_bytes;
 
-/// What a program wants. A part that it left out is all zero, which means "any".
+/// The hints of a program. A part that it left out is all zero, which means "any".
 pub(crate) struct Hints {
     /// Capabilities; 0: any.
     pub(crate) caps: u64,
@@ -49,9 +49,9 @@ impl Default for Hints {
     }
 }
 
-/// What every libfabric since 1.5 has of `fi_domain_attr`, which grew in 2.0 and later.
+/// Length of `fi_domain_attr` in every libfabric since 1.5; it grew in 2.0 and later. Bytes.
 const DOMAIN_ATTR_LEN: usize = offset_of!(fi_domain_attr, max_ep_auth_key);
-/// What every libfabric since 1.5 has of `fi_ep_attr`, which grew in 2.6.
+/// Length of `fi_ep_attr` in every libfabric since 1.5; it grew in 2.6. Bytes.
 const EP_ATTR_LEN: usize = offset_of!(fi_ep_attr, xpu_ctx);
 
 impl Hints {

@@ -16,10 +16,10 @@ const DIRECTIONS: u64 = MESSAGE_DIRECTIONS | MEMORY_DIRECTIONS;
 const EXTRAS: u64 = FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_FENCE | FI_RMA_EVENT | FI_TRIGGER;
 /// The capabilities that a domain may promise.
 pub(super) const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
-/// What a domain promises only if a program asks: the program's own names for addresses.
+/// Capabilities that a domain has only if a program asks: the program's own names for addresses.
 pub(super) const DOMAIN_EXTRAS: u64 = FI_AV_USER_ID;
 
-/// What reliable endpoints have only if a program asks for it by name.
+/// Capabilities that reliable endpoints have only if a program asks for them by name.
 pub(super) const ON_REQUEST: u64 = FI_COLLECTIVE;
 
 /// The part of the capabilities that concerns transmitting.

@@ -25,7 +25,7 @@ use attendant::Attendant;
 pub(crate) use deferred::control;
 pub(crate) use ticket::Tickets;
 
-/// What an operation waits for: the sum of a counter's successes and errors reaches the threshold.
+/// The trigger of an operation: the sum of a counter's successes and errors reaches the threshold.
 #[derive(Debug)]
 pub(crate) struct When {
     counter: Arc<Counter>,
@@ -35,7 +35,7 @@ pub(crate) struct When {
 }
 
 impl When {
-    /// From the context of an operation with `FI_TRIGGER`.
+    /// Reads the trigger from the context of an operation with `FI_TRIGGER`.
     ///
     /// # Safety
     /// `context` is null or a `fi_triggered_context`.
@@ -64,7 +64,7 @@ unsafe fn counter(raw: *mut fid_cntr) -> Result<Arc<Counter>, Error> {
 
 type Start = Box<dyn Fn(&Live) -> Result<(), Error> + Send>;
 
-/// What to do once a counter has reached its threshold.
+/// An action that starts once a counter has reached its threshold.
 pub(crate) enum Job {
     Operation { live: Arc<Live>, context: u64, kind: CompletionKind, start: Start },
     Set { counter: Arc<Counter>, value: u64 },
@@ -137,13 +137,13 @@ struct QueueKey {
 #[derive(Default)]
 pub(crate) struct Board {
     waiting: Mutex<BTreeMap<QueueKey, Waiting>>,
-    /// Those whose time has come, in order.
+    /// Jobs whose counters have reached their thresholds, in order.
     ready: Mutex<VecDeque<Job>>,
     ready_len: AtomicUsize,
-    /// Held by the thread that starts them: one, so that they start in order.
+    /// Held by the one thread that starts jobs, so that they start in order.
     starting: Mutex<()>,
     posted: AtomicU64,
-    /// How many collective operations are under way, whose rounds need the thread.
+    /// Collective operations under way, whose rounds need the thread. Count.
     attended: AtomicUsize,
     attendant: Attendant,
 }
@@ -188,7 +188,7 @@ impl Board {
 
     /// Starts the ready jobs, as far as there is room.
     pub(crate) fn start(&self) {
-        // A thread that finds another one at it may leave: that one looks again after it has released the lock.
+        // A thread that finds the lock taken may leave: its holder looks again after it has released the lock.
         while self.ready_len.load(Ordering::SeqCst) > 0 {
             let Some(_turn) = self.starting.try_lock() else { return };
             while let Some(job) = self.next() {

@@ -1,5 +1,5 @@
-//! Where the end of deferred work is reported: to a counter of its own, and to the endpoint's queue only if the work
-//! says so.
+//! Reports the end of deferred work: to the work's own counter, and to the endpoint's queue only if the work asks for
+//! that.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -86,7 +86,7 @@ fn read(port: &DatagramPort, socket: &mut UdpSocket, waits: &net::UdpSocket) -> 
 struct Outgoing {
     bytes: Vec<u8>,
     messages: Vec<Transmit>,
-    /// How many entries of `bytes` and `messages` the socket has taken.
+    /// Entries of `bytes` and of `messages` that the socket has taken. Counts.
     sent: (usize, usize),
     sparing: Sparing,
 }

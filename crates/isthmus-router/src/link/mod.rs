@@ -31,7 +31,7 @@ const BASE: u32 = 256 << 10;
 pub(crate) struct Link {
     /// The AS that the other end's certificate names.
     pub(crate) neighbour: AsId,
-    /// That certificate.
+    /// The fingerprint of that certificate.
     pub(crate) certificate: Option<Fingerprint>,
     /// Its number among the links to the same gateway by the same transport.
     pub(crate) number: AtomicUsize,

@@ -1,7 +1,7 @@
-//! Where everything stands. Pixels; y grows downwards.
+//! The layout of the picture: the position of each part. Pixels; y grows downwards.
 //!
-//! Rows of subnets follow their distance from the ways out. Routers are put in order by
-//! barycentres and then share columns where their lines do not meet, so that bars are
+//! Subnets stand in rows by their distance from the ways out. Routers are ordered by
+//! barycentres, and then share columns if their lines do not meet, which keeps bars
 //! short. Bars of one distance that do not overlap share a row.
 
 use std::collections::VecDeque;
@@ -14,16 +14,16 @@ pub(super) const REMOTE_HEIGHT: f64 = 42.0;
 const TITLE_HEIGHT: f64 = 30.0;
 pub(super) const MARGIN: f64 = 28.0;
 
-/// Between rows with routers' boxes, and without.
+/// Space between rows: with routers' boxes, without them, and below remote AS's. Pixels.
 const WIDE_GAP: f64 = 78.0;
 const NARROW_GAP: f64 = 24.0;
 const REMOTE_GAP: f64 = 46.0;
-/// From a bar's end to the first line on it.
+/// Distance from a bar's end to the first line on it. Pixels.
 const OVERHANG: f64 = 22.0;
 const BETWEEN_BARS: f64 = 26.0;
 const BETWEEN_REMOTES: f64 = 26.0;
 const BETWEEN_STUBS: f64 = 44.0;
-/// Least distance of a remote AS's line from a router's.
+/// Least distance of a remote AS's line from a router's. Pixels.
 const STUB_CLEARANCE: f64 = 16.0;
 const COLUMN_LEAST: f64 = 92.0;
 
@@ -134,8 +134,8 @@ impl Layout {
         }
         let mut order: Vec<usize> = (0..remotes.len()).collect();
         order.sort_by(|a, b| remotes[*a].x.total_cmp(&remotes[*b].x));
-        // Each wants to be above its routers; those that would overlap move to the right,
-        // and then all together to the left by half of what that took on average.
+        // Each should be above its routers. Those that would overlap move to the right. Then all
+        // move to the left by half of the average shift.
         let mut free = MARGIN;
         let mut moved = 0.0;
         for index in &order {
@@ -161,7 +161,7 @@ impl Layout {
         self.remotes = remotes;
     }
 
-    /// A bar reaches under all its lines, and holds its text.
+    /// Makes each bar long enough for all its lines and its text.
     fn place_bars(&mut self, map: &RouteMap, joins: &Joins) {
         for (index, subnet) in map.subnets().iter().enumerate() {
             let stubs = self.remotes.iter().flat_map(|remote| &remote.stubs);
@@ -176,9 +176,8 @@ impl Layout {
         }
     }
 
-    /// Lets bars of one layer that follow each other share a row, which keeps the order of
-    /// rows and so every line clear of the others in its column. Says how many rows are
-    /// outside the AS.
+    /// Lets bars of one layer that follow each other share a row. That keeps the order of rows,
+    /// so the lines of a column stay apart. Returns how many rows are outside the AS.
     fn share_rows(&mut self, layers: &[Vec<usize>]) -> usize {
         let mut next_row = 0;
         let mut rows_out = 0;
@@ -275,7 +274,7 @@ impl Column {
     }
 }
 
-/// What a bar's two lines of text need.
+/// The width of a bar's two lines of text.
 fn label_width(subnet: &Subnet) -> f64 {
     // Bold letters are wider.
     let name = text_width(&subnet.name, 15.5) + 8.0 + text_width(&subnet.id.0.to_string(), 11.0);
@@ -291,7 +290,7 @@ fn layers(map: &RouteMap, joins: &Joins) -> Vec<Vec<usize>> {
     let mut layer_of: Vec<Option<usize>> = vec![None; all.len()];
     let mut queue: VecDeque<usize> = all.clone().filter(outside).collect();
     queue.iter().for_each(|subnet| layer_of[*subnet] = Some(0));
-    // Parts that no way out reaches, or all where there is none, start from their hub.
+    // Parts that no way out reaches start from the subnet with the most routers.
     let mut by_degree: Vec<usize> = all.collect();
     by_degree.sort_by_key(|subnet| std::cmp::Reverse(joins.of_subnet[*subnet].len()));
     for start in by_degree {
@@ -321,7 +320,7 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     if count > 0.0 { sum / count } else { 0.0 }
 }
 
-/// `x`, or the nearest place where no router's line can be taken for its continuation.
+/// `x`, or, if a router's line is closer than that, the place `STUB_CLEARANCE` beside it.
 fn clear_of(routers: &[Column], x: f64) -> f64 {
     let near = routers.iter().map(|router| router.x).filter(|other| (other - x).abs() < STUB_CLEARANCE);
     match near.min_by(|a, b| (a - x).abs().total_cmp(&(b - x).abs())) {
@@ -348,7 +347,7 @@ fn order(joins: &Joins) -> Vec<usize> {
     rank
 }
 
-/// Each subnet's row, for now its own: by layer, and within it as its routers stand.
+/// The row of each subnet. Each has its own for now: by layer, then by the order of its routers.
 fn rows(layers: &[Vec<usize>], rank: &[usize], joins: &Joins) -> Vec<usize> {
     let middle = |subnet: &usize| mean(joins.of_subnet[*subnet].iter().map(|router| rank[*router] as f64));
     let mut rows = vec![0; joins.of_subnet.len()];
@@ -364,11 +363,11 @@ fn rows(layers: &[Vec<usize>], rank: &[usize], joins: &Joins) -> Vec<usize> {
     rows
 }
 
-/// Each router's column. Routers move, one after the other, to where the bars of their
-/// subnets get shortest, among the columns in which no other line is in the way.
+/// Each router's column. One after the other, routers move to the free column that makes the
+/// bars of their subnets shortest.
 fn slots(joins: &Joins, rank: &[usize], rows: &[usize]) -> Vec<usize> {
     const ROUNDS: usize = 4;
-    /// Beyond it a picture is no longer looked at as a whole, and the search takes long.
+    /// Most routers that are moved. Count; nobody looks at larger pictures as a whole, and the search takes long.
     const ROUTERS_MOVED: usize = 256;
     let count = rank.len();
     let mut slots = rank.to_vec();
@@ -409,8 +408,8 @@ fn slots(joins: &Joins, rank: &[usize], rows: &[usize]) -> Vec<usize> {
     slots
 }
 
-/// Routers in their columns, each as wide as its names ask for, and the bars of subnets
-/// that hang on one router.
+/// Places routers in their columns. A column is wide enough for its names, and for the bars of
+/// subnets that only one router joins.
 fn columns(map: &RouteMap, joins: &Joins, slots: &[usize]) -> Vec<Column> {
     let width = |router: usize| (text_width(&map.routers()[router].name, 12.0) + 26.0).max(46.0);
     let mut rooms = vec![COLUMN_LEAST; slots.iter().max().map_or(0, |last| last + 1)];

@@ -25,7 +25,7 @@ text { font-family: 'Inter', 'Segoe UI', 'Helvetica Neue', 'DejaVu Sans', Arial,
 .chip-text { font-size: 9.5px; font-weight: 700; fill: #fff; text-anchor: middle }
 ";
 
-/// What was drawn so far.
+/// The elements drawn so far.
 #[derive(Default)]
 pub(super) struct Svg(String);
 
@@ -60,7 +60,7 @@ impl Svg {
         let _ = writeln!(self.0, r#"<text class="{class}" x="{x:.1}" y="{y:.1}">{name}{remark}</text>"#);
     }
 
-    /// Things that show `tooltip` together, until [`Svg::close_group`].
+    /// Begins a group of elements that show `tooltip`. [`Svg::close_group`] ends it.
     pub(super) fn open_group(&mut self, tooltip: &str) {
         let _ = writeln!(self.0, "<g><title>{}</title>", escaped(tooltip));
     }
@@ -81,7 +81,7 @@ impl Svg {
     }
 }
 
-/// A map's names are harmless, but for that of the AS anything goes.
+/// Escapes a text. The map checks all names but that of the AS, which may have any characters.
 fn escaped(text: &str) -> String {
     // XML 1.0 has no way to write other control characters.
     let text: String = text.chars().filter(|c| !c.is_control()).collect();

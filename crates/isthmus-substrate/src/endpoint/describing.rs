@@ -242,8 +242,8 @@ impl Endpoint {
         self.change_protocols_of(connection, &choice)
     }
 
-    /// How messages beyond 8 KiB are transferred by default, as a text of the setting `transfer`. With several devices,
-    /// that of the first one.
+    /// The default transfer of messages beyond 8 KiB, as a text of the setting `transfer`. With several devices, that
+    /// of the first one.
     pub fn transfer(&self) -> String {
         MessageTransfer(self.inner.ports[0].engine.protocols().transfers).to_string()
     }
@@ -258,7 +258,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// How messages to the host of a connection's peer are transferred.
+    /// The transfer of messages to the host of a connection's peer.
     ///
     /// # Errors
     /// [`Error::Stale`].
@@ -313,13 +313,13 @@ impl Endpoint {
         self.inner.fill_buffers(&mut state)
     }
 
-    /// What carries each of its lanes, for diagnosis: "TCP", "UDP", "Ethernet", or a provider of libfabric.
+    /// The carrier of each of its lanes, for diagnosis: "TCP", "UDP", "Ethernet", or a provider of libfabric.
     pub fn carriers(&self) -> Vec<String> {
         self.inner.ports.iter().flat_map(|port| port.engine.carriers()).collect()
     }
 
-    /// What went between this endpoint and the peer of a connection so far. All connections with that peer's endpoint
-    /// share the counts.
+    /// Counts of the traffic so far between this endpoint and the peer of a connection. All connections with that
+    /// peer's endpoint share the counts.
     ///
     /// # Errors
     /// [`Error::Stale`].

@@ -31,10 +31,10 @@ pub struct Endpoint {
     pub(crate) inner: Arc<Inner>,
 }
 
-/// How long a waiting call polls before it sleeps.
+/// Time for which a waiting call polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// How long the I/O thread waits for the endpoint's lock to count datagrams for `isthmus top`.
+/// Longest wait of the I/O thread for the endpoint's lock, to count datagrams for `isthmus top`.
 const FIGURES_PATIENCE: Duration = Duration::from_millis(100);
 
 static SERIALS: AtomicU32 = AtomicU32::new(0);

@@ -1,9 +1,9 @@
-//! How parts that share a secret find each other at HOST:PORT.
+//! Parts of a job that share a secret find each other at HOST:PORT.
 //!
-//! The address is a capability: who has it may connect. A caller proves by the secret that it may have
-//! the address, and the answer comes encrypted. Both are one handshake, `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`
-//! of the crate `snow`. A listener without the secret learns nothing, a caller without it gets no answer but
-//! [`DENIED`], and a recorded call is answered for a key that only the recorded caller had.
+//! An endpoint's address is a capability: a process that has it may connect. So a caller proves that it has the
+//! secret, and gets the address encrypted. Both are one handshake, `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`
+//! of the crate `snow`. A listener without the secret learns nothing, and a caller without it gets only [`DENIED`].
+//! A replayed call is useless: its answer is encrypted for a key that only the first caller had.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
@@ -16,7 +16,7 @@ use std::time::Duration;
 use isthmus_io::log::{accepted, warn};
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// What a call begins with. A new release with another protocol has another.
+/// The first bytes of a call. They change when the protocol changes.
 const MAGIC: &[u8; 16] = b"isthmus run at 1";
 /// Longest message of the handshake. Bytes: an address of an endpoint on several devices, and 64 of its own.
 const MESSAGE_MAX: usize = 2048;
@@ -24,7 +24,7 @@ const MESSAGE_MAX: usize = 2048;
 const SECRET_MIN: usize = 16;
 /// Most of a secret's file that is read. Bytes.
 const SECRET_MAX: u64 = 64 << 10;
-/// How long a call may take. A round trip is below 1 s anywhere on Earth.
+/// Longest duration of a call. A round trip is below 1 s anywhere on Earth.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Calls that are answered at once; more are closed. Each has a thread.
 const CALLS_MAX: usize = 64;
@@ -83,13 +83,13 @@ impl Secret {
 /// Why a call gave no address.
 #[derive(Debug)]
 pub(super) enum Unanswered {
-    /// Nobody is there yet, or the way is broken.
+    /// Nobody listens yet, or the path is broken.
     Later(String),
     /// The listener has another secret or job.
     Denied,
 }
 
-/// The address that whoever listens at `at` gives to holders of the secret.
+/// The address that the listener at `at` gives to holders of the secret.
 pub(super) fn call(at: &str, secret: &Secret) -> Result<String, Unanswered> {
     let later = |error: io::Error| Unanswered::Later(format!("{at}: {error}"));
     let mut last = io::Error::new(io::ErrorKind::NotFound, "no such host");
@@ -157,7 +157,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Listens at `at`, or at its port on all addresses where the host has no such address itself.
+    /// Listens at `at`. If this host does not have that address, listens at its port on all addresses.
     pub(super) fn new(at: &str, secret: Secret, uri: String) -> Result<Self, String> {
         let wrong = |error: io::Error| format!("cannot listen at {at}: {error}");
         let listener = match TcpListener::bind(at) {
@@ -184,7 +184,7 @@ impl Listener {
                 calls.fetch_add(1, Ordering::Relaxed);
                 let (secret, uri, under_way) = (secret.clone(), uri.clone(), calls.clone());
                 let answered = thread::Builder::new().name("isthmus-at".to_owned()).spawn(move || {
-                    // A stranger's fault is none of ours.
+                    // An error of one caller does not concern the others.
                     let _ = answer(stream, &secret, &uri);
                     under_way.fetch_sub(1, Ordering::Relaxed);
                 });
@@ -210,7 +210,7 @@ impl Drop for Listener {
         if address.ip().is_unspecified() {
             address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
         }
-        // Wakes its thread; if that fails the process's end does.
+        // Wakes the listening thread. If that fails, the thread ends with the process.
         let _ = TcpStream::connect_timeout(&address, Duration::from_millis(100));
     }
 }

@@ -86,7 +86,7 @@ pub(crate) struct ConnectionRecord {
     pub(crate) timer_at: Micros,
 }
 
-/// What is kept of a request that may have to be sent again by another route.
+/// The state of a request that may have to be sent again by another route.
 #[derive(Debug)]
 pub(crate) struct Asking {
     /// Routes that were not tried yet, the best one last.
@@ -144,7 +144,7 @@ impl ConnectionRecord {
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionTable {
     links: Slab<ConnectionRecord>,
-    /// How often each index was used.
+    /// Uses of each index. Counts.
     ages: Vec<u32>,
 }
 

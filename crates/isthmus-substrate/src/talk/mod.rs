@@ -133,7 +133,7 @@ pub(crate) enum News {
         context: u64,
     },
     DeviceFailed {
-        /// Which device, and its trouble.
+        /// The device, and its trouble.
         why: String,
     },
 }
@@ -179,7 +179,7 @@ struct Op {
     unordered: bool,
     /// Its end was reported to the program.
     told: bool,
-    /// How many parts of a write or read must still end.
+    /// Parts of a write or read that must still end. Count.
     parts: u8,
     failure: Option<Failure>,
 }
@@ -260,13 +260,13 @@ impl Talk {
         !self.news.is_empty()
     }
 
-    /// How many connections there are, in any state.
+    /// The number of connections, in any state.
     pub(crate) fn links(&self) -> usize {
         self.links.len()
     }
 
-    /// How many buffers hold messages that wait for writes of peers. The caller replaces them, so that nobody else
-    /// waits.
+    /// The number of buffers with messages that wait for writes of peers. The caller replaces these buffers, so that
+    /// nobody else waits.
     pub(crate) fn held(&self) -> u32 {
         self.held
     }

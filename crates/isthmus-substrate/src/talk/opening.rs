@@ -1,4 +1,4 @@
-//! How connections begin and end.
+//! The beginning and end of connections.
 
 use isthmus_proto::{Micros, OpError, PeerId};
 use isthmus_wire::conversation::{CONVERSATION_VERSION, ConnectionId, End, Letter, Objection, PAYLOAD_MAX};
@@ -13,15 +13,15 @@ use crate::{Error, Failure, Level};
 pub(crate) struct Caller {
     pub(crate) peer: PeerId,
     pub(crate) level: Level,
-    /// How long the peer may take to answer; `None`: as long as it lives. Microseconds.
+    /// Longest wait for the peer's answer; `None`: as long as it lives. Microseconds.
     pub(crate) timeout_us: Option<Micros>,
     pub(crate) host: Host,
     /// Other routes to the same peer, the best one first. Each is tried when those before it have failed or take long.
     pub(crate) others: Vec<Other>,
 }
 
-/// How long a request may be under way before the next route is tried as well. Microseconds. Without another route, we
-/// would wait for a router that is down for much longer.
+/// Time for which a request may be under way before the next route is tried as well. Microseconds. Otherwise we would
+/// wait much longer for a router that is down.
 const WAY_US: Micros = 3_000_000;
 
 /// Another route to a peer, and what differs on it.
@@ -84,7 +84,7 @@ impl Talk {
         }
     }
 
-    /// That timer has expired: tries the next route, or ends the request.
+    /// Tries the next route, or ends the request, after the timer of [`Talk::watch_way`] has expired.
     pub(super) fn hurry(&mut self, now: Micros, id: ConnectionId) {
         let asking = self.links.get(id).and_then(|link| link.asking.as_ref());
         let patient = asking.is_some_and(|asking| asking.until.is_none_or(|until| now < until));

@@ -34,7 +34,7 @@ pub(crate) struct Outgoing {
     pub(crate) unordered: bool,
 }
 
-/// How a message is sent.
+/// The path of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendPath {
     /// Through the engine, complete when delivered.
@@ -43,7 +43,7 @@ pub(crate) enum SendPath {
     Lossy(Lane),
     /// As a datagram to this port of the peer.
     Udp { peer: PeerId, port: u16, header: DatagramHeader },
-    /// Not at all, since too much is under way.
+    /// It is dropped, because too much is under way.
     Lost,
 }
 

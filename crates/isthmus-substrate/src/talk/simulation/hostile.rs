@@ -1,4 +1,4 @@
-//! Peers that say anything: true names and invented ones, twice, late, and out of turn.
+//! Hostile peers: they send anything, with true and invented numbers, twice, late, and out of order.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use crate::{Failure, Level};
 const PEERS: u64 = 3;
 const REQUESTS: u32 = 5;
 
-/// One endpoint among liars.
+/// An endpoint that hostile peers attack.
 struct Victim {
     rng: Rng,
     talk: Talk,
@@ -25,7 +25,7 @@ struct Victim {
     links: Vec<ConnectionId>,
     requests: Vec<ConnectionId>,
     ops: Vec<OpId>,
-    /// Tickets and tokens that were seen, for use at the wrong place.
+    /// Tickets and tokens that were seen; hostile peers reuse them where they do not belong.
     numbers: Vec<u64>,
 }
 
@@ -203,7 +203,7 @@ impl Victim {
         }
     }
 
-    /// All operations end, all peers go, the program leaves: nothing is kept.
+    /// Ends all operations, loses all peers and lets the program leave; then no record may remain.
     fn leave(mut self) {
         for _ in 0..3 {
             for id in self.links.clone() {
@@ -258,7 +258,7 @@ fn whoever_sends_messages_of_writes_and_never_writes_is_cut_off() {
         victim.talk.on_message(0, peer, Subject::Remote(link), ticket, parcel);
         victim.talk.held()
     };
-    // As many as one of ours has under way; each keeps a buffer of its own.
+    // The peer sends as many messages as a correct one may have under way. Each keeps a buffer.
     assert_eq!(send(good, from_good, 1), 1);
     for ticket in 0..u64::from(ESCORTED_MAX) {
         assert_eq!(u64::from(send(bad, from_bad, ticket)), ticket + 2);

@@ -1,5 +1,5 @@
-//! Conversations in virtual time, over an engine that keeps its promises and no more, and a
-//! network that does what networks do. A failing seed replays exactly:
+//! Conversations in virtual time. The engine keeps its promises and no more, and the network
+//! delays, loses and duplicates. A failing seed replays exactly:
 //! `ISTHMUS_SEED=N cargo test -p isthmus-substrate simulation`.
 
 mod hostile;

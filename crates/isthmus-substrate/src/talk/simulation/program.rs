@@ -7,7 +7,7 @@ use super::world::{NOWHERE, Net, Stamp, World};
 use crate::talk::{Caller, Host, News, Other, Outgoing, Parcel};
 use crate::{Error, Failure, Level};
 
-/// What one end of a connection has seen.
+/// The history of one end of a connection.
 #[derive(Debug, Default)]
 struct End {
     id: Option<ConnectionId>,
@@ -18,7 +18,7 @@ struct End {
     over: bool,
     /// Messages sent, and how many had been when it left.
     sent: Vec<Sent>,
-    /// What was received, in order.
+    /// Messages received, in order.
     received: Vec<Stamp>,
     /// The last ordered message whose end was told.
     told: Option<usize>,
@@ -85,7 +85,7 @@ impl Programs {
                 self.leave_all();
             }
         }
-        // Who was asked after that has been answered; what came up since is left too.
+        // Repeated, because answers to earlier requests open further connections, which are left too.
         for _ in 0..3 {
             self.leave_all();
             while self.world.step().is_some() {
@@ -138,7 +138,7 @@ impl Programs {
         let level = [Level::Uu, Level::Ru, Level::Ro][self.world.rng.below(3) as usize];
         let index = self.talked.len();
         let timeout_us = self.world.rng.chance(300).then_some(TIMEOUT_US);
-        // Now and then the best way leads nowhere, or another than the one that is taken does.
+        // Sometimes the best route, or one of the others, leads nowhere.
         let way = |peer: usize| Other { peer: PeerId(peer as u32), udp_port: 7, packet_max: 500 };
         let mut routes = vec![way(peer)];
         while self.world.rng.chance(200) {
@@ -239,7 +239,7 @@ impl Programs {
         }
     }
 
-    /// Hears all news.
+    /// Takes in all news.
     fn listen(&mut self) {
         for node in 0..NODES {
             while let Some(news) = self.world.nodes[node].talk.poll_news() {
@@ -272,14 +272,14 @@ impl Programs {
         }
     }
 
-    /// Which end is this node's; ids are of a node, so both may have the same.
+    /// The index of this node's end. Ids are unique only within a node, so both ends may have the same one.
     fn side(&self, talked: usize, node: usize, link: ConnectionId) -> usize {
         let side = usize::from(self.talked[talked].nodes[1] == node);
         assert_eq!(self.talked[talked].ends[side].id, Some(link));
         side
     }
 
-    /// Nobody may send by a connection that is, or is about to be, over.
+    /// Checks that a connection on which sending fails has ended or is about to end.
     fn expect_over(&self, talked: usize, side: usize) {
         let ends = &self.talked[talked].ends;
         assert!(ends[side].over || ends[1 - side].left || self.world.net.death.is_some());
@@ -306,7 +306,7 @@ impl Programs {
             Err(why) => {
                 let fair = match why {
                     Failure::Rejected(7) | Failure::TimedOut | Failure::Busy => side == 0,
-                    // Who leaves before the answer turns the request down.
+                    // An end that leaves before it has answered rejects the request.
                     Failure::Rejected(0) => side == 0,
                     _ => dead,
                 };
@@ -352,7 +352,7 @@ impl Programs {
             Ok(()) => assert!(!sent.silent && !sent.refused),
             Err(Failure::RemoteAccess(_)) => assert!(sent.refused),
             Err(Failure::TimedOut) => {
-                // Of one that was left nothing can be asked.
+                // A connection that was left answers no queries.
                 let times = self.world.nodes[node].talk.times(link);
                 assert!(times.is_err() || times.is_ok_and(|(timeout_us, _)| timeout_us > 0));
             }
@@ -394,7 +394,6 @@ impl Programs {
         }
         for node in self.world.nodes.iter().filter(|node| node.alive) {
             let (ops, halves, links, under_way) = node.talk.leftovers();
-            // Half a pair stays where the other was lost with its sender.
             assert_eq!((ops, links, under_way), (0, 0, 0), "kept for nothing");
             assert!(halves == 0, "{halves} halves are kept");
             assert!(node.slots.is_empty(), "{} buffers are kept", node.slots.len());

@@ -1,4 +1,4 @@
-//! Engines that bring each message once and end each operation once, and their network.
+//! Simulated engines, which deliver each message once and end each operation once, and their network.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,17 +11,17 @@ use crate::talk::{Lane, Limits, OpId, Parcel, Plan, Post, SendPath, Talk};
 /// A peer that is not there.
 pub(super) const NOWHERE: usize = 99;
 
-/// How the network treats its users.
+/// The properties of the network.
 #[derive(Clone, Debug)]
 pub(super) struct Net {
     /// One-way delay. Microseconds, least and most.
     pub(super) delay: (u64, u64),
-    /// How much later than matched a message may be complete. Microseconds.
+    /// Longest time between a message's match and its completion. Microseconds.
     pub(super) spread: u64,
     /// Datagrams lost, and doubled, of a thousand.
     pub(super) loss: u64,
     pub(super) doubled: u64,
-    /// When nothing gets through, and for how long.
+    /// Start and length of an outage in which nothing gets through.
     pub(super) cut: Option<(Micros, u64)>,
     /// When node 1 vanishes.
     pub(super) death: Option<Micros>,
@@ -55,7 +55,7 @@ impl Rng {
     }
 }
 
-/// What a message is, whatever its bytes: who sent it by which count.
+/// The identity of a message: its sender, and the sender's count.
 pub(super) type Stamp = u64;
 
 #[derive(Clone, Debug)]
@@ -105,7 +105,7 @@ enum Event {
 pub(super) struct Node {
     pub(super) talk: Talk,
     pub(super) alive: bool,
-    /// What is in the buffers that are taken.
+    /// The messages in occupied buffers.
     pub(super) slots: HashMap<u32, Stamp>,
     next_slot: u32,
     /// Operations under way, and to whom.
@@ -122,7 +122,7 @@ pub(super) struct World {
     pub(super) net: Net,
     pub(super) rng: Rng,
     pub(super) nodes: Vec<Node>,
-    /// How much later than matched a message from one to another may be complete, where that was set.
+    /// Longest time between match and completion for a pair of nodes, if it was set. Microseconds.
     spreads: HashMap<(usize, usize), u64>,
     /// When the latest message from one to another was matched.
     matched: HashMap<(usize, usize), Micros>,
@@ -290,7 +290,7 @@ impl World {
     /// Enters an operation that ends at a time, unless the peer is lost before.
     fn begin(&mut self, node: usize, op: OpId, to: usize, at: Micros, error: Option<OpError>) {
         self.nodes[node].under_way.insert(op, to);
-        // What was not there any more is told by the loss, or was told already.
+        // If the peer is gone by then, its loss ends the operation.
         if self.nodes[to].alive && self.net.death.is_none_or(|death| to != 1 || at < death) {
             self.at(at, Event::End { at: node, op, error });
         } else if self.nodes[node].knows {
@@ -320,8 +320,8 @@ impl World {
         self.begin(from, op, to, heard, None);
     }
 
-    /// How much later than matched a message may be complete: by how it is transferred, as it asks at
-    /// times, or as its engine is set.
+    /// Longest time between a message's match and its completion. It depends on the transfer, which the
+    /// message may ask for or its engine is set to. Microseconds.
     fn spread(&mut self, from: usize, to: usize) -> u64 {
         if self.net.switched > 0 && self.rng.chance(self.net.switched) {
             return self.any_spread();
@@ -329,20 +329,20 @@ impl World {
         self.spreads.get(&(from, to)).copied().unwrap_or(self.net.spread)
     }
 
-    /// That of messages that go whole (eager), of those that are short of a part (mixed), and of those that
-    /// are asked for, one after the other (rendezvous).
+    /// One of the times of the three transfers: the whole message is sent at once (eager), a part waits
+    /// (mixed), or all of it waits until the receiver asks (rendezvous).
     fn any_spread(&mut self) -> u64 {
         let round_trip = 2 * self.net.delay.1;
         [0, round_trip, 20 * round_trip][self.rng.below(3) as usize]
     }
 
-    /// An engine is set to another transfer of messages to a peer.
+    /// Sets an engine to another transfer of messages to a peer.
     pub(super) fn switch(&mut self, from: usize, to: usize) {
         let spread = self.any_spread();
         self.spreads.insert((from, to), spread);
     }
 
-    /// Nobody is there: the operation ends, and the peer is lost, in either order.
+    /// Nobody answers there: the operation fails and the peer is lost, in either order.
     fn refuse(&mut self, from: usize, op: OpId, at: Micros) {
         self.nodes[from].under_way.insert(op, NOWHERE);
         let (end, lost) = (at + self.rng.below(50), at + self.rng.below(100));
@@ -350,7 +350,7 @@ impl World {
         self.at(lost, Event::Lost { at: from, peer: NOWHERE });
     }
 
-    /// Whether what a node sent is still on its way at this time.
+    /// Whether the node lives until this time, so that what it sent still arrives.
     fn survives(&self, from: usize, at: Micros) -> bool {
         self.net.death.is_none_or(|death| from != 1 || at < death)
     }
