@@ -91,7 +91,7 @@ class Beside:
     """A part that gives way to all others and whose output is kept until its end."""
 
     def __init__(self, name, command):
-        self.began = time.monotonic()
+        self.began = time.time()
         self.log = LOGS / f"{name}.log"
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, preexec_fn=give_way)
@@ -99,8 +99,10 @@ class Beside:
     def finish(self):
         """Waits for its end and prints what it said. Returns exit status, telling lines and seconds."""
         status = self.process.wait()
+        # It ended with its last words, maybe long ago.
+        seconds = self.log.stat().st_mtime - self.began
         with open(self.log, errors="replace") as log:
-            return status, follow(log), time.monotonic() - self.began
+            return status, follow(log), seconds
 
     def stop(self):
         if self.process.poll() is None:
