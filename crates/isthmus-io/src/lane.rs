@@ -47,8 +47,9 @@ pub(crate) struct Lane {
     pub(crate) carrier: Carrier,
     /// We dialled it.
     pub(crate) dialled: bool,
-    /// Its destination, and the number of the attempt ([`Carriers::attempt`]), if we dialled it.
-    pub(crate) target: Option<(SocketAddr, u32)>,
+    /// Its destination and the number of the attempt ([`Carriers::attempt`]), from dialling until it comes up. Boxed, since
+    /// most lanes have come up, and silent ones must cost little (`tests/scale.rs`).
+    pub(crate) target: Option<Box<(SocketAddr, u32)>>,
     pub(crate) phase: Phase,
     pub(crate) since: Instant,
     /// Empty while nothing is read.

@@ -155,7 +155,7 @@ impl Shell {
                 Phase::Settling | Phase::Ungreeted | Phase::Flushing => SETTLE_TIME,
             };
             if lane.since.elapsed() > limit {
-                let loss = match lane.target.filter(|_| lane.phase == Phase::Settling) {
+                let loss = match lane.target.as_deref().copied().filter(|_| lane.phase == Phase::Settling) {
                     Some(target) => self.no_answer(limit, target),
                     None => LaneLoss::Closed,
                 };
@@ -169,7 +169,7 @@ impl Shell {
         let Some(lane) = self.lanes[index].as_ref().filter(|lane| lane.phase == Phase::Settling) else {
             return;
         };
-        if let Some(target) = lane.target
+        if let Some(target) = lane.target.as_deref().copied()
             && lane.since.elapsed() > OTHER_ROUTE_AFTER
             && self.carriers.has_other_route(target.0.ip())
         {

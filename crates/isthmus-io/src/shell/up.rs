@@ -81,7 +81,7 @@ impl Shell {
         match self.carriers.dial(locator, key) {
             Ok(carrier) => {
                 let mut lane = Lane::new(carrier, true);
-                lane.target = Some((locator, attempt));
+                lane.target = Some(Box::new((locator, attempt)));
                 if self.install(id, lane, core) {
                     self.settle(id.0 as usize, core);
                 }
@@ -117,7 +117,7 @@ impl Shell {
                 return false;
             }
             Err(error) => {
-                let loss = match lane.target {
+                let loss = match lane.target.as_deref().copied() {
                     Some((to, attempt)) => self.loss_of_dial(&error, to.ip(), attempt),
                     None => loss_of(&error),
                 };
@@ -125,7 +125,7 @@ impl Shell {
                 return false;
             }
         }
-        if let Some((to, attempt)) = lane.target {
+        if let Some((to, attempt)) = lane.target.take().map(|target| *target) {
             self.carriers.on_answer(to.ip(), attempt);
         }
         let id = LaneId(index as u32);
