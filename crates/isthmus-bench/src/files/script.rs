@@ -17,6 +17,8 @@ const MEMORY: u64 = 256 << 20;
 /// From this many ranks on, each has `FEW_STREAMS` streams: together they are enough. Counts.
 const MANY_RANKS: u32 = 4;
 const FEW_STREAMS: u32 = 2;
+/// The level at which `isthmus cp` logs its choices.
+const LOGGED: &str = "export ISTHMUS_LOG=warn,isthmus_io=info";
 
 /// Paths for a run's scripts.
 pub(crate) struct Place<'a> {
@@ -134,58 +136,49 @@ fn commands(place: &Place<'_>, run: &FileRun) -> Peer {
     // sshd needs this folder for its privilege separation, and does not make it.
     let sshd = format!("mkdir -p /run/sshd; exec {} -D -e -p @PORT@ -f {work}/sshd.conf", program("sshd"));
     let prepare = format!("cd {work}");
+    let logged = format!("{prepare} && {LOGGED}");
+    let by_ssh = |prepare: &str, command: String| Peer {
+        service: sshd,
+        port: 2022,
+        prepare: prepare.to_owned(),
+        command,
+        asks_for_names: false,
+    };
     match run.contender {
-        FileContender::CpSsh => Peer {
-            service: sshd,
-            port: 2022,
-            // At this level the command logs its choices.
-            prepare: format!("{prepare} && export ISTHMUS_LOG=warn,isthmus_io=info"),
-            command: format!(
+        FileContender::CpSsh => by_ssh(
+            &logged,
+            format!(
                 "{isthmus} cp {} --ssh {} --remote-isthmus {isthmus} {source}{} \"$(id -un)\"@@HOST@:{copy}",
                 option("-r"),
                 quoted(&format!("ssh {}", ssh("-p"))),
                 option("/")
             ),
-            asks_for_names: false,
-        },
-        FileContender::Ssh => Peer {
-            service: sshd,
-            port: 2022,
-            prepare,
-            command: format!("ssh {} @HOST@ {} < {source}", ssh("-p"), quoted(&format!("cat > {copy}"))),
-            asks_for_names: false,
-        },
-        FileContender::RcloneSftp => Peer {
-            service: sshd,
-            port: 2022,
-            prepare,
-            command: format!(
+        ),
+        FileContender::Ssh => by_ssh(
+            &prepare,
+            format!("ssh {} @HOST@ {} < {source}", ssh("-p"), quoted(&format!("cat > {copy}"))),
+        ),
+        FileContender::RcloneSftp => by_ssh(
+            &prepare,
+            format!(
                 "rclone --config /dev/null --sftp-host @HOST@ --sftp-port @PORT@ --sftp-user \"$(id -un)\" \
                  --sftp-key-file key {} {source} {}",
                 if is_folder { "copy" } else { "copyto" },
                 quoted(&format!(":sftp:{}", place.copy.display()))
             ),
-            asks_for_names: false,
-        },
-        FileContender::Scp => Peer {
-            service: sshd,
-            port: 2022,
-            prepare,
-            command: format!("scp {} {} {source} @HOST@:{copy}", option("-r"), ssh("-P")),
-            asks_for_names: false,
-        },
-        FileContender::Rsync => Peer {
-            service: sshd,
-            port: 2022,
-            prepare,
-            command: format!(
+        ),
+        FileContender::Scp => {
+            by_ssh(&prepare, format!("scp {} {} {source} @HOST@:{copy}", option("-r"), ssh("-P")))
+        }
+        FileContender::Rsync => by_ssh(
+            &prepare,
+            format!(
                 "rsync {} -e {} {source}{} @HOST@:{copy}",
                 option("-r"),
                 quoted(&format!("ssh {}", ssh("-p"))),
                 option("/")
             ),
-            asks_for_names: false,
-        },
+        ),
         FileContender::Rclone => Peer {
             service: format!("exec rclone --config /dev/null serve webdav --addr :@PORT@ {}", path(folder)),
             port: 2023,
@@ -221,10 +214,8 @@ fn commands(place: &Place<'_>, run: &FileRun) -> Peer {
                  exec {isthmus} serve --config service.toml"
             ),
             port: 4200,
-            // At this level the command logs its choices.
             prepare: format!(
-                "cd {work} && sed \"s/ADDRESS/@WHERE@:@PORT@/\" sites.toml > known.toml && \
-                 export ISTHMUS_LOG=warn,isthmus_io=info"
+                "{prepare} && sed \"s/ADDRESS/@WHERE@:@PORT@/\" sites.toml > known.toml && {LOGGED}"
             ),
             command: format!(
                 "{isthmus} cp {} --sites known.toml {source}{} {}",
