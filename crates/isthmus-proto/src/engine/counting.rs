@@ -52,6 +52,11 @@ pub struct PeerCounters {
 }
 
 impl PeerCounters {
+    /// Whether there ever was a lane.
+    fn had_lane(&self) -> bool {
+        self.lanes.iter().any(|lanes| *lanes > 0)
+    }
+
     /// Messages sent.
     pub fn messages(&self) -> u64 {
         let Self { messages_eager, messages_mixed, messages_rendezvous, messages_announced, .. } = self;
@@ -80,7 +85,7 @@ impl Engine {
     /// The counters of all peers to which there ever was a lane.
     pub fn peer_counters(&self) -> impl Iterator<Item = (Address, PeerCounters)> + '_ {
         let counters = |peer: &super::Peer| Some((peer.address, peer.connection.as_ref()?.counters));
-        let used = |(_, counters): &(Address, PeerCounters)| counters.lanes.iter().any(|lanes| *lanes > 0);
+        let used = |(_, counters): &(Address, PeerCounters)| counters.had_lane();
         let departed =
             |(peer, counters): &(PeerId, PeerCounters)| (self.peers[peer.0 as usize].address, *counters);
         let present = self.peers.iter().filter_map(counters);
@@ -89,9 +94,8 @@ impl Engine {
 
     /// The states of the first `most` peers to which there ever was a lane.
     pub fn peer_states(&self, most: usize) -> Vec<PeerState> {
-        let used = |state: &PeerState| state.counters.lanes.iter().any(|lanes| *lanes > 0);
         let peers = (0..self.peers.len()).filter_map(|index| self.state_of(PeerId(index as u32)));
-        peers.filter(used).take(most).collect()
+        peers.filter(|state| state.counters.had_lane()).take(most).collect()
     }
 
     /// The state of a peer; `None` before the first operation on it.
