@@ -127,7 +127,7 @@ fn strangers_are_not_admitted_and_leave_a_conversation_alone() {
     registered_memory_is_reached_by_who_was_told_its_key_only();
 }
 
-/// Who has proved nothing reaches no memory, though it knows the key; who has, none whose key it guesses.
+/// A stranger reaches no memory, though it knows the key. A peer that was admitted reaches none whose key it guesses.
 fn registered_memory_is_reached_by_who_was_told_its_key_only() {
     let (regions, mut window) = (Arc::new(RegionTable::default()), vec![7; 4096]);
     let a = Endpoint::open(&settings(), None, regions.clone()).expect("loopback");

@@ -12,7 +12,7 @@ use isthmus_substrate::{Endpoint, EndpointOptions, Event, Level, SendOptions, Su
 use support::hosts::{Far, ROLE, ip, run_near};
 use support::{LIMIT, pattern};
 
-/// By what lanes go.
+/// The transport of the lanes.
 const TRANSPORT: &str = "ISTHMUS_TEST_TRANSPORT";
 /// Longest time to a connection: 3 s by the route that leads nowhere, and the next one. UDP is tried for 3 s before.
 const MOST: Duration = Duration::from_secs(12);

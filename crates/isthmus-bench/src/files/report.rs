@@ -34,7 +34,7 @@ struct Row {
     marks: String,
 }
 
-/// What was copied over which link. Each has its own table.
+/// The files and the link of a table.
 #[derive(Clone, Copy, PartialEq)]
 struct Subject {
     bytes: u64,

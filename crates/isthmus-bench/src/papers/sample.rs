@@ -23,7 +23,7 @@ pub(crate) struct Taken {
     /// `short` or `full`.
     pub(crate) form: String,
     pub(crate) section: String,
-    /// What was measured, as names and values.
+    /// Names and values that tell the measurement.
     pub(crate) facts: BTreeMap<String, String>,
     pub(crate) contender: String,
     pub(crate) link: Option<Link>,

@@ -121,7 +121,7 @@ impl Mpi {
 /// and `@COPY@` its copy.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Step {
-    /// What is measured, as names and values. They become rows and columns of the report.
+    /// Names and values that tell the measurement. They become rows and columns of the report.
     pub(crate) facts: BTreeMap<String, String>,
     /// Name of the contender.
     pub(crate) contender: String,

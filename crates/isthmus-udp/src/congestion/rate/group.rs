@@ -11,7 +11,7 @@ use crate::congestion::{AckSample, CongestionControl, per_second};
 /// Least time over which others' deliveries are counted, as they report late. Microseconds.
 const OTHERS_US: Micros = 8_000;
 
-/// Whose plan counts for this flow.
+/// The plan that counts for a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Role {
     /// Its own, for itself.
