@@ -41,6 +41,12 @@ pub fn remedy(error: &io::Error) -> Option<&'static str> {
     })
 }
 
+/// A bound of `most` that leaves descriptors for other things: at most one in `part` of the files that the process may
+/// open (`files`; `None` if there is no limit), and at least 1.
+pub fn share_of_files(files: Option<u64>, part: u64, most: usize) -> usize {
+    files.map_or(most, |files| most.min((files / part) as usize)).max(1)
+}
+
 /// Limits lines about the same error to one, or a few, per [`LINE_PAUSE`], and counts those that it leaves out.
 #[derive(Debug)]
 pub struct Sparing(Mutex<Told>);

@@ -9,6 +9,7 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use isthmus_datagram::scarcity::share_of_files;
 use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::Notify;
@@ -43,7 +44,7 @@ pub(crate) struct ArrivalEntry {
 
 /// The limit on connections for a process that may open this many files.
 fn most(files: Option<u64>) -> usize {
-    files.map_or(ARRIVING_MAX, |files| ARRIVING_MAX.min((files / 4) as usize)).max(1)
+    share_of_files(files, 4, ARRIVING_MAX)
 }
 
 impl Arrivals {

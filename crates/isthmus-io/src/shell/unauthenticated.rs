@@ -3,7 +3,7 @@
 //! Strangers cannot lock anybody out. When [`MAX_UNAUTHENTICATED`] connections wait for a greeting, or as many as half
 //! of the files that the process may open, a new one replaces the oldest of the address that has the most. So a crowd
 //! from one host displaces itself, and the program can open its files meanwhile. When the process still has no
-//! descriptors left, the endpoint closes strangers, ignores its listeners for [`PAUSE`], and tries again. The listeners
+//! descriptors left, the endpoint closes strangers, ignores its listeners for [`ACCEPT_PAUSE`], and tries again. The listeners
 //! stay readable all that time, and watching them would keep the processor busy.
 
 use std::collections::{HashMap, VecDeque};
@@ -11,6 +11,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use isthmus_datagram::scarcity::{ACCEPT_PAUSE, share_of_files};
 use isthmus_proto::LaneLoss;
 
 use super::{Core, LISTENER, Shell};
@@ -21,8 +22,6 @@ use crate::log::{remedy, warn_sparingly};
 /// Most unauthenticated connections of an endpoint. Count. An honest peer authenticates a round trip after it
 /// connected.
 pub(super) const MAX_UNAUTHENTICATED: usize = 1024;
-/// Pause of the listeners after the system had no descriptor or memory for a connection.
-const PAUSE: Duration = Duration::from_millis(100);
 /// Most strangers that are closed at once then, the oldest first. Count.
 const CLOSED_AT_ONCE: usize = 64;
 /// Only strangers that connected at least this long ago are closed then.
@@ -40,7 +39,7 @@ pub(super) struct Unauthenticated {
 
 /// Most unauthenticated connections where the process may have so many files open.
 fn most(files: Option<u64>) -> usize {
-    files.map_or(MAX_UNAUTHENTICATED, |files| MAX_UNAUTHENTICATED.min((files / 2) as usize)).max(1)
+    share_of_files(files, 2, MAX_UNAUTHENTICATED)
 }
 
 /// Whether an error of accept(2) concerns only the one connection, which is gone, and not this host.
@@ -124,12 +123,12 @@ impl Shell {
             "cannot accept a lane: {error}{}. Tried again every {} ms; {closed} connections that had not said who they are \
              were closed",
             remedy(error).map(|remedy| format!("; {remedy}")).unwrap_or_default(),
-            PAUSE.as_millis()
+            ACCEPT_PAUSE.as_millis()
         );
         for listener in &self.listeners {
             let _ = self.poller.remove(listener);
         }
-        self.unauthenticated.paused_until = Some(Instant::now() + PAUSE);
+        self.unauthenticated.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
         false
     }
 
@@ -147,7 +146,7 @@ impl Shell {
         for listener in &self.listeners {
             if self.poller.add(listener, LISTENER, false).is_err() {
                 // Try again after another pause.
-                self.unauthenticated.paused_until = Some(Instant::now() + PAUSE);
+                self.unauthenticated.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
             }
         }
     }
