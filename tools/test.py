@@ -7,7 +7,7 @@ run tells all. The simulations run beside the others in the time that these leav
 as it comes; what failed, or passed at a second attempt only, is said again as the last lines.
 Exit status 0 when nothing failed.
 
-    tools/test.py [what tests/run.py takes]
+    tools/test.py [what pytest takes for the MPIs]
 """
 
 import os
@@ -31,14 +31,14 @@ PARTS = {
     "cargo test": ["tools/rust-tests.py", "others"],
     "models of sleep and wake": ["tools/models.sh"],
     "what has hung before": ["tools/soak-live.py", "--minutes", "1", "--busy", "2", "--only", "util_sync", "--lanes", "memory", "tcp", "udp"],
-    "the MPIs": ["tests/run.py", "--suite", *sys.argv[1:]],
+    "the MPIs": ["build/python/bin/pytest", "--junitxml=build/logs/mpi.xml", *sys.argv[1:]],
     "make build without root": ["tests/packaging/build_without_root.py"],
     "pip install": ["tests/packaging/wheel.py"],
     "apt install": ["tests/packaging/deb.py"],
     "of what others wrote": ["suites/run.py", "mpich", "--quick", "--lazy"],
 }
 # How the parts begin a line at their end that says what failed, and why. "error" is cargo's, of what does not compile.
-TELLING = ("FAILED:", "FAILED twice:", "unsteady", "hung:", "error:", "error[", "stock better:")
+TELLING = ("FAILED:", "FAILED twice:", "FAILED tests/", "ERROR tests/", "unsteady", "hung:", "error:", "error[", "stock better:")
 MOST = 12
 
 

@@ -9,10 +9,8 @@ import sys
 import time
 
 from . import process
-from .cases import FAILED, PASSED, SKIPPED, Failure, Outcome, Skip, last_words
-from .mpis import BUILD, ROOT
-
-MPIS = ("mpich",)
+from .cases import Case, Failure, Skip, last_words
+from .mpis import ROOT
 
 
 def start(c, *words, suffix=""):
@@ -97,25 +95,16 @@ def killed_rank(c, site):
     return f"after {time.monotonic() - killed:.1f} s: " + expect(ended, 3, r"error: the (sender|receiver) ended with status.*")[:100]
 
 
-CASES = {
-    "demo-copies": copies,
-    "demo-small-window": small_window,
-    "demo-across-five": across_five,
-    "demo-empty-file": empty_file,
-    "demo-no-file": no_file,
-    "demo-full-disk": full_disk,
-    "demo-killed-at-a": lambda c: killed_rank(c, "a"),
-    "demo-killed-at-b": lambda c: killed_rank(c, "b"),
-}
-NAMES = tuple(CASES)
-
-
-def perform(context) -> Outcome:
-    if not (BUILD / "bin" / "isthmus").exists():
-        return Outcome(FAILED, "no build/bin/isthmus: make build")
-    try:
-        return Outcome(PASSED, CASES[context.case](context))
-    except Skip as why:
-        return Outcome(SKIPPED, str(why))
-    except Failure as why:
-        return Outcome(FAILED, f"{why} [{context.log().name}]")
+CASES = tuple(
+    Case(f"demo-{name}", body, places=("demo",), mpis=("mpich",))
+    for name, body in (
+        ("copies", copies),
+        ("small-window", small_window),
+        ("across-five", across_five),
+        ("empty-file", empty_file),
+        ("no-file", no_file),
+        ("full-disk", full_disk),
+        ("killed-at-a", lambda c: killed_rank(c, "a")),
+        ("killed-at-b", lambda c: killed_rank(c, "b")),
+    )
+)

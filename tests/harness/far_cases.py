@@ -6,7 +6,7 @@ import re
 import time
 
 from . import mpis, process, suite
-from .cases import FAILED, Case, Failure, Skip, die, last_words, must_pass, ranks_of
+from .cases import Case, Failure, Skip, die, last_words, must_pass, ranks_of
 
 # What the library covers, by its own names.
 OPERATIONS = ("barrier", "bcast", "reduce", "allreduce", "gather", "gatherv", "scatter", "scatterv", "allgather", "alltoall", "alltoallv",
@@ -114,19 +114,10 @@ MPI4PY = ("test_cco_buf", "test_cco_obj", "test_cco_vec", "test_op", "test_msgze
 
 def mpi4py(c):
     """mpi4py's tests of collectives, with three ranks at two sites."""
-    if not suite.MAIN.exists():
-        raise Skip("mpi4py's tests are not here: tools/bootstrap.sh mpi4py-tests")
-    logs = [c.logs / f"{c.label}.{c.case}.rank.{rank}" for rank in range(3)]
-    for log in logs:
-        log.unlink(missing_ok=True)
-    words = ["/bin/sh", "-c", suite.RANK_SHELL, c.mpi.python(), str(suite.MAIN), str(logs[0])[:-2], *MPI4PY]
+    tests = suite.Suite(c, 3, *MPI4PY)
     env = {**SEGMENT, **DETACHED[0], "ISTHMUS_COLLECTIVES_SITES": "0,2;1", "ISTHMUS_COLLECTIVES_PIN": "all:parallel", **preload(c)}
-    command, launch_env = c.mpi.command(3, words, c.transport, c.place, env)
-    ended = process.Running(command, launch_env, c.log()).wait(240)
-    outcome = suite.judge([log.read_text(errors="replace") if log.exists() else "" for log in logs], ended, c.mpi.name)
-    if outcome.verdict == FAILED:
-        raise Failure(outcome.detail)
-    return outcome.detail
+    command, launch_env = c.mpi.command(3, tests.program, c.transport, c.place, env)
+    return tests.judge(process.run(command, launch_env, c.log(), 240))
 
 
 # How a Fortran program gets to know MPI, and the options that the program and old interfaces need for it.
@@ -170,18 +161,15 @@ def fortran(c):
     return f"{len(OPERATIONS)} collectives by {', '.join(interfaces)}"
 
 
-CASES = {
-    case.name: case
-    for case in (
-        Case("far-random", random_calls, places=("host",), mpis=MPIS),
-        Case("far-standard-abi", standard_abi, places=("host",), mpis=("mpich",)),
-        Case("far-threads", threads, places=("host",), mpis=MPIS),
-        Case("far-sites", sites_found, places=("host", "sites"), mpis=MPIS),
-        Case("far-killed", killed_rank, places=("host",), mpis=MPIS),
-        # Debian's has no mpi4py.
-        Case("far-mpi4py", mpi4py, places=("host",), mpis=("mpich", "openmpi", "intel")),
-        Case("far-settings", settings, places=("host",), mpis=MPIS),
-        # Those here that have Fortran bindings.
-        Case("far-fortran", fortran, places=("host",), mpis=("debian-openmpi", "intel")),
-    )
-}
+CASES = (
+    Case("far-random", random_calls, places=("host",), mpis=MPIS),
+    Case("far-standard-abi", standard_abi, places=("host",), mpis=("mpich",)),
+    Case("far-threads", threads, places=("host",), mpis=MPIS),
+    Case("far-sites", sites_found, places=("host", "sites"), mpis=MPIS),
+    Case("far-killed", killed_rank, places=("host",), mpis=MPIS),
+    # Debian's has no mpi4py.
+    Case("far-mpi4py", mpi4py, places=("host",), mpis=("mpich", "openmpi", "intel")),
+    Case("far-settings", settings, places=("host",), mpis=MPIS),
+    # Those here that have Fortran bindings.
+    Case("far-fortran", fortran, places=("host",), mpis=("debian-openmpi", "intel")),
+)

@@ -14,11 +14,7 @@ def routers_killed(c):
         return survived(pair, 60, most=15)
 
 
-CASES = {
-    case.name: case
-    for case in (
-        Case("coupled", coupled, shape="five"),
-        Case("routers-killed", routers_killed, shape="five"),
-    )
-}
-NAMES = tuple(CASES)
+CASES = (
+    Case("coupled", coupled, places=("five",), shape="five"),
+    Case("routers-killed", routers_killed, places=("five",), shape="five"),
+)

@@ -253,7 +253,7 @@ def rsh_script():
     """A stand-in for rsh: `SCRIPT [options] HOST COMMAND...` enters the site."""
     script = BUILD / "tests" / "rsh"
     text = f"""#!/bin/sh
-# Written by tests/run.py, for launchers that want one word.
+# Written by tests/harness/mpis.py, for launchers that want one word.
 exec {ISTHMUS} lab rsh "$@"
 """
     if not script.exists() or script.read_text() != text:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import process
+from .cases import Failure
 from .mpis import ISTHMUS, ROOT, Place
 
 WAN = 100
@@ -113,7 +114,7 @@ class Side:
         return [f"{self.outward(last)}:{port}" for port in self.shape.stages[last].ports().values()]
 
 
-class NotReady(Exception):
+class NotReady(Failure):
     """The routers do not come up; the text says what they said."""
 
 

@@ -6,11 +6,9 @@ import re
 import signal
 import time
 from dataclasses import dataclass
-from typing import Callable
 
-from . import cases, couple_cases, guide, routed_mover, run_cases
-from .cases import ADDRESS, FAILED, PASSED, SKIPPED, Context, Failure, Outcome, Skip, must_pass
-from .routed import SHAPES, Network, NotReady
+from . import cases, couple_cases, guide, lab, routed, routed_mover, run_cases
+from .cases import ADDRESS, Failure, must_pass
 
 LINK = {"rate": '"1Gbit"', "rtt": '"10ms"'}
 # Seconds from the lab's start to the cut of its WAN; by then transfers are under way.
@@ -19,19 +17,25 @@ TIMEOUT = {"FI_ISTHMUS_PEER_TIMEOUT": "5s"}
 
 
 @dataclass
-class Case:
-    name: str
-    body: Callable[[Context], str]
+class Case(cases.Case):
+    """A test with a lab and routers of its own."""
+
+    places: tuple = ("routed",)
     mpis: tuple = ("mpich",)
     down: float = 0  # seconds for which the WAN is cut
     shape: str = "three"  # the networks between the two sites
-    long: bool = False  # only by its name
 
     @property
     def link(self):
         """The lab's link."""
         down = {"down": f'[{{ at = "{CUT_AT}s", for = "{self.down}s" }}]'} if self.down else {}
         return {**LINK, **down}
+
+    def perform(self, c):
+        folder, shape = c.logs / "routed", routed.SHAPES[self.shape]
+        config = routed.write_lab(folder, shape, self.link)
+        with lab.running(["--quiet", "--config", str(config)], folder / "lab.log"), routed.Network(folder, shape) as c.net:
+            return self.body(c)
 
 
 class Pair:
@@ -154,35 +158,21 @@ def far_process_killed(c):
         return ended_badly(c, pair, "accept", cases.dead_peer(c), 60)
 
 
-CASES = {
-    case.name: case
-    for case in (
-        Case("connect", cases.connect, mpis=("mpich", "intel")),
-        Case("coupled", coupled, mpis=("mpich", "intel")),
-        Case("router-killed", router_killed, mpis=("mpich", "intel")),
-        Case("router-stopped", router_stopped),
-        Case("wan-cut-2s", wan_cut(2), down=2),
-        Case("wan-cut-20s", wan_cut(20), down=20),
-        Case("routers-gone", routers_gone),
-        Case("no-route", no_route),
-        Case("far-process-killed", far_process_killed),
-        Case("mover-cp", routed_mover.copies),
-        Case("mover-name", routed_mover.coupled_by_name),
-        Case("couple-routed", couple_cases.routed, mpis=("mpich",)),
-        Case("couple-router-killed", couple_cases.router_killed, mpis=("mpich",)),
-        Case("run-routed", run_cases.routed),
-        Case("two-sites-name", guide.by_name),
-        Case("run-wan-cut-20s", run_cases.cut, down=20),
-    )
-}
-NAMES = tuple(CASES)
-
-
-def perform(context, case) -> Outcome:
-    try:
-        with Network(context.logs / "routed", SHAPES[case.shape]) as context.net:
-            return Outcome(PASSED, case.body(context))
-    except Skip as why:
-        return Outcome(SKIPPED, str(why))
-    except (Failure, NotReady) as why:
-        return Outcome(FAILED, f"{why} [{context.log().name}]")
+CASES = (
+    Case("connect", cases.connect, mpis=("mpich", "intel")),
+    Case("coupled", coupled, mpis=("mpich", "intel")),
+    Case("router-killed", router_killed, mpis=("mpich", "intel")),
+    Case("router-stopped", router_stopped),
+    Case("wan-cut-2s", wan_cut(2), down=2),
+    Case("wan-cut-20s", wan_cut(20), down=20),
+    Case("routers-gone", routers_gone),
+    Case("no-route", no_route),
+    Case("far-process-killed", far_process_killed),
+    Case("mover-cp", routed_mover.copies),
+    Case("mover-name", routed_mover.coupled_by_name),
+    Case("couple-routed", couple_cases.routed, mpis=("mpich",)),
+    Case("couple-router-killed", couple_cases.router_killed, mpis=("mpich",)),
+    Case("run-routed", run_cases.routed),
+    Case("two-sites-name", guide.by_name),
+    Case("run-wan-cut-20s", run_cases.cut, down=20),
+)

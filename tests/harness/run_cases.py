@@ -187,20 +187,12 @@ MPI4PY = ("test_environ", "test_info", "test_dynproc", "test_comm_topo", "test_p
 
 def mpi4py(c):
     """Some of mpi4py's tests, with four ranks at two sites."""
-    if not suite.MAIN.exists():
-        raise cases.Skip("mpi4py's tests are not here: tools/bootstrap.sh mpi4py-tests")
-    logs = [c.logs / f"{c.label}.{c.case}.rank.{rank}" for rank in range(4)]
-    for log in logs:
-        log.unlink(missing_ok=True)
-    words = ["/bin/sh", "-c", suite.RANK_SHELL, c.mpi.python(), str(suite.MAIN), str(logs[0])[:-2], *MPI4PY]
+    tests = suite.Suite(c, 4, *MPI4PY)
     a, b = sites(c)
     at = meeting(c)
-    with Job([Part(c, site, f"{part}/2", words, "-n", 2, at=at) for part, site in ((1, a), (2, b))]) as job:
+    with Job([Part(c, site, f"{part}/2", tests.program, "-n", 2, at=at) for part, site in ((1, a), (2, b))]) as job:
         ended = [part.job.wait(240) for part in job.parts]
-    outcome = suite.judge([log.read_text(errors="replace") if log.exists() else "" for log in logs], ended[0], c.mpi.name)
-    if outcome.verdict == cases.FAILED:
-        raise Failure(outcome.detail)
-    return outcome.detail
+    return tests.judge(ended[0])
 
 
 PORT = 4377
@@ -418,22 +410,18 @@ def cut(c):
     return f"over after {took:.0f} s"
 
 
-CASES = {
-    case.name: case
-    for case in (
-        Case("run-world", world, places=("host", "sites"), mpis=("mpich", "intel")),
-        Case("run-mpmd", mpmd, places=("sites",), mpis=("mpich",)),
-        Case("run-launched", launched, places=("sites",), mpis=("mpich",)),
-        Case("run-hello", hello, places=("sites",), mpis=("mpich",)),
-        Case("run-mpi4py", mpi4py, places=("sites",), mpis=("mpich",)),
-        Case("run-wrong-secret", wrong_secret, places=("sites",), mpis=("mpich",)),
-        Case("run-missing", missing, places=("sites",), mpis=("mpich",)),
-        Case("run-killed-rank", killed_rank, places=("sites",), mpis=("mpich", "intel")),
-        Case("run-killed-part", killed_part, places=("sites",), mpis=("mpich",)),
-        Case("run-ended-part", ended_part, places=("sites",), mpis=("mpich",)),
-        Case("run-pmi2", pmi2, places=("sites",), mpis=("mpich",)),
-        Case("run-slurm", by_slurm, places=("sites",), mpis=("mpich",)),
-        Case("run-aborted", aborted, places=("sites",), mpis=("mpich",)),
-    )
-}
-NAMES = tuple(CASES)
+CASES = (
+    Case("run-world", world, places=("host", "sites"), mpis=("mpich", "intel")),
+    Case("run-mpmd", mpmd, places=("sites",), mpis=("mpich",)),
+    Case("run-launched", launched, places=("sites",), mpis=("mpich",)),
+    Case("run-hello", hello, places=("sites",), mpis=("mpich",)),
+    Case("run-mpi4py", mpi4py, places=("sites",), mpis=("mpich",)),
+    Case("run-wrong-secret", wrong_secret, places=("sites",), mpis=("mpich",)),
+    Case("run-missing", missing, places=("sites",), mpis=("mpich",)),
+    Case("run-killed-rank", killed_rank, places=("sites",), mpis=("mpich", "intel")),
+    Case("run-killed-part", killed_part, places=("sites",), mpis=("mpich",)),
+    Case("run-ended-part", ended_part, places=("sites",), mpis=("mpich",)),
+    Case("run-pmi2", pmi2, places=("sites",), mpis=("mpich",)),
+    Case("run-slurm", by_slurm, places=("sites",), mpis=("mpich",)),
+    Case("run-aborted", aborted, places=("sites",), mpis=("mpich",)),
+)
