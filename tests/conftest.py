@@ -40,10 +40,10 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_report_teststatus(report):
-    if report.when == "call" and not report.skipped:
+    if report.when == "call" and report.passed:
         told = dict(report.user_properties)
-        verdict = "unsteady" if "unsteady" in told else report.outcome
-        return verdict, verdict[0], f"{verdict:8}{report.duration:7.1f} s  {told.get('detail', '')}"
+        verdict = "unsteady" if "unsteady" in told else "passed"
+        return verdict, verdict[0], f"{verdict.upper():8}{report.duration:7.1f} s  {told.get('detail', '')}"
     return None
 
 
