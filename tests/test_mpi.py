@@ -68,23 +68,24 @@ def spare():
 
 
 @functools.cache
-def compile_all(mpi, logs):
+def compile_all(name, logs):
     """Compiles the programs for an MPI. Returns the compiler's words on failure."""
+    mpi = mpis.MPIS[name]
     sources = sorted((mpis.ROOT / "tests" / "mpi").glob("*.c"))
     return mpis.compile_programs(mpi, sources, logs / f"{mpi.name}.compile.log") or mpis.compile_mover(mpi, logs / f"{mpi.name}.mover.log")
 
 
 @pytest.fixture
 def context(lab, mpi, transport, case, logs):
-    mpi = mpis.MPIS[mpi]
-    if missing := mpi.missing():
+    chosen = mpis.MPIS[mpi]
+    if missing := chosen.missing():
         pytest.skip(missing)
     if not mpis.PROVIDER.exists() or not mpis.ISTHMUS.exists():
         pytest.fail("build/ has no provider or no command: make build", pytrace=False)
     if words := compile_all(mpi, logs):
         pytest.fail(f"does not compile: {cases.last_words(words)}", pytrace=False)
     hosts = () if lab in ("host", "demo") else ("a", "b")
-    return cases.Context(mpi, transport, mpis.Place(lab, hosts, SETTINGS.get(lab, {})), logs, case.name)
+    return cases.Context(chosen, transport, mpis.Place(lab, hosts, SETTINGS.get(lab, {})), logs, case.name)
 
 
 def keep_first(context):
