@@ -102,20 +102,19 @@ def test(context, case, spare, record_property):
         hangs = process.hangs
         try:
             record_property("detail", case.perform(context))
+            break
         except cases.Skip as why:
             pytest.skip(str(why))
         except Exception as why:
             if process.hangs > hangs:
                 kept = sorted(map(str, context.logs.glob(f"{context.label}.{context.case}*.stacks")))
-                pytest.fail(f"{why}; stacks: {', '.join(kept)}", pytrace=False)
-            if not failed and spare:
-                spare.pop()
-                keep_first(context)
-                failed = why
-                continue
-            if not isinstance(why, cases.Failure):
+                raise pytest.fail.Exception(f"{why}; stacks: {', '.join(kept)}", pytrace=False) from None
+            if failed or not spare:
+                if isinstance(why, cases.Failure):
+                    raise pytest.fail.Exception(f"{why} [{context.log().name}]", pytrace=False) from None
                 raise
-            pytest.fail(f"{why} [{context.log().name}]", pytrace=False)
-        if failed:
-            record_property("unsteady", str(failed))
-        return
+            spare.pop()
+            keep_first(context)
+            failed = why
+    if failed:
+        record_property("unsteady", str(failed))
