@@ -38,8 +38,11 @@ def start(c, ranks, words, env, suffix):
 def random_calls(c):
     """Random collectives give what the MPI's own give: each algorithm, sites of every kind."""
     rounds = 0
-    for algorithm in ("leaders", "parallel", "auto"):
+    for turn, algorithm in enumerate(("leaders", "parallel", "auto")):
         for number, (ranks, sites) in enumerate(LAYOUTS):
+            # The library is the same code on all MPIs: the others run each layout once, each algorithm twice.
+            if c.mpi.name != "mpich" and number // 2 != turn:
+                continue
             env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": sites, "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}", **DETACHED[number % 3]}
             words = ("far_collectives", SEED + number, 100, 4000 if number == 0 else 300)
             must_pass(start(c, ranks, words, env, f".{algorithm}.{number}").wait(120))
