@@ -17,7 +17,7 @@ from harness import cases, couple_cases, demo, far_cases, five_cases, guide, mov
 from harness import lab as labs
 
 CASES = [case for module in (cases, mover_cases, couple_cases, guide, far_cases, run_cases, routed_cases, five_cases, soak_cases, demo, suite)
-         for case in module.CASES]  # fmt: skip
+         for case in module.CASES.values()]  # fmt: skip
 # The labs whose tests share one.
 LABS = {
     "sites": ["--mgmt", "--rate", "1Gbit", "--rtt", "10ms"],

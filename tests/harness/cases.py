@@ -498,28 +498,31 @@ def local_fabrics(c):
     return ", ".join(f"{words[0]} over {fabric}" for fabric, words in pairs)
 
 
-CASES = (
-    Case("provider", provider, places=EVERYWHERE),
-    Case("pingpong", pingpong, places=EVERYWHERE),
-    Case("storm", storm, places=EVERYWHERE),
-    Case("wildcard", wildcard),
-    Case("collectives", collectives, places=EVERYWHERE),
-    Case("onesided", onesided),
-    Case("litmus", litmus, mpis=("mpich", "openmpi", "intel")),
-    Case("churn", churn),
-    Case("overlap", overlap),
-    Case("goodbye", goodbye, places=EVERYWHERE),
-    Case("connect", connect, places=EVERYWHERE),
-    Case("spawn", spawn, places=("host",)),
-    Case("broken-lanes", broken_lanes),
-    Case("local-fabrics", local_fabrics, places=("host",)),
-    Case("killed-rank", killed_rank, places=("host",)),
-    Case("killed-partner", killed_partner, places=EVERYWHERE),
-    Case("by-udp", by_udp, places=("lossy",)),
-    Case("goes-over", goes_over, places=("lossy",), mpis=("mpich", "openmpi")),
-    Case("wrong-port", wrong_port, places=("host",)),
-    Case("missing-peer", missing_peer, places=("host",)),
-    Case("other-subnet", other_subnet),
-    Case("other-version", another_version, places=("host",)),
-    Case("bad-settings", bad_settings, places=("host",)),
-)
+CASES = {
+    case.name: case
+    for case in (
+        Case("provider", provider, places=EVERYWHERE),
+        Case("pingpong", pingpong, places=EVERYWHERE),
+        Case("storm", storm, places=EVERYWHERE),
+        Case("wildcard", wildcard),
+        Case("collectives", collectives, places=EVERYWHERE),
+        Case("onesided", onesided),
+        Case("litmus", litmus, mpis=("mpich", "openmpi", "intel")),
+        Case("churn", churn),
+        Case("overlap", overlap),
+        Case("goodbye", goodbye, places=EVERYWHERE),
+        Case("connect", connect, places=EVERYWHERE),
+        Case("spawn", spawn, places=("host",)),
+        Case("broken-lanes", broken_lanes),
+        Case("local-fabrics", local_fabrics, places=("host",)),
+        Case("killed-rank", killed_rank, places=("host",)),
+        Case("killed-partner", killed_partner, places=EVERYWHERE),
+        Case("by-udp", by_udp, places=("lossy",)),
+        Case("goes-over", goes_over, places=("lossy",), mpis=("mpich", "openmpi")),
+        Case("wrong-port", wrong_port, places=("host",)),
+        Case("missing-peer", missing_peer, places=("host",)),
+        Case("other-subnet", other_subnet),
+        Case("other-version", another_version, places=("host",)),
+        Case("bad-settings", bad_settings, places=("host",)),
+    )
+}

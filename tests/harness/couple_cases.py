@@ -262,16 +262,19 @@ def router_killed(c):
 
 
 # Shown by one pair of MPIs, and messages by the other pair too.
-CASES = (
-    Case("couple-mover", mover, places=("host",), mpis=("mpich",)),
-    Case("couple-messages", messages, places=("host", "sites"), mpis=("mpich",)),
-    Case("couple-other-mpis", messages, places=("host",), mpis=("intel",)),
-    Case("couple-text", text, places=("host",), mpis=("intel",)),
-    Case("couple-secret", by_secret, places=("host",), mpis=("mpich",)),
-    Case("couple-nobody", nobody, places=("host",), mpis=("mpich",)),
-    Case("couple-version", version, places=("host",), mpis=("mpich",)),
-    Case("couple-killed", killed, places=("host",), mpis=("mpich",)),
-    Case("couple-killed-array", killed_in_transfer, places=("sites",), mpis=("mpich",)),
-    Case("couple-languages", languages, places=("host",), mpis=("mpich",)),
-    Case("couple-c", in_c, places=("host",), mpis=("intel",)),
-)
+CASES = {
+    case.name: case
+    for case in (
+        Case("couple-mover", mover, places=("host",), mpis=("mpich",)),
+        Case("couple-messages", messages, places=("host", "sites"), mpis=("mpich",)),
+        Case("couple-other-mpis", messages, places=("host",), mpis=("intel",)),
+        Case("couple-text", text, places=("host",), mpis=("intel",)),
+        Case("couple-secret", by_secret, places=("host",), mpis=("mpich",)),
+        Case("couple-nobody", nobody, places=("host",), mpis=("mpich",)),
+        Case("couple-version", version, places=("host",), mpis=("mpich",)),
+        Case("couple-killed", killed, places=("host",), mpis=("mpich",)),
+        Case("couple-killed-array", killed_in_transfer, places=("sites",), mpis=("mpich",)),
+        Case("couple-languages", languages, places=("host",), mpis=("mpich",)),
+        Case("couple-c", in_c, places=("host",), mpis=("intel",)),
+    )
+}

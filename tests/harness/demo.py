@@ -95,8 +95,8 @@ def killed_rank(c, site):
     return f"after {time.monotonic() - killed:.1f} s: " + expect(ended, 3, r"error: the (sender|receiver) ended with status.*")[:100]
 
 
-CASES = tuple(
-    Case(f"demo-{name}", body, places=("demo",), mpis=("mpich",))
+CASES = {
+    f"demo-{name}": Case(f"demo-{name}", body, places=("demo",), mpis=("mpich",))
     for name, body in (
         ("copies", copies),
         ("small-window", small_window),
@@ -107,4 +107,4 @@ CASES = tuple(
         ("killed-at-a", lambda c: killed_rank(c, "a")),
         ("killed-at-b", lambda c: killed_rank(c, "b")),
     )
-)
+}

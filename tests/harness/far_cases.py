@@ -164,15 +164,18 @@ def fortran(c):
     return f"{len(OPERATIONS)} collectives by {', '.join(interfaces)}"
 
 
-CASES = (
-    Case("far-random", random_calls, places=("host",), mpis=MPIS),
-    Case("far-standard-abi", standard_abi, places=("host",), mpis=("mpich",)),
-    Case("far-threads", threads, places=("host",), mpis=MPIS),
-    Case("far-sites", sites_found, places=("host", "sites"), mpis=MPIS),
-    Case("far-killed", killed_rank, places=("host",), mpis=MPIS),
-    # Debian's has no mpi4py.
-    Case("far-mpi4py", mpi4py, places=("host",), mpis=("mpich", "openmpi", "intel")),
-    Case("far-settings", settings, places=("host",), mpis=MPIS),
-    # Those here that have Fortran bindings.
-    Case("far-fortran", fortran, places=("host",), mpis=("debian-openmpi", "intel")),
-)
+CASES = {
+    case.name: case
+    for case in (
+        Case("far-random", random_calls, places=("host",), mpis=MPIS),
+        Case("far-standard-abi", standard_abi, places=("host",), mpis=("mpich",)),
+        Case("far-threads", threads, places=("host",), mpis=MPIS),
+        Case("far-sites", sites_found, places=("host", "sites"), mpis=MPIS),
+        Case("far-killed", killed_rank, places=("host",), mpis=MPIS),
+        # Debian's has no mpi4py.
+        Case("far-mpi4py", mpi4py, places=("host",), mpis=("mpich", "openmpi", "intel")),
+        Case("far-settings", settings, places=("host",), mpis=MPIS),
+        # Those here that have Fortran bindings.
+        Case("far-fortran", fortran, places=("host",), mpis=("debian-openmpi", "intel")),
+    )
+}

@@ -14,7 +14,10 @@ def routers_killed(c):
         return survived(pair, 60, most=15)
 
 
-CASES = (
-    Case("coupled", coupled, places=("five",), shape="five"),
-    Case("routers-killed", routers_killed, places=("five",), shape="five"),
-)
+CASES = {
+    case.name: case
+    for case in (
+        Case("coupled", coupled, places=("five",), shape="five"),
+        Case("routers-killed", routers_killed, places=("five",), shape="five"),
+    )
+}

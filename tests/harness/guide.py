@@ -209,7 +209,10 @@ def by_name(c, a, b):
     return "two batch jobs by a name at a router"
 
 
-CASES = (
-    Case("two-sites", interactive, places=("sites",), mpis=("mpich",)),
-    Case("two-sites-slurm", by_slurm, places=("sites",), mpis=("mpich",)),
-)
+CASES = {
+    case.name: case
+    for case in (
+        Case("two-sites", interactive, places=("sites",), mpis=("mpich",)),
+        Case("two-sites-slurm", by_slurm, places=("sites",), mpis=("mpich",)),
+    )
+}

@@ -290,19 +290,22 @@ def standard_abi(c):
 
 # What few need not be shown on every MPI. Open MPI couples within a job only; of those here only
 # Debian's and Intel's have Fortran bindings, and Debian's has no mpi4py.
-CASES = (
-    Case("mover-3-to-2", lambda c: kinds(c, 5, 3), places=("host",)),
-    Case("mover-standard-abi", standard_abi, places=("host",), mpis=("mpich",)),
-    Case("mover-jobs", jobs, places=("host",), mpis=("mpich", "intel")),
-    Case("mover-across", jobs, places=("sites",), mpis=("mpich",)),
-    Case("mover-full-disk", small_disk, places=("host",), mpis=("mpich",)),
-    Case("mover-killed", killed_partner, places=("sites",), mpis=("mpich",)),
-    Case("mover-shared-file", shared_file, places=("host",), mpis=("mpich",)),
-    Case("mover-layout", layout, places=("host",), mpis=("mpich",)),
-    Case("mover-greeting", greeting, places=("host",), mpis=("mpich",)),
-    Case("mover-cache", cache, places=("host",), mpis=("mpich",)),
-    Case("mover-python", python, places=("host",), mpis=("mpich", "openmpi")),
-    Case("mover-python-jobs", python_pair, places=("host",), mpis=("mpich",)),
-    Case("mover-fortran-jobs", fortran_pair, places=("host",), mpis=("intel",)),
-    Case("mover-fortran", fortran, places=("host",), mpis=("debian-openmpi",)),
-)
+CASES = {
+    case.name: case
+    for case in (
+        Case("mover-3-to-2", lambda c: kinds(c, 5, 3), places=("host",)),
+        Case("mover-standard-abi", standard_abi, places=("host",), mpis=("mpich",)),
+        Case("mover-jobs", jobs, places=("host",), mpis=("mpich", "intel")),
+        Case("mover-across", jobs, places=("sites",), mpis=("mpich",)),
+        Case("mover-full-disk", small_disk, places=("host",), mpis=("mpich",)),
+        Case("mover-killed", killed_partner, places=("sites",), mpis=("mpich",)),
+        Case("mover-shared-file", shared_file, places=("host",), mpis=("mpich",)),
+        Case("mover-layout", layout, places=("host",), mpis=("mpich",)),
+        Case("mover-greeting", greeting, places=("host",), mpis=("mpich",)),
+        Case("mover-cache", cache, places=("host",), mpis=("mpich",)),
+        Case("mover-python", python, places=("host",), mpis=("mpich", "openmpi")),
+        Case("mover-python-jobs", python_pair, places=("host",), mpis=("mpich",)),
+        Case("mover-fortran-jobs", fortran_pair, places=("host",), mpis=("intel",)),
+        Case("mover-fortran", fortran, places=("host",), mpis=("debian-openmpi",)),
+    )
+}

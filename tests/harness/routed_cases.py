@@ -158,21 +158,24 @@ def far_process_killed(c):
         return ended_badly(c, pair, "accept", cases.dead_peer(c), 60)
 
 
-CASES = (
-    Case("connect", cases.connect, mpis=("mpich", "intel")),
-    Case("coupled", coupled, mpis=("mpich", "intel")),
-    Case("router-killed", router_killed, mpis=("mpich", "intel")),
-    Case("router-stopped", router_stopped),
-    Case("wan-cut-2s", wan_cut(2), down=2),
-    Case("wan-cut-20s", wan_cut(20), down=20),
-    Case("routers-gone", routers_gone),
-    Case("no-route", no_route),
-    Case("far-process-killed", far_process_killed),
-    Case("mover-cp", routed_mover.copies),
-    Case("mover-name", routed_mover.coupled_by_name),
-    Case("couple-routed", couple_cases.routed, mpis=("mpich",)),
-    Case("couple-router-killed", couple_cases.router_killed, mpis=("mpich",)),
-    Case("run-routed", run_cases.routed),
-    Case("two-sites-name", guide.by_name),
-    Case("run-wan-cut-20s", run_cases.cut, down=20),
-)
+CASES = {
+    case.name: case
+    for case in (
+        Case("connect", cases.connect, mpis=("mpich", "intel")),
+        Case("coupled", coupled, mpis=("mpich", "intel")),
+        Case("router-killed", router_killed, mpis=("mpich", "intel")),
+        Case("router-stopped", router_stopped),
+        Case("wan-cut-2s", wan_cut(2), down=2),
+        Case("wan-cut-20s", wan_cut(20), down=20),
+        Case("routers-gone", routers_gone),
+        Case("no-route", no_route),
+        Case("far-process-killed", far_process_killed),
+        Case("mover-cp", routed_mover.copies),
+        Case("mover-name", routed_mover.coupled_by_name),
+        Case("couple-routed", couple_cases.routed, mpis=("mpich",)),
+        Case("couple-router-killed", couple_cases.router_killed, mpis=("mpich",)),
+        Case("run-routed", run_cases.routed),
+        Case("two-sites-name", guide.by_name),
+        Case("run-wan-cut-20s", run_cases.cut, down=20),
+    )
+}

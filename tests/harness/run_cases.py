@@ -410,18 +410,21 @@ def cut(c):
     return f"over after {took:.0f} s"
 
 
-CASES = (
-    Case("run-world", world, places=("host", "sites"), mpis=("mpich", "intel")),
-    Case("run-mpmd", mpmd, places=("sites",), mpis=("mpich",)),
-    Case("run-launched", launched, places=("sites",), mpis=("mpich",)),
-    Case("run-hello", hello, places=("sites",), mpis=("mpich",)),
-    Case("run-mpi4py", mpi4py, places=("sites",), mpis=("mpich",)),
-    Case("run-wrong-secret", wrong_secret, places=("sites",), mpis=("mpich",)),
-    Case("run-missing", missing, places=("sites",), mpis=("mpich",)),
-    Case("run-killed-rank", killed_rank, places=("sites",), mpis=("mpich", "intel")),
-    Case("run-killed-part", killed_part, places=("sites",), mpis=("mpich",)),
-    Case("run-ended-part", ended_part, places=("sites",), mpis=("mpich",)),
-    Case("run-pmi2", pmi2, places=("sites",), mpis=("mpich",)),
-    Case("run-slurm", by_slurm, places=("sites",), mpis=("mpich",)),
-    Case("run-aborted", aborted, places=("sites",), mpis=("mpich",)),
-)
+CASES = {
+    case.name: case
+    for case in (
+        Case("run-world", world, places=("host", "sites"), mpis=("mpich", "intel")),
+        Case("run-mpmd", mpmd, places=("sites",), mpis=("mpich",)),
+        Case("run-launched", launched, places=("sites",), mpis=("mpich",)),
+        Case("run-hello", hello, places=("sites",), mpis=("mpich",)),
+        Case("run-mpi4py", mpi4py, places=("sites",), mpis=("mpich",)),
+        Case("run-wrong-secret", wrong_secret, places=("sites",), mpis=("mpich",)),
+        Case("run-missing", missing, places=("sites",), mpis=("mpich",)),
+        Case("run-killed-rank", killed_rank, places=("sites",), mpis=("mpich", "intel")),
+        Case("run-killed-part", killed_part, places=("sites",), mpis=("mpich",)),
+        Case("run-ended-part", ended_part, places=("sites",), mpis=("mpich",)),
+        Case("run-pmi2", pmi2, places=("sites",), mpis=("mpich",)),
+        Case("run-slurm", by_slurm, places=("sites",), mpis=("mpich",)),
+        Case("run-aborted", aborted, places=("sites",), mpis=("mpich",)),
+    )
+}

@@ -149,7 +149,10 @@ def soak(c, bytes_, faults):
     return "; ".join([words[0], *told])
 
 
-CASES = (
-    Case("soak-short", lambda c: soak(c, 500_000_000, (KILL, STOP, SHORT_CUT)), places=("soak",)),
-    Case("soak", lambda c: soak(c, 2_000_000_000, (KILL, STOP, SHORT_CUT, LONG_CUT)), places=("soak",), long=True),
-)
+CASES = {
+    case.name: case
+    for case in (
+        Case("soak-short", lambda c: soak(c, 500_000_000, (KILL, STOP, SHORT_CUT)), places=("soak",)),
+        Case("soak", lambda c: soak(c, 2_000_000_000, (KILL, STOP, SHORT_CUT, LONG_CUT)), places=("soak",), long=True),
+    )
+}

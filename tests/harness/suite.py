@@ -70,8 +70,11 @@ def known(mpi):
 # Four ranks that share two cores take minutes for each of the accumulate tests, over the stock
 # provider too. Files and the pickling of datatypes have little to do with the network, and were a
 # quarter of the time. All of these run with two ranks, and with four by mpi4py-4-all.
-CASES = (
-    Case("mpi4py-2", whole(2, 420), places=("host",), mpis=("mpich",)),
-    Case("mpi4py-4", whole(4, 600, "-x", "Accumulate", "-e", "test_(io|datatype)"), places=("host",), mpis=("mpich",)),
-    Case("mpi4py-4-all", whole(4, 3600), places=("host",), mpis=("mpich",), long=True),
-)
+CASES = {
+    case.name: case
+    for case in (
+        Case("mpi4py-2", whole(2, 420), places=("host",), mpis=("mpich",)),
+        Case("mpi4py-4", whole(4, 600, "-x", "Accumulate", "-e", "test_(io|datatype)"), places=("host",), mpis=("mpich",)),
+        Case("mpi4py-4-all", whole(4, 3600), places=("host",), mpis=("mpich",), long=True),
+    )
+}
