@@ -36,6 +36,7 @@ int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 
 int MPI_Finalize(void)
 {
+    end_flows();
     drop_plans();
     forget_world();
     return PMPI_Finalize();
@@ -100,12 +101,39 @@ static int ended(const struct plan *plan, int error)
 int MPI_Barrier(MPI_Comm comm)
 {
     struct plan *plan = plan_of(comm);
-    int error = plan ? run_barrier(plan) : LEAVE;
+    int error = plan ? run_barrier(plan, NULL) : LEAVE;
     return error == LEAVE ? PMPI_Barrier(comm) : ended(plan, error);
+}
+
+int MPI_Ibarrier(MPI_Comm comm, MPI_Request *request)
+{
+    struct plan *plan = request ? made_plan_of(comm) : NULL;
+    int error = plan ? run_barrier(plan, request) : LEAVE;
+    return error == LEAVE ? PMPI_Ibarrier(comm, request) : ended(plan, error);
+}
+
+// A non-blocking collective may still use a datatype or operation that the program frees.
+int MPI_Type_free(MPI_Datatype *type)
+{
+    int integers, addresses, types, combiner;
+    if (!type || *type == MPI_DATATYPE_NULL || PMPI_Type_get_envelope(*type, &integers, &addresses, &types, &combiner) ||
+        combiner == MPI_COMBINER_NAMED || !keep_until_ended(*type, MPI_OP_NULL))
+        return PMPI_Type_free(type);
+    *type = MPI_DATATYPE_NULL;
+    return MPI_SUCCESS;
+}
+
+int MPI_Op_free(MPI_Op *op)
+{
+    if (!op || *op == MPI_OP_NULL || !keep_until_ended(MPI_DATATYPE_NULL, *op))
+        return PMPI_Op_free(op);
+    *op = MPI_OP_NULL;
+    return MPI_SUCCESS;
 }
 
 #define ENTRY(name) MPI_##name
 #define STOCK(name) PMPI_##name
+#define TRY(name) try_##name
 #define COUNT int
 #define DISPL int
 #define SPREAD(c, d) {.counts = (c), .displs = (d)}
@@ -114,6 +142,7 @@ int MPI_Barrier(MPI_Comm comm)
 #if LARGE_COUNTS
 #define ENTRY(name) MPI_##name##_c
 #define STOCK(name) PMPI_##name##_c
+#define TRY(name) try_##name##_c
 #define COUNT MPI_Count
 #define DISPL MPI_Aint
 #define SPREAD(c, d) {.counts_c = (c), .displs_c = (d)}

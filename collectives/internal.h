@@ -9,6 +9,7 @@
 //   plan.c      the state of each communicator
 //   model.c     chooses the algorithm by its estimated cost
 //   flow.c      messages under way, packing, reduction by an operation
+//   nonblocking.c  flows that go on after the call that started them
 //   move.c      Barrier, Bcast, Gather, Scatter, Allgather, Alltoall
 //   reduce.c    Reduce, Allreduce, Reduce_scatter, Scan, Exscan
 //
@@ -27,6 +28,7 @@
 
 #include "mpis.h"
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 // The result of a function that leaves the call to the MPI.
@@ -51,6 +53,7 @@ struct settings {
     int64_t segment;    // length of segments, bytes; 0: chosen by the library
     int32_t pins[OPERATIONS];
     int32_t trace;
+    int32_t nonblocking; // whether non-blocking collectives are run here
 };
 
 // This rank's own settings, read once.
@@ -91,14 +94,18 @@ struct plan {
     int *members;  // ranks, by site and within it in order
     int blocks;    // each site is one run of ranks, so folding site by site keeps the order of ranks
     int broken;    // a message failed: later messages could be confused with those under way
-    int tag_max;
+    int tags;     // blocking collectives use those below, non-blocking ones as many from there on
+    int next_tag; // of non-blocking ones, above `tags`
+    atomic_int flows;      // of non-blocking collectives that have not ended
     int64_t detached_most; // bytes
-    int64_t detached_bytes;
+    _Atomic int64_t detached_bytes;
     struct detached *detached;
     struct settings settings;
 };
 // The plan of a communicator. NULL if its calls are left to the MPI, for example because it lies within one site.
 struct plan *plan_of(MPI_Comm comm);
+// The same for non-blocking calls. Making a plan would wait for other ranks, so NULL before the first blocking collective.
+struct plan *made_plan_of(MPI_Comm comm);
 // Deletes the plans of the world and of self while MPI still works.
 void drop_plans(void);
 
@@ -119,6 +126,7 @@ struct load {
     double parallel_near; // sent by each rank
     int messages;         // of each rank, if all work side by side
     int leaders_can, parallel_can;
+    int nonblocking;      // leaders cannot: they wait within
     int any_length;       // of the vector: leaders need no more memory than their own vector
 };
 enum algorithm choose(const struct plan *plan, enum operation operation, int64_t bytes, struct load load);
@@ -158,24 +166,61 @@ struct flow {
     int count, room, live;
     MPI_Request *requests;
     struct under_way *under_way;
+    struct under_way *ended; // this and the next two: for flow_step
+    int *places;
+    MPI_Status *statuses;
     void **memory; // freed at the end
     int blocks, block_room;
     MPI_Request *detached;
     int detached_count, detached_room;
     int64_t detached_bytes;
+    int tag, tags; // the first is added to the tags of all messages
+    // Of a non-blocking collective:
+    MPI_Request *request;    // where the program wants the request; NULL: blocking
+    MPI_Request promise;     // the request
+    int *outcome;            // its error, read by the MPI
+    int kept;                // the request is complete; only detached sends are under way
+    follow *end;
+    void *end_what;
+    unsigned long number;
+    struct flow *next;
 };
-void flow_begin(struct flow *flow, struct plan *plan);
+// Begins a flow. With a request the flow goes on after the call, with so many tags of its own; else it is `here`.
+struct flow *flow_begin(struct flow *here, struct plan *plan, MPI_Request *request, int tags);
 void flow_fail(struct flow *flow, int error);
-// Allocates memory that lasts until flow_end. Returns NULL after an error.
+// Allocates memory that lasts until the flow has ended. Returns NULL after an error.
 void *flow_memory(struct flow *flow, int64_t bytes);
 void flow_send(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag, follow *then, void *what, int64_t index);
 // The same, from memory of the flow that nobody writes to any more.
 void flow_send_kept(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag);
 void flow_receive(struct flow *flow, void *data, MPI_Count count, MPI_Datatype type, int from, int tag, follow *then, void *what, int64_t index);
+// Continues after messages that have ended. With `wait` it waits for one; else it makes no progress of the MPI.
+void flow_step(struct flow *flow, int wait);
 // Waits until all messages are complete, or one fails.
 void flow_wait(struct flow *flow);
-// Frees the flow. Returns its error.
-int flow_end(struct flow *flow);
+// Waits, calls `end` unless there was an error, and frees the flow. Returns its error. If the flow has a request, it
+// returns at once, and all this happens later.
+int flow_end(struct flow *flow, follow *end, void *what);
+// Turns detached sends into messages of the flow that nothing follows.
+void flow_adopt_detached(struct flow *flow);
+void flow_free(struct flow *flow);
+
+// --- non-blocking --------------------------------------------------------------
+
+// Whether the MPI here calls a function of ours whenever it makes progress.
+int has_progress_hook(void);
+// Lets a flow go on whenever the MPI makes progress, and makes its request. Returns 0 or an MPI error.
+int go_on_later(struct flow *flow, follow *end, void *what);
+// As MPI_Testsome, but makes no progress if the MPI forbids it in a progress hook.
+int test_some(int count, MPI_Request *requests, int *done, int *places, MPI_Status *statuses);
+// Takes tags that no flow of this plan uses. Returns the first.
+int reserve_tags(struct plan *plan, int tags);
+// Waits until all flows of a plan have ended.
+void wait_for_flows(const struct plan *plan);
+// The same for all flows; then the MPI calls us no more.
+void end_flows(void);
+// Keeps a datatype or operation that the program frees until the flows of now have ended. Returns 0 if there are none.
+int keep_until_ended(MPI_Datatype type, MPI_Op op);
 
 // The size and extent of a datatype. shape_of returns 0 or an error.
 struct shape {
@@ -222,20 +267,21 @@ int largest_site(const struct plan *plan);
 // Sends and receives are posted before the wait, so no leader waits for one that waits for it.
 void exchange(struct flow *flow, int root, void **parts, const MPI_Count *lengths, MPI_Datatype type);
 
-// Each returns 0, an MPI error, or LEAVE.
-int run_barrier(struct plan *plan);
-int run_bcast(struct plan *plan, void *data, MPI_Count count, MPI_Datatype type, int root);
-int run_gather(struct plan *plan, enum operation operation, const void *from, MPI_Count count, MPI_Datatype type, void *to,
-               const struct spread *spread, MPI_Datatype to_type, int root);
-int run_scatter(struct plan *plan, enum operation operation, const void *from, const struct spread *spread, MPI_Datatype from_type,
-                void *to, MPI_Count count, MPI_Datatype type, int root);
-int run_allgather(struct plan *plan, const void *from, MPI_Count count, MPI_Datatype type, void *to, const struct spread *spread,
-                  MPI_Datatype to_type);
-int run_alltoall(struct plan *plan, enum operation operation, const void *from, const struct spread *from_spread, MPI_Datatype from_type,
-                 void *to, const struct spread *to_spread, MPI_Datatype to_type);
+// Each returns 0, an MPI error, or LEAVE. Those with a request do not wait if it is not NULL: it becomes the request that
+// the program waits for.
+int run_barrier(struct plan *plan, MPI_Request *request);
+int run_bcast(struct plan *plan, MPI_Request *request, void *data, MPI_Count count, MPI_Datatype type, int root);
+int run_gather(struct plan *plan, MPI_Request *request, enum operation operation, const void *from, MPI_Count count, MPI_Datatype type,
+               void *to, const struct spread *spread, MPI_Datatype to_type, int root);
+int run_scatter(struct plan *plan, MPI_Request *request, enum operation operation, const void *from, const struct spread *spread,
+                MPI_Datatype from_type, void *to, MPI_Count count, MPI_Datatype type, int root);
+int run_allgather(struct plan *plan, MPI_Request *request, const void *from, MPI_Count count, MPI_Datatype type, void *to,
+                  const struct spread *spread, MPI_Datatype to_type);
+int run_alltoall(struct plan *plan, MPI_Request *request, enum operation operation, const void *from, const struct spread *from_spread,
+                 MPI_Datatype from_type, void *to, const struct spread *to_spread, MPI_Datatype to_type);
 // With root -1 all ranks get the result.
-int run_reduce(struct plan *plan, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op, int root);
-int run_reduce_scatter(struct plan *plan, const void *from, void *to, const struct spread *spread, MPI_Datatype type, MPI_Op op);
+int run_reduce(struct plan *plan, MPI_Request *request, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op, int root);
+int run_reduce_scatter(struct plan *plan, MPI_Request *request, const void *from, void *to, const struct spread *spread, MPI_Datatype type, MPI_Op op);
 int run_scan(struct plan *plan, enum operation operation, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op);
 
 #endif

@@ -47,7 +47,7 @@ enum algorithm choose(const struct plan *plan, enum operation operation, int64_t
     double leaders_s = known->rtt_s / 2 + load.across / pair_rate + 2 * near_steps(plan) * known->near_s + load.leader_near / known->near_rate;
     double parallel_s = known->rtt_s / 2 + load.across / side_rate + load.messages * known->near_s + load.parallel_near / known->near_rate;
     enum algorithm pin = (enum algorithm)known->pins[operation], chosen;
-    int leaders_can = load.leaders_can && (load.any_length || bytes <= LEADERS_MOST);
+    int leaders_can = load.leaders_can && !load.nonblocking && (load.any_length || bytes <= LEADERS_MOST);
     const char *why = "cost";
 
     if (pin == MPI || (!leaders_can && !load.parallel_can))
@@ -61,8 +61,8 @@ enum algorithm choose(const struct plan *plan, enum operation operation, int64_t
     else
         chosen = leaders_s <= parallel_s ? LEADERS : PARALLEL;
     if (known->trace && plan->rank == 0)
-        fprintf(stderr, "isthmus-collectives: %s of %lld B on %d ranks at %d sites: %s (%s); expected: leaders %.2f ms, parallel %.2f ms\n",
-                operation_name(operation), (long long)bytes, plan->ranks, plan->sites, algorithm_name(chosen), why, 1e3 * leaders_s, 1e3 * parallel_s);
+        fprintf(stderr, "isthmus-collectives: %s%s of %lld B on %d ranks at %d sites: %s (%s); expected: leaders %.2f ms, parallel %.2f ms\n",
+                load.nonblocking ? "i" : "", operation_name(operation), (long long)bytes, plan->ranks, plan->sites, algorithm_name(chosen), why, 1e3 * leaders_s, 1e3 * parallel_s);
     return chosen;
 }
 

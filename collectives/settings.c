@@ -94,6 +94,8 @@ static void read_settings(void)
 {
     const char *trace = getenv("ISTHMUS_COLLECTIVES_TRACE");
     settings.trace = trace && trace[0] && strcmp(trace, "0");
+    const char *nonblocking = getenv("ISTHMUS_COLLECTIVES_NONBLOCKING");
+    settings.nonblocking = has_progress_hook() && !(nonblocking && (!strcasecmp(nonblocking, "off") || !strcmp(nonblocking, "0")));
     settings.rtt_s = quantity("ISTHMUS_COLLECTIVES_RTT", TIMES, "24ms");
     settings.rate = quantity("ISTHMUS_COLLECTIVES_RATE", RATES, "10Gbit");
     settings.pair_rate = quantity("ISTHMUS_COLLECTIVES_RANK_RATE", RATES, "1Gbit");
