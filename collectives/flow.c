@@ -220,20 +220,20 @@ static void compact(struct flow *flow)
     flow->count = kept;
 }
 
-void flow_step(struct flow *flow, int wait)
+void flow_step(struct flow *flow, enum patience patience)
 {
     int count = 0;
     if (flow->error || flow->live == 0)
         return;
-    int error = wait ? PMPI_Waitsome(flow->count, flow->requests, &count, flow->places, flow->statuses)
-                     : test_some(flow->count, flow->requests, &count, flow->places, flow->statuses);
+    int error = (patience == WAIT ? PMPI_Waitsome : patience == LOOK ? PMPI_Testsome : test_in_hook)(
+        flow->count, flow->requests, &count, flow->places, flow->statuses);
     if (error != MPI_SUCCESS) {
         for (int i = 0; error == MPI_ERR_IN_STATUS && i < count; i++)
             flow_fail(flow, flow->statuses[i].MPI_ERROR);
         flow_fail(flow, error);
         return;
     }
-    if (count == MPI_UNDEFINED || (wait && count <= 0)) {
+    if (count == MPI_UNDEFINED || (patience == WAIT && count <= 0)) {
         flow_fail(flow, MPI_ERR_INTERN);
         return;
     }
@@ -251,7 +251,7 @@ void flow_step(struct flow *flow, int wait)
 void flow_wait(struct flow *flow)
 {
     while (!flow->error && flow->live > 0)
-        flow_step(flow, 1);
+        flow_step(flow, WAIT);
 }
 
 // Moves the flow's memory to the sends that are still under way.

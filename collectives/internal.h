@@ -194,8 +194,9 @@ void flow_send(struct flow *flow, const void *data, MPI_Count count, MPI_Datatyp
 // The same, from memory of the flow that nobody writes to any more.
 void flow_send_kept(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag);
 void flow_receive(struct flow *flow, void *data, MPI_Count count, MPI_Datatype type, int from, int tag, follow *then, void *what, int64_t index);
-// Continues after messages that have ended. With `wait` it waits for one; else it makes no progress of the MPI.
-void flow_step(struct flow *flow, int wait);
+// Continues after messages that have ended: waits for one, or looks, or looks from the progress hook.
+enum patience { WAIT, LOOK, IN_HOOK };
+void flow_step(struct flow *flow, enum patience patience);
 // Waits until all messages are complete, or one fails.
 void flow_wait(struct flow *flow);
 // Waits, calls `end` unless there was an error, and frees the flow. Returns its error. If the flow has a request, it
@@ -211,8 +212,8 @@ void flow_free(struct flow *flow);
 int has_progress_hook(void);
 // Lets a flow go on whenever the MPI makes progress, and makes its request. Returns 0 or an MPI error.
 int go_on_later(struct flow *flow, follow *end, void *what);
-// As MPI_Testsome, but makes no progress if the MPI forbids it in a progress hook.
-int test_some(int count, MPI_Request *requests, int *done, int *places, MPI_Status *statuses);
+// MPI_Testsome for the progress hook.
+int test_in_hook(int count, MPI_Request *requests, int *done, int *places, MPI_Status *statuses);
 // Takes tags that no flow of this plan uses. Returns the first.
 int reserve_tags(struct plan *plan, int tags);
 // Waits until all flows of a plan have ended.

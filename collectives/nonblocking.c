@@ -72,9 +72,9 @@ static void keep_promise(struct flow *flow)
 }
 
 // Takes a flow a step further. Returns whether it has ended.
-static int step(struct flow *flow)
+static int step(struct flow *flow, enum patience patience)
 {
-    flow_step(flow, 0);
+    flow_step(flow, patience);
     if (!flow->kept && (flow->live == 0 || flow->error))
         keep_promise(flow);
     return flow->kept && (flow->live == 0 || flow->error);
@@ -109,14 +109,14 @@ static void free_kept(unsigned long oldest)
 }
 
 // Takes all flows a step further. Returns whether any is left.
-static int poll_flows(void)
+static int poll_flows(enum patience patience)
 {
     static _Thread_local int inside;
     if (inside || atomic_load(&live) == 0 || pthread_mutex_trylock(&lock))
         return atomic_load(&live) > 0;
     inside = 1;
     for (struct flow **at = &flows, *flow; (flow = *at);) {
-        if (!step(flow)) {
+        if (!step(flow, patience)) {
             at = &flow->next;
             continue;
         }
@@ -153,7 +153,7 @@ static change_hooks *change(const char *name) { return (change_hooks *)(uintptr_
 // Returns the number of events, of which the MPI makes no use.
 static int poll_in_progress(void)
 {
-    poll_flows();
+    poll_flows(IN_HOOK);
     return 0;
 }
 
@@ -180,7 +180,7 @@ static void unhook(void)
 static int poll_in_progress(MPIX_Async_thing thing)
 {
     (void)thing;
-    return poll_flows() ? MPIX_ASYNC_NOPROGRESS : MPIX_ASYNC_DONE;
+    return poll_flows(IN_HOOK) ? MPIX_ASYNC_NOPROGRESS : MPIX_ASYNC_DONE;
 }
 
 int has_progress_hook(void) { return 1; }
@@ -189,7 +189,7 @@ static void unhook(void) {}
 
 #endif
 
-int test_some(int count, MPI_Request *requests, int *done, int *places, MPI_Status *statuses)
+int test_in_hook(int count, MPI_Request *requests, int *done, int *places, MPI_Status *statuses)
 {
 #if PROGRESS_HOOK && !defined(OPEN_MPI)
     *done = 0;
@@ -206,14 +206,6 @@ int test_some(int count, MPI_Request *requests, int *done, int *places, MPI_Stat
 #else
     return PMPI_Testsome(count, requests, done, places, statuses);
 #endif
-}
-
-// Lets the MPI and all flows make progress.
-static void wait_a_little(void)
-{
-    int found;
-    PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &found, MPI_STATUS_IGNORE);
-    poll_flows();
 }
 
 // --- begin and end -------------------------------------------------------------
@@ -265,14 +257,14 @@ int reserve_tags(struct plan *plan, int tags)
     int first = plan->tags + plan->next_tag;
     plan->next_tag += tags;
     while (uses_tags(plan, first, tags))
-        wait_a_little();
+        poll_flows(LOOK);
     return first;
 }
 
 void wait_for_flows(const struct plan *plan)
 {
     while (atomic_load(plan ? &plan->flows : &live) > 0)
-        wait_a_little();
+        poll_flows(LOOK);
 }
 
 void end_flows(void)
