@@ -11,6 +11,9 @@ from .cases import FAILED, Case, Failure, Skip, die, last_words, must_pass, rank
 # What the library covers, by its own names.
 OPERATIONS = ("barrier", "bcast", "reduce", "allreduce", "gather", "gatherv", "scatter", "scatterv", "allgather", "alltoall", "alltoallv",
               "reduce_scatter", "scan", "exscan")
+# Of these it runs non-blocking forms, on the MPIs that let it.
+NONBLOCKING = tuple(f"i{name}" for name in OPERATIONS if "scan" not in name)
+NONBLOCKING_MPIS = ("mpich", "openmpi", "debian-openmpi")
 # The MPIs that it is tested with.
 MPIS = ("mpich", "openmpi", "intel", "debian-openmpi")
 SEED = int(os.environ.get("ISTHMUS_SEED", "1"))
@@ -35,15 +38,26 @@ def start(c, ranks, words, env, suffix):
     return c.start(ranks, *words, env={**preload(c), **env}, suffix=suffix)
 
 
+def operations_run(output):
+    """What the library says that it ran itself."""
+    return set(re.findall(r"isthmus-collectives: (\w+) of \d+ B .*: (?:leaders|parallel) \(", output))
+
+
 def random_calls(c):
     """Random collectives give what the MPI's own give: each algorithm, sites of every kind."""
-    rounds = 0
+    rounds, ran = 0, set()
     for algorithm in ("leaders", "parallel", "auto"):
         for number, (ranks, sites) in enumerate(LAYOUTS):
-            env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": sites, "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}", **DETACHED[number % 3]}
+            env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": sites, "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}", **DETACHED[number % 3],
+                   "ISTHMUS_COLLECTIVES_TRACE": "1"}
             words = ("far_collectives", SEED + number, 100, 4000 if number == 0 else 300)
-            must_pass(start(c, ranks, words, env, f".{algorithm}.{number}").wait(120))
+            ended = start(c, ranks, words, env, f".{algorithm}.{number}").wait(120)
+            must_pass(ended)
+            ran |= operations_run(ended.output)
             rounds += 100
+    wanted = {*OPERATIONS, *(NONBLOCKING if c.mpi.name in NONBLOCKING_MPIS else ())}
+    if missed := wanted - ran:
+        raise Failure(f"the library did not run {', '.join(sorted(missed))}")
     return f"{rounds} random calls with sites {', '.join(sites for _, sites in LAYOUTS)}"
 
 
@@ -109,7 +123,7 @@ def killed_rank(c):
 
 
 # mpi4py's tests of what the library covers.
-MPI4PY = ("test_cco_buf", "test_cco_obj", "test_cco_vec", "test_op", "test_msgzero")
+MPI4PY = ("test_cco_buf", "test_cco_nb_buf", "test_cco_obj", "test_cco_vec", "test_cco_nb_vec", "test_op", "test_msgzero")
 
 
 def mpi4py(c):
@@ -164,8 +178,8 @@ def fortran(c):
                    "ISTHMUS_COLLECTIVES_TRACE": "1"}
             ended = start(c, 5, (program.name,), env, f".{number}.{algorithm}").wait(60)
             must_pass(ended)
-            ran = set(re.findall(r"isthmus-collectives: (\w+) of \d+ B .*: (?:leaders|parallel) \(", ended.output))
-            if missed := set(OPERATIONS) - ran:
+            wanted = {*OPERATIONS, *(NONBLOCKING if c.mpi.name in NONBLOCKING_MPIS else ())}
+            if missed := wanted - operations_run(ended.output):
                 raise Failure(f"{interface}, {algorithm}: the library did not run {', '.join(sorted(missed))}")
     return f"{len(OPERATIONS)} collectives by {', '.join(interfaces)}"
 

@@ -25,8 +25,6 @@ static const char *const NAMES[KINDS] = {"Barrier", "Bcast", "Reduce", "Allreduc
 #define LARGE_COUNTS 1
 #endif
 
-#define FREES_WHILE_UNDER_WAY 1
-
 #if defined(OPEN_MPI) || defined(I_MPI_VERSION)
 #define SAME_DATATYPES 1
 #else
@@ -408,11 +406,8 @@ static void outlives_what_is_freed(void)
     MPI_Type_free(&type);
     MPI_Op_free(&op);
     CHECK(type == MPI_DATATYPE_NULL && op == MPI_OP_NULL, "what was freed is not null");
-    if (FREES_WHILE_UNDER_WAY)
-        MPI_Comm_free(&comm);
+    MPI_Comm_free(&comm);
     MPI_Waitall(3, requests, MPI_STATUSES_IGNORE);
-    if (!FREES_WHILE_UNDER_WAY)
-        MPI_Comm_free(&comm);
     CHECK(word == 42, "Ibcast gave %d", word);
     for (int i = 0; i < 100; i++)
         CHECK(to[i].at[0] == i * world_size && to[i].at[1] == world_size * (world_size - 1) / 2 && to[i].at[2] == world_size,
@@ -472,6 +467,11 @@ static void play(struct worker *w, long number, MPI_Comm comm)
 #endif
     if (r->op == compose && (r->what == REDUCE_SCATTER || r->what == REDUCE_SCATTER_BLOCK))
         from_layout = to_layout = CONTIGUOUS;
+#ifdef I_MPI_VERSION
+    // Intel MPI's own Reduce gives wrong values for more than 819 elements of the datatype with gaps.
+    if (reduces(r->what) && from_layout == STRIDED)
+        from_layout = to_layout = CONTIGUOUS;
+#endif
     long many = r->units * r->ranks + laid(r->counts, r->ranks) + laid(r->sends, r->ranks) + laid(r->receives, r->ranks);
     r->from = new_buffer(from_layout, many, own);
     r->to = new_buffer(to_layout, many, own);
