@@ -36,7 +36,10 @@ int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 
 int MPI_Finalize(void)
 {
+    int rank = 1;
     end_flows();
+    if (own_settings()->trace && PMPI_Comm_rank(MPI_COMM_WORLD, &rank) == MPI_SUCCESS && rank == 0)
+        print_counts();
     drop_plans();
     forget_world();
     return PMPI_Finalize();
@@ -110,6 +113,44 @@ int MPI_Ibarrier(MPI_Comm comm, MPI_Request *request)
     struct plan *plan = request ? made_plan_of(comm) : NULL;
     int error = plan ? run_barrier(plan, request) : LEAVE;
     return error == LEAVE ? PMPI_Ibarrier(comm, request) : ended(plan, error);
+}
+
+// This info key pins algorithms of one communicator, as ISTHMUS_COLLECTIVES_PIN does of all. A program may change it at
+// any time. Both functions are collective, so here a plan can be made.
+static const char PIN_KEY[] = "isthmus_collectives_pin";
+enum { PINS_LENGTH = 1024 };
+
+static void pin_by_info(MPI_Comm comm, MPI_Info info)
+{
+    char text[PINS_LENGTH] = "";
+    int found = 0;
+#if MPI_VERSION >= 4
+    int length = PINS_LENGTH;
+    int error = info == MPI_INFO_NULL ? MPI_ERR_INFO : PMPI_Info_get_string(info, PIN_KEY, &length, text, &found);
+#else
+    int error = info == MPI_INFO_NULL ? MPI_ERR_INFO : PMPI_Info_get(info, PIN_KEY, PINS_LENGTH - 1, text, &found);
+#endif
+    if (error || !found)
+        return;
+    int32_t unused[OPERATIONS];
+    struct plan *plan = plan_of(comm);
+    read_pins(PIN_KEY, text, plan ? plan->settings.pins : unused);
+}
+
+int MPI_Comm_set_info(MPI_Comm comm, MPI_Info info)
+{
+    int error = PMPI_Comm_set_info(comm, info);
+    if (error == MPI_SUCCESS)
+        pin_by_info(comm, info);
+    return error;
+}
+
+int MPI_Comm_dup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *copy)
+{
+    int error = PMPI_Comm_dup_with_info(comm, info, copy);
+    if (error == MPI_SUCCESS)
+        pin_by_info(*copy, info);
+    return error;
 }
 
 // A non-blocking collective may still use a datatype or operation that the program frees.

@@ -41,6 +41,9 @@ enum operation {
 // AUTO as a pin only: the model chooses.
 enum algorithm { AUTO, MPI, LEADERS, PARALLEL, ALGORITHMS };
 
+// COUNTS: at the end, how often each algorithm ran. EACH_CALL: also a line for each call.
+enum { QUIET, COUNTS, EACH_CALL };
+
 // The parameters of the model. Every rank of a communicator has rank 0's.
 struct settings {
     double rtt_s;       // the longest round trip between two sites; 0: to be measured
@@ -52,12 +55,15 @@ struct settings {
     double far_s;       // ranks are of two sites from this measured round trip on
     int64_t segment;    // length of segments, bytes; 0: chosen by the library
     int32_t pins[OPERATIONS];
-    int32_t trace;
+    int32_t trace; // QUIET, or what is printed
     int32_t nonblocking; // whether non-blocking collectives are run here
 };
 
 // This rank's own settings, read once.
 const struct settings *own_settings(void);
+// Reads pins such as "allreduce:leaders,bcast:mpi"; "all" is every collective. NULL changes nothing. `where` they are
+// said is for the error.
+void read_pins(const char *where, const char *text, int32_t *pins);
 const char *operation_name(enum operation operation);
 const char *algorithm_name(enum algorithm algorithm);
 // Reports a fault of the environment, and ends the program.
@@ -130,6 +136,8 @@ struct load {
     int any_length;       // of the vector: leaders need no more memory than their own vector
 };
 enum algorithm choose(const struct plan *plan, enum operation operation, int64_t bytes, struct load load);
+// Prints how often each algorithm was chosen, and why.
+void print_counts(void);
 // The length of segments of a vector of this many bytes. Bytes.
 int64_t segment_of(const struct plan *plan, int64_t bytes);
 

@@ -351,7 +351,7 @@ static int discover(MPI_Comm comm, int rank, int ranks, struct map *map)
             number(ranks, cards, (enum knowledge)knowledge, map);
     }
     free(cards);
-    if (!error && rank == 0 && map->settings.trace)
+    if (!error && rank == 0 && map->settings.trace == EACH_CALL)
         tell(ranks, map, knowledge == SAID ? "the environment" : knowledge == NETWORK ? "AS and subnet" : "measured round trips");
     return error;
 }

@@ -106,7 +106,14 @@ def settings(c):
         ended = start(c, 2, ("far_collectives", SEED, 5, 30), env, f".{name}").wait(60)
         if ended.timed_out or ended.status == 0 or f"isthmus-collectives: refused: {words}" not in ended.output:
             raise Failure(f"{name}: exit {ended.status}, {last_words(ended.output)}")
-    return f"{len(trials)} refused with what to do"
+    # Pins of the environment hold for all communicators but the one that has its own.
+    env = {"ISTHMUS_COLLECTIVES_SITES": "0;1", "ISTHMUS_COLLECTIVES_PIN": "bcast:leaders", "ISTHMUS_COLLECTIVES_TRACE": "counts"}
+    ended = start(c, 2, ("far_collectives", SEED, 30, 30), env, ".pins").wait(60)
+    must_pass(ended)
+    by = {algorithm: int(count) for count, algorithm in re.findall(r"isthmus-collectives: (\d+) bcast by (\w+) \(pinned\)", ended.output)}
+    if by.get("mpi") != 1 or by.get("parallel") != 1 or by.get("leaders", 0) < 1:
+        raise Failure(f"Bcasts by pin: {by}")
+    return f"{len(trials)} refused with what to do; pins of one communicator"
 
 
 def killed_rank(c):

@@ -488,6 +488,28 @@ static void play(struct worker *w, long number, MPI_Comm comm)
         end_one(w, below(own, w->count));
 }
 
+// A program pins the algorithms of one communicator, and changes its mind. The test that runs this reads what was chosen.
+static void pins_by_info(void)
+{
+    static const char *const PINS[] = {"bcast:mpi", "bcast:parallel"};
+    MPI_Comm comm;
+    MPI_Info info;
+    int word;
+    for (int i = 0; i < 2; i++) {
+        MPI_Info_create(&info);
+        MPI_Info_set(info, "isthmus_collectives_pin", PINS[i]);
+        if (i == 0)
+            MPI_Comm_dup_with_info(MPI_COMM_WORLD, info, &comm);
+        else
+            MPI_Comm_set_info(comm, info);
+        MPI_Info_free(&info);
+        word = world_rank == 0 ? 42 + i : 0;
+        MPI_Bcast(&word, 1, MPI_INT, 0, comm);
+        CHECK(word == 42 + i, "Bcast gave %d", word);
+    }
+    MPI_Comm_free(&comm);
+}
+
 static void *work(void *argument)
 {
     struct worker *w = argument;
@@ -558,6 +580,7 @@ int main(int argc, char **argv)
         MPI_Comm_free(&workers[i].world);
     }
     outlives_what_is_freed();
+    pins_by_info();
     MPI_Op_free(&compose);
     MPI_Op_free(&add_units);
     for (int l = CONTIGUOUS; l < LAYOUTS; l++)
