@@ -9,7 +9,7 @@
 //   plan.c      the state of each communicator
 //   model.c     chooses the algorithm by its estimated cost
 //   flow.c      messages under way, packing, reduction by an operation
-//   nonblocking.c  flows that go on after the call that started them
+//   nonblocking.c   flows that go on after the call that started them
 //   move.c      Barrier, Bcast, Gather, Scatter, Allgather, Alltoall
 //   reduce.c    Reduce, Allreduce, Reduce_scatter, Scan, Exscan
 //

@@ -105,7 +105,8 @@ static int make_comms(struct plan *plan)
     int *most = NULL, found = 0;
     if (!error)
         error = PMPI_Comm_get_attr(plan->far, MPI_TAG_UB, &most, &found);
-    plan->tags = (found ? *most : 32767) / 2 + 1;
+    int tag_most = found ? *most : 32767;
+    plan->tags = tag_most / 2 + tag_most % 2; // so the highest is 2 * tags - 1
     return error;
 }
 
