@@ -75,6 +75,15 @@ static int are_counts(const struct plan *plan, const struct spread *spread)
     return 1;
 }
 
+// Whether the arguments of blocks that have their own datatypes are valid.
+static int are_blocks(const struct plan *plan, const void *data, const struct spread *spread, int have_displs)
+{
+    int all = have_displs && spread->types && are_counts(plan, spread);
+    for (int rank = 0; all && rank < plan->ranks; rank++)
+        all = count_at(spread, rank) == 0 || is_data(data, count_at(spread, rank), spread->types[rank]);
+    return all;
+}
+
 static int are_exchanged(const void *from, MPI_Count count, MPI_Datatype type, const void *to, MPI_Count to_count, MPI_Datatype to_type)
 {
     return is_data(to, to_count, to_type) && to != MPI_IN_PLACE &&

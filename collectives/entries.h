@@ -168,6 +168,20 @@ COLLECTIVE(Alltoallv, Ialltoallv, (const void *from, const COUNT counts[], const
                                    const DISPL to_displs[], MPI_Datatype to_type),
            from, counts, displs, type, to, to_counts, to_displs, to_type)
 
+static int TRY(Alltoallw)(struct plan *plan, MPI_Request *request, const void *from, const COUNT counts[], const DISPL displs[],
+                          const MPI_Datatype types[], void *to, const COUNT to_counts[], const DISPL to_displs[], const MPI_Datatype to_types[])
+{
+    struct spread spread = SPREAD(counts, displs), to_spread = SPREAD(to_counts, to_displs);
+    spread.types = types;
+    to_spread.types = to_types;
+    if (!are_blocks(plan, to, &to_spread, to_displs != NULL) || to == MPI_IN_PLACE || (from != MPI_IN_PLACE && !are_blocks(plan, from, &spread, displs != NULL)))
+        return LEAVE;
+    return run_alltoall(plan, request, ALLTOALLW, from, &spread, MPI_DATATYPE_NULL, to, &to_spread, MPI_DATATYPE_NULL);
+}
+COLLECTIVE(Alltoallw, Ialltoallw, (const void *from, const COUNT counts[], const DISPL displs[], const MPI_Datatype types[], void *to,
+                                   const COUNT to_counts[], const DISPL to_displs[], const MPI_Datatype to_types[]),
+           from, counts, displs, types, to, to_counts, to_displs, to_types)
+
 #undef COLLECTIVE
 #undef PARAMETERS
 #undef ENTRY

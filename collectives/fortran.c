@@ -8,6 +8,7 @@
 #if FORTRAN_PASSES_BY
 
 #include <stddef.h>
+#include <stdlib.h>
 
 _Static_assert(sizeof(MPI_Fint) == sizeof(int), "counts from Fortran are passed on as they are: build the MPI with INTEGER of 4 bytes");
 
@@ -134,6 +135,42 @@ COLLECTIVE(allgatherv, ALLGATHERV, MPI_Allgatherv, (void *from, MPI_Fint *count,
 COLLECTIVE(alltoallv, ALLTOALLV, MPI_Alltoallv, (void *from, MPI_Fint *counts, MPI_Fint *displs, MPI_Fint *type, void *to,
            MPI_Fint *to_counts, MPI_Fint *to_displs, MPI_Fint *to_type),
            data_of(from), counts, displs, TYPE(type), data_of(to), to_counts, to_displs, TYPE(to_type))
+
+// The handles of an array of datatypes, which the caller frees.
+static MPI_Datatype *types_of(const MPI_Fint *types, int count)
+{
+    MPI_Datatype *handles = malloc(((size_t)count + 1) * sizeof *handles);
+    for (int i = 0; types && handles && i < count; i++)
+        handles[i] = PMPI_Type_f2c(types[i]);
+    return handles;
+}
+
+static int alltoallw(void *from, MPI_Fint *counts, MPI_Fint *displs, MPI_Fint *types, void *to, MPI_Fint *to_counts, MPI_Fint *to_displs,
+                     MPI_Fint *to_types, MPI_Fint *comm, MPI_Fint *request)
+{
+    int ranks = 0, error = PMPI_Comm_size(COMM(comm), &ranks);
+    int in_place = data_of(from) == MPI_IN_PLACE;
+    MPI_Request started = MPI_REQUEST_NULL;
+    MPI_Datatype *sent = types_of(in_place ? NULL : types, ranks), *received = types_of(to_types, ranks);
+    if (!error && (!sent || !received))
+        error = MPI_ERR_NO_MEM;
+    else if (!error && request)
+        error = MPI_Ialltoallw(data_of(from), counts, displs, sent, data_of(to), to_counts, to_displs, received, COMM(comm), &started);
+    else if (!error)
+        error = MPI_Alltoallw(data_of(from), counts, displs, sent, data_of(to), to_counts, to_displs, received, COMM(comm));
+    if (!error && request)
+        *request = PMPI_Request_c2f(started);
+    free(sent);
+    free(received);
+    return error;
+}
+
+#define EACH_TYPED void *from, MPI_Fint *counts, MPI_Fint *displs, MPI_Fint *types, void *to, MPI_Fint *to_counts, MPI_Fint *to_displs, \
+                   MPI_Fint *to_types, MPI_Fint *comm
+FUNCTION(alltoallw, ALLTOALLW, (EACH_TYPED, MPI_Fint *error),
+         alltoallw(from, counts, displs, types, to, to_counts, to_displs, to_types, comm, NULL))
+FUNCTION(ialltoallw, IALLTOALLW, (EACH_TYPED, MPI_Fint *request, MPI_Fint *error),
+         alltoallw(from, counts, displs, types, to, to_counts, to_displs, to_types, comm, request))
 
 #pragma GCC visibility pop
 

@@ -35,7 +35,7 @@
 enum { LEAVE = -1 };
 
 enum operation {
-    BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, GATHERV, SCATTER, SCATTERV, ALLGATHER, ALLTOALL, ALLTOALLV,
+    BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, GATHERV, SCATTER, SCATTERV, ALLGATHER, ALLTOALL, ALLTOALLV, ALLTOALLW,
     REDUCE_SCATTER, SCAN, EXSCAN, OPERATIONS
 };
 // AUTO as a pin only: the model chooses.
@@ -253,11 +253,13 @@ void *fold(struct flow *flow, void **values, int count, MPI_Count elements, MPI_
 
 // --- collectives ---------------------------------------------------------------
 
-// Counts and displacements as the caller gives them: as int, as MPI_Count, or one count for all.
+// Counts and displacements as the caller gives them: as int, as MPI_Count, or one count for all. With types each block
+// has its own datatype, and displacements are in bytes.
 struct spread {
     const int *counts, *displs;
     const MPI_Count *counts_c;
     const MPI_Aint *displs_c;
+    const MPI_Datatype *types;
     MPI_Count each;
 };
 static inline MPI_Count count_at(const struct spread *spread, int rank)
@@ -267,6 +269,17 @@ static inline MPI_Count count_at(const struct spread *spread, int rank)
 static inline MPI_Count displ_at(const struct spread *spread, int rank)
 {
     return spread->displs ? spread->displs[rank] : spread->displs_c ? (MPI_Count)spread->displs_c[rank] : spread->each * rank;
+}
+
+// The address and datatype of a block. `type` and its shape are those of all blocks, if there are no types.
+static inline char *block_at(const void *data, const struct spread *spread, const struct shape *shape, int rank)
+{
+    return spread->types ? (char *)(uintptr_t)data + displ_at(spread, rank) : element(data, shape, displ_at(spread, rank));
+}
+static inline MPI_Datatype type_at(const struct spread *spread, MPI_Datatype type, int rank)
+{
+    // The datatype of no elements may be MPI_DATATYPE_NULL.
+    return !spread->types ? type : count_at(spread, rank) == 0 ? MPI_BYTE : spread->types[rank];
 }
 
 // log2 of the ranks of the largest site, rounded up; below, the ranks of the largest site.

@@ -574,20 +574,24 @@ static void alltoall_directly(struct flow *flow, const void *from, const struct 
 {
     const struct plan *plan = flow->plan;
     struct shape shape, to_shape;
-    flow_fail(flow, shape_of(to_type, &to_shape));
+    if (!to_spread->types)
+        flow_fail(flow, shape_of(to_type, &to_shape));
     int in_place = from == MPI_IN_PLACE;
     // In place, incoming blocks would overwrite outgoing ones, so each outgoing block is copied.
     void **blocks = in_place ? flow_memory(flow, plan->ranks * (int64_t)sizeof *blocks) : NULL;
     for (int rank = 0; in_place && rank < plan->ranks && !flow->error; rank++) {
         MPI_Count count = rank == plan->rank ? 0 : count_at(to_spread, rank);
+        MPI_Datatype type = type_at(to_spread, to_type, rank);
+        if (to_spread->types)
+            flow_fail(flow, shape_of(type, &to_shape));
         if ((blocks[rank] = flow_elements(flow, count, &to_shape)))
-            copy_elements(flow, element(to, &to_shape, displ_at(to_spread, rank)), count, to_type, blocks[rank], count, to_type);
+            copy_elements(flow, block_at(to, to_spread, &to_shape, rank), count, type, blocks[rank], count, type);
     }
-    if (!in_place)
+    if (!in_place && !from_spread->types)
         flow_fail(flow, shape_of(from_type, &shape));
     for (int rank = 0; rank < plan->ranks && !flow->error; rank++)
         if (rank != plan->rank)
-            flow_receive(flow, element(to, &to_shape, displ_at(to_spread, rank)), count_at(to_spread, rank), to_type, rank, 0, NULL, NULL, 0);
+            flow_receive(flow, block_at(to, to_spread, &to_shape, rank), count_at(to_spread, rank), type_at(to_spread, to_type, rank), rank, 0, NULL, NULL, 0);
     for (int near = 0; near < 2; near++)
         // Each rank begins with a different one, so that not all send to the same rank at once.
         for (int i = 1; i < plan->ranks && !flow->error; i++) {
@@ -595,13 +599,14 @@ static void alltoall_directly(struct flow *flow, const void *from, const struct 
             if ((plan->site_of[rank] == plan->site) != near)
                 continue;
             if (in_place)
-                flow_send(flow, blocks[rank], count_at(to_spread, rank), to_type, rank, 0, NULL, NULL, 0);
+                flow_send(flow, blocks[rank], count_at(to_spread, rank), type_at(to_spread, to_type, rank), rank, 0, NULL, NULL, 0);
             else
-                flow_send(flow, element(from, &shape, displ_at(from_spread, rank)), count_at(from_spread, rank), from_type, rank, 0, NULL, NULL, 0);
+                flow_send(flow, block_at(from, from_spread, &shape, rank), count_at(from_spread, rank), type_at(from_spread, from_type, rank), rank, 0, NULL, NULL, 0);
         }
+    int own = plan->rank;
     if (!in_place && !flow->error)
-        copy_elements(flow, element(from, &shape, displ_at(from_spread, plan->rank)), count_at(from_spread, plan->rank), from_type,
-                      element(to, &to_shape, displ_at(to_spread, plan->rank)), count_at(to_spread, plan->rank), to_type);
+        copy_elements(flow, block_at(from, from_spread, &shape, own), count_at(from_spread, own), type_at(from_spread, from_type, own),
+                      block_at(to, to_spread, &to_shape, own), count_at(to_spread, own), type_at(to_spread, to_type, own));
 }
 
 // Leaders gather their sites, exchange one message for each pair of leaders, and scatter within their sites. As in
@@ -655,10 +660,10 @@ int run_alltoall(struct plan *plan, MPI_Request *request, enum operation operati
                  void *to, const struct spread *to_spread, MPI_Datatype to_type)
 {
     struct shape shape;
-    if (shape_of(to_type, &shape))
+    if (operation == ALLTOALL && shape_of(to_type, &shape))
         return LEAVE;
     int most = largest_site(plan);
-    int64_t each = operation == ALLTOALLV ? 0 : to_spread->each * shape.size;
+    int64_t each = operation == ALLTOALL ? to_spread->each * shape.size : 0;
     double across = 0;
     for (int site = 0; site < plan->sites; site++) {
         double leaving = (double)each * size_of(plan, site) * (plan->ranks - size_of(plan, site));

@@ -17,7 +17,7 @@
 
 static const char *const OPERATION_NAMES[OPERATIONS] = {
     "barrier", "bcast", "reduce", "allreduce", "gather", "gatherv", "scatter", "scatterv", "allgather", "alltoall", "alltoallv",
-    "reduce_scatter", "scan", "exscan",
+    "alltoallw", "reduce_scatter", "scan", "exscan",
 };
 static const char *const ALGORITHM_NAMES[ALGORITHMS] = {"auto", "mpi", "leaders", "parallel"};
 
@@ -81,7 +81,7 @@ void read_pins(const char *where, const char *text, int32_t *pins)
         if (algorithm < 0 || (operation < 0 && !all))
             refuse("%s: \"%.*s\": expected COLLECTIVE:ALGORITHM, such as \"allreduce:leaders\"; collectives: all, "
                    "barrier, bcast, reduce, allreduce, gather, gatherv, scatter, scatterv, allgather, alltoall, alltoallv, "
-                   "reduce_scatter, scan, exscan; algorithms: auto, mpi, leaders, parallel", where, (int)length, text);
+                   "alltoallw, reduce_scatter, scan, exscan; algorithms: auto, mpi, leaders, parallel", where, (int)length, text);
         for (int i = 0; i < OPERATIONS; i++)
             if (all || i == operation)
                 pins[i] = algorithm;

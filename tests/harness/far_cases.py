@@ -10,7 +10,7 @@ from .cases import FAILED, Case, Failure, Skip, die, last_words, must_pass, rank
 
 # What the library covers, by its own names.
 OPERATIONS = ("barrier", "bcast", "reduce", "allreduce", "gather", "gatherv", "scatter", "scatterv", "allgather", "alltoall", "alltoallv",
-              "reduce_scatter", "scan", "exscan")
+              "alltoallw", "reduce_scatter", "scan", "exscan")
 # Of these it runs non-blocking forms, on the MPIs that let it.
 NONBLOCKING = tuple(f"i{name}" for name in OPERATIONS if "scan" not in name)
 NONBLOCKING_MPIS = ("mpich", "openmpi", "debian-openmpi")

@@ -14,10 +14,10 @@
 #include <stdbool.h>
 
 enum { RANKS_MOST = 64, MARK = 0x5a };
-enum what { BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, GATHERV, SCATTER, SCATTERV, ALLGATHER, ALLGATHERV, ALLTOALL, ALLTOALLV, REDUCE_SCATTER_BLOCK,
+enum what { BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, GATHERV, SCATTER, SCATTERV, ALLGATHER, ALLGATHERV, ALLTOALL, ALLTOALLV, ALLTOALLW, REDUCE_SCATTER_BLOCK,
             REDUCE_SCATTER, SCAN, EXSCAN, KINDS };
 static const char *const NAMES[KINDS] = {"Barrier", "Bcast", "Reduce", "Allreduce", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv",
-                                         "Alltoall", "Alltoallv", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan"};
+                                         "Alltoall", "Alltoallv", "Alltoallw", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan"};
 
 #if (defined(OPEN_MPI) && OMPI_MAJOR_VERSION < 6) || MPI_VERSION < 4
 #define LARGE_COUNTS 0
@@ -182,6 +182,7 @@ struct round {
         int counts[RANKS_MOST], displs[RANKS_MOST], to_counts[RANKS_MOST], to_displs[RANKS_MOST];
         MPI_Count c[RANKS_MOST], tc[RANKS_MOST];
         MPI_Aint d[RANKS_MOST], td[RANKS_MOST];
+        MPI_Datatype types[RANKS_MOST], to_types[RANKS_MOST];
     } arguments[2];
 };
 
@@ -284,6 +285,17 @@ static int call(struct round *r, int which)
         }
 #endif
         return ANY(Alltoallv, Ialltoallv, r->in_place ? MPI_IN_PLACE : source, counts, displs, type, target, to_counts, to_displs, to_type, r->comm);
+    case ALLTOALLW:
+        lay(r->sends, r->ranks, &from->layout, counts, displs);
+        lay(r->receives, r->ranks, &to->layout, to_counts, to_displs);
+        for (int i = 0; i < r->ranks; i++) {
+            // In bytes.
+            displs[i] *= from->layout.extent / from->layout.per_unit;
+            to_displs[i] *= to->layout.extent / to->layout.per_unit;
+            a->types[i] = type;
+            a->to_types[i] = to_counts[i] || r->in_place ? to_type : MPI_DOUBLE;
+        }
+        return ANY(Alltoallw, Ialltoallw, r->in_place ? MPI_IN_PLACE : source, counts, displs, a->types, target, to_counts, to_displs, a->to_types, r->comm);
     case KINDS:
         break;
     }
@@ -494,7 +506,8 @@ static void pins_by_info(void)
     static const char *const PINS[] = {"bcast:mpi", "bcast:parallel"};
     MPI_Comm comm;
     MPI_Info info;
-    int word;
+    int word = 0;
+    MPI_Bcast(&word, 1, MPI_INT, 0, MPI_COMM_WORLD); // by the environment's pins
     for (int i = 0; i < 2; i++) {
         MPI_Info_create(&info);
         MPI_Info_set(info, "isthmus_collectives_pin", PINS[i]);

@@ -26,6 +26,7 @@ program far_fortran
    HANDLE(MPI_Datatype) :: strided
    HANDLE(MPI_Comm) :: copy
    HANDLE(MPI_Request) :: request
+   HANDLE(MPI_Datatype), allocatable :: types(:)
 #ifndef USE_MPI_F08
    integer :: leftmost
    external :: take_left
@@ -36,6 +37,7 @@ program far_fortran
    call MPI_Comm_rank(MPI_COMM_WORLD, rank, error)
    call MPI_Comm_size(MPI_COMM_WORLD, ranks, error)
    allocate (counts(ranks), displs(ranks), one(ranks), many(ranks*ranks), back(ranks*ranks))
+   allocate (types(ranks))
    counts = 1
    displs = [(i, i=0, ranks - 1)]
 
@@ -99,6 +101,10 @@ program far_fortran
    call MPI_Alltoallv(many, counts, displs, MPI_INTEGER, back, counts, displs, MPI_INTEGER, MPI_COMM_WORLD, error)
    call check(all(back(:ranks) == 100*displs + rank), 'Alltoallv')
 
+   back = -1
+   types = MPI_INTEGER
+   call MPI_Alltoallw(many, counts, 4*displs, types, back, counts, 4*displs, types, MPI_COMM_WORLD, error)
+   call check(all(back(:ranks) == 100*displs + rank), 'Alltoallw')
    call start_and_wait()
 
    ! A datatype with gaps, another communicator, and data by its address.
@@ -134,7 +140,7 @@ contains
 
    ! The same by non-blocking calls. MPI writes to these arrays behind the compiler's back, too.
    subroutine start_and_wait()
-      integer, asynchronous :: sent(ranks*ranks), got(ranks*ranks), own(1)
+      integer, asynchronous :: sent(ranks*ranks), got(ranks*ranks), own(1), own_displs(ranks)
       own = rank
       call MPI_Ibarrier(MPI_COMM_WORLD, request, error)
       call wait_for('Ibarrier')
@@ -192,6 +198,11 @@ contains
       call MPI_Ialltoallv(sent, counts, displs, MPI_INTEGER, got, counts, displs, MPI_INTEGER, MPI_COMM_WORLD, request, error)
       call wait_for('Ialltoallv')
       call check(all(got(:ranks) == 100*displs + rank), 'Ialltoallv')
+      got = -1
+      own_displs = 4*displs
+      call MPI_Ialltoallw(sent, counts, own_displs, types, got, counts, own_displs, types, MPI_COMM_WORLD, request, error)
+      call wait_for('Ialltoallw')
+      call check(all(got(:ranks) == 100*displs + rank), 'Ialltoallw')
    end subroutine
 
    subroutine wait_for(what)
