@@ -36,6 +36,10 @@ int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 
 int MPI_Finalize(void)
 {
+    int rank = 1;
+    end_flows();
+    if (own_settings()->trace && PMPI_Comm_rank(MPI_COMM_WORLD, &rank) == MPI_SUCCESS && rank == 0)
+        print_counts();
     drop_plans();
     forget_world();
     return PMPI_Finalize();
@@ -71,6 +75,15 @@ static int are_counts(const struct plan *plan, const struct spread *spread)
     return 1;
 }
 
+// Whether the arguments of blocks that have their own datatypes are valid.
+static int are_blocks(const struct plan *plan, const void *data, const struct spread *spread, int have_displs)
+{
+    int all = have_displs && spread->types && are_counts(plan, spread);
+    for (int rank = 0; all && rank < plan->ranks; rank++)
+        all = count_at(spread, rank) == 0 || is_data(data, count_at(spread, rank), spread->types[rank]);
+    return all;
+}
+
 static int are_exchanged(const void *from, MPI_Count count, MPI_Datatype type, const void *to, MPI_Count to_count, MPI_Datatype to_type)
 {
     return is_data(to, to_count, to_type) && to != MPI_IN_PLACE &&
@@ -100,12 +113,77 @@ static int ended(const struct plan *plan, int error)
 int MPI_Barrier(MPI_Comm comm)
 {
     struct plan *plan = plan_of(comm);
-    int error = plan ? run_barrier(plan) : LEAVE;
+    int error = plan ? run_barrier(plan, NULL) : LEAVE;
     return error == LEAVE ? PMPI_Barrier(comm) : ended(plan, error);
+}
+
+int MPI_Ibarrier(MPI_Comm comm, MPI_Request *request)
+{
+    struct plan *plan = request ? made_plan_of(comm) : NULL;
+    int error = plan ? run_barrier(plan, request) : LEAVE;
+    return error == LEAVE ? PMPI_Ibarrier(comm, request) : ended(plan, error);
+}
+
+// This info key pins algorithms of one communicator, as ISTHMUS_COLLECTIVES_PIN does of all. A program may change it at
+// any time. Both functions are collective, so here a plan can be made.
+static const char PIN_KEY[] = "isthmus_collectives_pin";
+enum { PINS_LENGTH = 1024 };
+
+static void pin_by_info(MPI_Comm comm, MPI_Info info)
+{
+    char text[PINS_LENGTH] = "";
+    int found = 0;
+#if MPI_VERSION >= 4
+    int length = PINS_LENGTH;
+    int error = info == MPI_INFO_NULL ? MPI_ERR_INFO : PMPI_Info_get_string(info, PIN_KEY, &length, text, &found);
+#else
+    int error = info == MPI_INFO_NULL ? MPI_ERR_INFO : PMPI_Info_get(info, PIN_KEY, PINS_LENGTH - 1, text, &found);
+#endif
+    if (error || !found)
+        return;
+    int32_t unused[OPERATIONS];
+    struct plan *plan = plan_of(comm);
+    read_pins(PIN_KEY, text, plan ? plan->settings.pins : unused);
+}
+
+int MPI_Comm_set_info(MPI_Comm comm, MPI_Info info)
+{
+    int error = PMPI_Comm_set_info(comm, info);
+    if (error == MPI_SUCCESS)
+        pin_by_info(comm, info);
+    return error;
+}
+
+int MPI_Comm_dup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *copy)
+{
+    int error = PMPI_Comm_dup_with_info(comm, info, copy);
+    if (error == MPI_SUCCESS)
+        pin_by_info(*copy, info);
+    return error;
+}
+
+// A non-blocking collective may still use a datatype or operation that the program frees.
+int MPI_Type_free(MPI_Datatype *type)
+{
+    int integers, addresses, types, combiner;
+    if (!type || *type == MPI_DATATYPE_NULL || PMPI_Type_get_envelope(*type, &integers, &addresses, &types, &combiner) ||
+        combiner == MPI_COMBINER_NAMED || !keep_until_ended(*type, MPI_OP_NULL))
+        return PMPI_Type_free(type);
+    *type = MPI_DATATYPE_NULL;
+    return MPI_SUCCESS;
+}
+
+int MPI_Op_free(MPI_Op *op)
+{
+    if (!op || *op == MPI_OP_NULL || !keep_until_ended(MPI_DATATYPE_NULL, *op))
+        return PMPI_Op_free(op);
+    *op = MPI_OP_NULL;
+    return MPI_SUCCESS;
 }
 
 #define ENTRY(name) MPI_##name
 #define STOCK(name) PMPI_##name
+#define TRY(name) try_##name
 #define COUNT int
 #define DISPL int
 #define SPREAD(c, d) {.counts = (c), .displs = (d)}
@@ -114,6 +192,7 @@ int MPI_Barrier(MPI_Comm comm)
 #if LARGE_COUNTS
 #define ENTRY(name) MPI_##name##_c
 #define STOCK(name) PMPI_##name##_c
+#define TRY(name) try_##name##_c
 #define COUNT MPI_Count
 #define DISPL MPI_Aint
 #define SPREAD(c, d) {.counts_c = (c), .displs_c = (d)}

@@ -1,53 +1,66 @@
 // The MPI functions, for one width of counts: calls.c includes it twice.
 //   ENTRY(name)      MPI_name or MPI_name_c, STOCK(name) the MPI's own
+//   TRY(name)        the function below that checks the arguments and runs the collective here, or returns LEAVE
 //   COUNT, DISPL     the types of counts and displacements
 //   SPREAD(c, d)     a spread of these arrays
 //
 // Arguments that MPI refuses go to the MPI, which reports them as the program expects. Only arguments that this rank
 // must give are checked: in a rooted call, the arguments of other ranks may be anything.
 
-int ENTRY(Bcast)(void *data, COUNT count, MPI_Datatype type, int root, MPI_Comm comm)
-{
-    struct plan *plan = plan_of(comm);
-    int error = plan && is_root(plan, root) && is_data(data, count, type) && data != MPI_IN_PLACE ? run_bcast(plan, data, count, type, root) : LEAVE;
-    return error == LEAVE ? STOCK(Bcast)(data, count, type, root, comm) : ended(plan, error);
-}
+// Defines MPI_name and its non-blocking form MPI_iname. The parameters are those before the communicator.
+#define PARAMETERS(...) __VA_ARGS__
+#define COLLECTIVE(name, iname, parameters, ...) \
+    int ENTRY(name)(PARAMETERS parameters, MPI_Comm comm) \
+    { \
+        struct plan *plan = plan_of(comm); \
+        int error = plan ? TRY(name)(plan, NULL, __VA_ARGS__) : LEAVE; \
+        return error == LEAVE ? STOCK(name)(__VA_ARGS__, comm) : ended(plan, error); \
+    } \
+    int ENTRY(iname)(PARAMETERS parameters, MPI_Comm comm, MPI_Request *request) \
+    { \
+        struct plan *plan = request ? made_plan_of(comm) : NULL; \
+        int error = plan ? TRY(name)(plan, request, __VA_ARGS__) : LEAVE; \
+        return error == LEAVE ? STOCK(iname)(__VA_ARGS__, comm, request) : ended(plan, error); \
+    }
 
-int ENTRY(Reduce)(const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm)
+static int TRY(Bcast)(struct plan *plan, MPI_Request *request, void *data, COUNT count, MPI_Datatype type, int root)
 {
-    struct plan *plan = plan_of(comm);
-    int error = LEAVE;
-    if (plan && is_root(plan, root) && is_data(from, count, type) && op != MPI_OP_NULL &&
+    return is_root(plan, root) && is_data(data, count, type) && data != MPI_IN_PLACE ? run_bcast(plan, request, data, count, type, root) : LEAVE;
+}
+COLLECTIVE(Bcast, Ibcast, (void *data, COUNT count, MPI_Datatype type, int root), data, count, type, root)
+
+static int TRY(Reduce)(struct plan *plan, MPI_Request *request, const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op, int root)
+{
+    if (is_root(plan, root) && is_data(from, count, type) && op != MPI_OP_NULL &&
         (plan->rank == root ? is_data(to, count, type) && to != from && to != MPI_IN_PLACE : from != MPI_IN_PLACE))
-        error = run_reduce(plan, from, to, count, type, op, root);
-    return error == LEAVE ? STOCK(Reduce)(from, to, count, type, op, root, comm) : ended(plan, error);
+        return run_reduce(plan, request, from, to, count, type, op, root);
+    return LEAVE;
 }
+COLLECTIVE(Reduce, Ireduce, (const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op, int root), from, to, count, type, op, root)
 
-int ENTRY(Allreduce)(const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
+static int TRY(Allreduce)(struct plan *plan, MPI_Request *request, const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op)
 {
-    struct plan *plan = plan_of(comm);
-    int error = plan && are_operands(from, to, count, type, op) ? run_reduce(plan, from, to, count, type, op, -1) : LEAVE;
-    return error == LEAVE ? STOCK(Allreduce)(from, to, count, type, op, comm) : ended(plan, error);
+    return are_operands(from, to, count, type, op) ? run_reduce(plan, request, from, to, count, type, op, -1) : LEAVE;
 }
+COLLECTIVE(Allreduce, Iallreduce, (const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op), from, to, count, type, op)
 
-int ENTRY(Reduce_scatter_block)(const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
+static int TRY(Reduce_scatter_block)(struct plan *plan, MPI_Request *request, const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op)
 {
-    struct plan *plan = plan_of(comm);
     struct spread spread = {.each = count};
-    int error = plan && are_operands(from, to, count, type, op) ? run_reduce_scatter(plan, from, to, &spread, type, op) : LEAVE;
-    return error == LEAVE ? STOCK(Reduce_scatter_block)(from, to, count, type, op, comm) : ended(plan, error);
+    return are_operands(from, to, count, type, op) ? run_reduce_scatter(plan, request, from, to, &spread, type, op) : LEAVE;
 }
+COLLECTIVE(Reduce_scatter_block, Ireduce_scatter_block, (const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op), from, to, count, type, op)
 
-int ENTRY(Reduce_scatter)(const void *from, void *to, const COUNT counts[], MPI_Datatype type, MPI_Op op, MPI_Comm comm)
+static int TRY(Reduce_scatter)(struct plan *plan, MPI_Request *request, const void *from, void *to, const COUNT counts[], MPI_Datatype type, MPI_Op op)
 {
-    struct plan *plan = plan_of(comm);
     struct spread spread = SPREAD(counts, NULL);
-    int error = LEAVE;
-    if (plan && are_counts(plan, &spread) && are_operands(from, to, count_at(&spread, plan->rank), type, op))
-        error = run_reduce_scatter(plan, from, to, &spread, type, op);
-    return error == LEAVE ? STOCK(Reduce_scatter)(from, to, counts, type, op, comm) : ended(plan, error);
+    if (are_counts(plan, &spread) && are_operands(from, to, count_at(&spread, plan->rank), type, op))
+        return run_reduce_scatter(plan, request, from, to, &spread, type, op);
+    return LEAVE;
 }
+COLLECTIVE(Reduce_scatter, Ireduce_scatter, (const void *from, void *to, const COUNT counts[], MPI_Datatype type, MPI_Op op), from, to, counts, type, op)
 
+// Scan and Exscan take the MPI's own ones within a site, which block.
 int ENTRY(Scan)(const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
 {
     struct plan *plan = plan_of(comm);
@@ -62,93 +75,118 @@ int ENTRY(Exscan)(const void *from, void *to, COUNT count, MPI_Datatype type, MP
     return error == LEAVE ? STOCK(Exscan)(from, to, count, type, op, comm) : ended(plan, error);
 }
 
-int ENTRY(Gather)(const void *from, COUNT count, MPI_Datatype type, void *to, COUNT to_count, MPI_Datatype to_type, int root, MPI_Comm comm)
+static int TRY(Gather)(struct plan *plan, MPI_Request *request, const void *from, COUNT count, MPI_Datatype type, void *to, COUNT to_count,
+                       MPI_Datatype to_type, int root)
 {
-    struct plan *plan = plan_of(comm);
     struct spread spread = {.each = to_count};
-    int error = LEAVE;
-    if (plan && is_root(plan, root) && is_gathered(plan, from, count, type, to, to_count, to_type, root))
-        error = run_gather(plan, GATHER, from, count, type, to, &spread, to_type, root);
-    return error == LEAVE ? STOCK(Gather)(from, count, type, to, to_count, to_type, root, comm) : ended(plan, error);
+    if (is_root(plan, root) && is_gathered(plan, from, count, type, to, to_count, to_type, root))
+        return run_gather(plan, request, GATHER, from, count, type, to, &spread, to_type, root);
+    return LEAVE;
 }
+COLLECTIVE(Gather, Igather, (const void *from, COUNT count, MPI_Datatype type, void *to, COUNT to_count, MPI_Datatype to_type, int root),
+           from, count, type, to, to_count, to_type, root)
 
-int ENTRY(Gatherv)(const void *from, COUNT count, MPI_Datatype type, void *to, const COUNT counts[], const DISPL displs[], MPI_Datatype to_type,
-                   int root, MPI_Comm comm)
+static int TRY(Gatherv)(struct plan *plan, MPI_Request *request, const void *from, COUNT count, MPI_Datatype type, void *to, const COUNT counts[],
+                        const DISPL displs[], MPI_Datatype to_type, int root)
 {
-    struct plan *plan = plan_of(comm);
     struct spread spread = SPREAD(counts, displs);
-    int error = LEAVE;
-    if (plan && is_root(plan, root) && (plan->rank != root || (displs && are_counts(plan, &spread))) &&
+    if (is_root(plan, root) && (plan->rank != root || (displs && are_counts(plan, &spread))) &&
         is_gathered(plan, from, count, type, to, plan->rank == root ? count_at(&spread, root) : 0, to_type, root))
-        error = run_gather(plan, GATHERV, from, count, type, to, &spread, to_type, root);
-    return error == LEAVE ? STOCK(Gatherv)(from, count, type, to, counts, displs, to_type, root, comm) : ended(plan, error);
+        return run_gather(plan, request, GATHERV, from, count, type, to, &spread, to_type, root);
+    return LEAVE;
 }
+COLLECTIVE(Gatherv, Igatherv, (const void *from, COUNT count, MPI_Datatype type, void *to, const COUNT counts[], const DISPL displs[],
+                               MPI_Datatype to_type, int root),
+           from, count, type, to, counts, displs, to_type, root)
 
-int ENTRY(Scatter)(const void *from, COUNT from_count, MPI_Datatype from_type, void *to, COUNT count, MPI_Datatype type, int root, MPI_Comm comm)
+static int TRY(Scatter)(struct plan *plan, MPI_Request *request, const void *from, COUNT from_count, MPI_Datatype from_type, void *to, COUNT count,
+                        MPI_Datatype type, int root)
 {
-    struct plan *plan = plan_of(comm);
     struct spread spread = {.each = from_count};
-    int error = LEAVE;
-    if (plan && is_root(plan, root) && is_gathered(plan, to, count, type, from, from_count, from_type, root))
-        error = run_scatter(plan, SCATTER, from, &spread, from_type, to, count, type, root);
-    return error == LEAVE ? STOCK(Scatter)(from, from_count, from_type, to, count, type, root, comm) : ended(plan, error);
+    if (is_root(plan, root) && is_gathered(plan, to, count, type, from, from_count, from_type, root))
+        return run_scatter(plan, request, SCATTER, from, &spread, from_type, to, count, type, root);
+    return LEAVE;
 }
+COLLECTIVE(Scatter, Iscatter, (const void *from, COUNT from_count, MPI_Datatype from_type, void *to, COUNT count, MPI_Datatype type, int root),
+           from, from_count, from_type, to, count, type, root)
 
-int ENTRY(Scatterv)(const void *from, const COUNT counts[], const DISPL displs[], MPI_Datatype from_type, void *to, COUNT count, MPI_Datatype type,
-                    int root, MPI_Comm comm)
+static int TRY(Scatterv)(struct plan *plan, MPI_Request *request, const void *from, const COUNT counts[], const DISPL displs[],
+                         MPI_Datatype from_type, void *to, COUNT count, MPI_Datatype type, int root)
 {
-    struct plan *plan = plan_of(comm);
     struct spread spread = SPREAD(counts, displs);
-    int error = LEAVE;
-    if (plan && is_root(plan, root) && (plan->rank != root || (displs && are_counts(plan, &spread))) &&
+    if (is_root(plan, root) && (plan->rank != root || (displs && are_counts(plan, &spread))) &&
         is_gathered(plan, to, count, type, from, plan->rank == root ? count_at(&spread, root) : 0, from_type, root))
-        error = run_scatter(plan, SCATTERV, from, &spread, from_type, to, count, type, root);
-    return error == LEAVE ? STOCK(Scatterv)(from, counts, displs, from_type, to, count, type, root, comm) : ended(plan, error);
+        return run_scatter(plan, request, SCATTERV, from, &spread, from_type, to, count, type, root);
+    return LEAVE;
 }
+COLLECTIVE(Scatterv, Iscatterv, (const void *from, const COUNT counts[], const DISPL displs[], MPI_Datatype from_type, void *to, COUNT count,
+                                 MPI_Datatype type, int root),
+           from, counts, displs, from_type, to, count, type, root)
 
-int ENTRY(Allgather)(const void *from, COUNT count, MPI_Datatype type, void *to, COUNT to_count, MPI_Datatype to_type, MPI_Comm comm)
+static int TRY(Allgather)(struct plan *plan, MPI_Request *request, const void *from, COUNT count, MPI_Datatype type, void *to, COUNT to_count,
+                          MPI_Datatype to_type)
 {
-    struct plan *plan = plan_of(comm);
     struct spread spread = {.each = to_count};
-    int error = plan && are_exchanged(from, count, type, to, to_count, to_type) ? run_allgather(plan, from, count, type, to, &spread, to_type) : LEAVE;
-    return error == LEAVE ? STOCK(Allgather)(from, count, type, to, to_count, to_type, comm) : ended(plan, error);
+    return are_exchanged(from, count, type, to, to_count, to_type) ? run_allgather(plan, request, from, count, type, to, &spread, to_type) : LEAVE;
 }
+COLLECTIVE(Allgather, Iallgather, (const void *from, COUNT count, MPI_Datatype type, void *to, COUNT to_count, MPI_Datatype to_type),
+           from, count, type, to, to_count, to_type)
 
-int ENTRY(Allgatherv)(const void *from, COUNT count, MPI_Datatype type, void *to, const COUNT counts[], const DISPL displs[], MPI_Datatype to_type,
-                      MPI_Comm comm)
+static int TRY(Allgatherv)(struct plan *plan, MPI_Request *request, const void *from, COUNT count, MPI_Datatype type, void *to, const COUNT counts[],
+                           const DISPL displs[], MPI_Datatype to_type)
 {
-    struct plan *plan = plan_of(comm);
     struct spread spread = SPREAD(counts, displs);
-    int error = LEAVE;
-    if (plan && displs && are_counts(plan, &spread) && are_exchanged(from, count, type, to, count_at(&spread, plan->rank), to_type))
-        error = run_allgather(plan, from, count, type, to, &spread, to_type);
-    return error == LEAVE ? STOCK(Allgatherv)(from, count, type, to, counts, displs, to_type, comm) : ended(plan, error);
+    if (displs && are_counts(plan, &spread) && are_exchanged(from, count, type, to, count_at(&spread, plan->rank), to_type))
+        return run_allgather(plan, request, from, count, type, to, &spread, to_type);
+    return LEAVE;
 }
+COLLECTIVE(Allgatherv, Iallgatherv, (const void *from, COUNT count, MPI_Datatype type, void *to, const COUNT counts[], const DISPL displs[], MPI_Datatype to_type),
+           from, count, type, to, counts, displs, to_type)
 
-int ENTRY(Alltoall)(const void *from, COUNT count, MPI_Datatype type, void *to, COUNT to_count, MPI_Datatype to_type, MPI_Comm comm)
+static int TRY(Alltoall)(struct plan *plan, MPI_Request *request, const void *from, COUNT count, MPI_Datatype type, void *to, COUNT to_count,
+                         MPI_Datatype to_type)
 {
-    struct plan *plan = plan_of(comm);
     struct spread spread = {.each = count}, to_spread = {.each = to_count};
-    int error = LEAVE;
-    if (plan && are_exchanged(from, count, type, to, to_count, to_type))
-        error = run_alltoall(plan, ALLTOALL, from, &spread, type, to, &to_spread, to_type);
-    return error == LEAVE ? STOCK(Alltoall)(from, count, type, to, to_count, to_type, comm) : ended(plan, error);
+    if (are_exchanged(from, count, type, to, to_count, to_type))
+        return run_alltoall(plan, request, ALLTOALL, from, &spread, type, to, &to_spread, to_type);
+    return LEAVE;
 }
+COLLECTIVE(Alltoall, Ialltoall, (const void *from, COUNT count, MPI_Datatype type, void *to, COUNT to_count, MPI_Datatype to_type),
+           from, count, type, to, to_count, to_type)
 
-int ENTRY(Alltoallv)(const void *from, const COUNT counts[], const DISPL displs[], MPI_Datatype type, void *to, const COUNT to_counts[],
-                     const DISPL to_displs[], MPI_Datatype to_type, MPI_Comm comm)
+static int TRY(Alltoallv)(struct plan *plan, MPI_Request *request, const void *from, const COUNT counts[], const DISPL displs[], MPI_Datatype type,
+                          void *to, const COUNT to_counts[], const DISPL to_displs[], MPI_Datatype to_type)
 {
-    struct plan *plan = plan_of(comm);
     struct spread spread = SPREAD(counts, displs), to_spread = SPREAD(to_counts, to_displs);
-    int error = LEAVE, in_place = from == MPI_IN_PLACE;
-    if (plan && to_displs && are_counts(plan, &to_spread) && (in_place || (displs && are_counts(plan, &spread))) &&
+    int in_place = from == MPI_IN_PLACE;
+    if (to_displs && are_counts(plan, &to_spread) && (in_place || (displs && are_counts(plan, &spread))) &&
         are_exchanged(from, in_place ? 0 : count_at(&spread, plan->rank), type, to, count_at(&to_spread, plan->rank), to_type))
-        error = run_alltoall(plan, ALLTOALLV, from, &spread, type, to, &to_spread, to_type);
-    return error == LEAVE ? STOCK(Alltoallv)(from, counts, displs, type, to, to_counts, to_displs, to_type, comm) : ended(plan, error);
+        return run_alltoall(plan, request, ALLTOALLV, from, &spread, type, to, &to_spread, to_type);
+    return LEAVE;
 }
+COLLECTIVE(Alltoallv, Ialltoallv, (const void *from, const COUNT counts[], const DISPL displs[], MPI_Datatype type, void *to, const COUNT to_counts[],
+                                   const DISPL to_displs[], MPI_Datatype to_type),
+           from, counts, displs, type, to, to_counts, to_displs, to_type)
 
+static int TRY(Alltoallw)(struct plan *plan, MPI_Request *request, const void *from, const COUNT counts[], const DISPL displs[],
+                          const MPI_Datatype types[], void *to, const COUNT to_counts[], const DISPL to_displs[], const MPI_Datatype to_types[])
+{
+    struct spread spread = SPREAD(counts, displs), to_spread = SPREAD(to_counts, to_displs);
+    spread.types = types;
+    to_spread.types = to_types;
+    if (!are_blocks(plan, to, &to_spread, to_displs != NULL) || to == MPI_IN_PLACE || (from != MPI_IN_PLACE && !are_blocks(plan, from, &spread, displs != NULL)))
+        return LEAVE;
+    return run_alltoall(plan, request, ALLTOALLW, from, &spread, MPI_DATATYPE_NULL, to, &to_spread, MPI_DATATYPE_NULL);
+}
+COLLECTIVE(Alltoallw, Ialltoallw, (const void *from, const COUNT counts[], const DISPL displs[], const MPI_Datatype types[], void *to,
+                                   const COUNT to_counts[], const DISPL to_displs[], const MPI_Datatype to_types[]),
+           from, counts, displs, types, to, to_counts, to_displs, to_types)
+
+#undef COLLECTIVE
+#undef PARAMETERS
 #undef ENTRY
 #undef STOCK
+#undef TRY
 #undef COUNT
 #undef DISPL
 #undef SPREAD

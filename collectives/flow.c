@@ -51,11 +51,21 @@ void reap(struct plan *plan, int wait)
     }
 }
 
-void flow_begin(struct flow *flow, struct plan *plan)
+struct flow *flow_begin(struct flow *here, struct plan *plan, MPI_Request *request, int tags)
 {
+    struct flow *flow = request ? malloc(sizeof *flow) : here;
     reap(plan, 0);
-    memset(flow, 0, sizeof *flow);
-    flow->plan = plan;
+    *here = (struct flow){.plan = plan};
+    if (!flow) {
+        flow_fail(here, MPI_ERR_NO_MEM);
+        return here;
+    }
+    *flow = *here;
+    if ((flow->request = request)) {
+        flow->tag = reserve_tags(plan, tags);
+        flow->tags = tags;
+    }
+    return flow;
 }
 
 void flow_fail(struct flow *flow, int error)
@@ -99,7 +109,16 @@ static MPI_Request *place_for(struct flow *flow, follow *then, void *what, int64
         struct under_way *under_way = realloc(flow->under_way, (size_t)room * sizeof *under_way);
         if (under_way)
             flow->under_way = under_way;
-        if (!requests || !under_way) {
+        struct under_way *ended = realloc(flow->ended, (size_t)room * sizeof *ended);
+        if (ended)
+            flow->ended = ended;
+        int *places = realloc(flow->places, (size_t)room * sizeof *places);
+        if (places)
+            flow->places = places;
+        MPI_Status *statuses = realloc(flow->statuses, (size_t)room * sizeof *statuses);
+        if (statuses)
+            flow->statuses = statuses;
+        if (!requests || !under_way || !ended || !places || !statuses) {
             flow_fail(flow, MPI_ERR_NO_MEM);
             return NULL;
         }
@@ -134,7 +153,7 @@ static void detach(struct flow *flow, const void *data, MPI_Count count, MPI_Dat
         flow->detached = requests;
         flow->detached_room = room;
     }
-    flow_fail(flow, COUNTED(PMPI_Isend)(data, (counted)count, type, to, tag, flow->plan->far, &flow->detached[flow->detached_count]));
+    flow_fail(flow, COUNTED(PMPI_Isend)(data, (counted)count, type, to, flow->tag + tag, flow->plan->far, &flow->detached[flow->detached_count]));
     if (!flow->error) {
         flow->detached_count++;
         flow->detached_bytes += bytes;
@@ -155,7 +174,7 @@ static void attach(struct flow *flow, const void *data, MPI_Count count, MPI_Dat
 {
     MPI_Request *request = place_for(flow, then, what, index);
     if (request)
-        started(flow, COUNTED(PMPI_Isend)(data, (counted)count, type, to, tag, flow->plan->far, request));
+        started(flow, COUNTED(PMPI_Isend)(data, (counted)count, type, to, flow->tag + tag, flow->plan->far, request));
 }
 
 void flow_send(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag, follow *then, void *what, int64_t index)
@@ -186,7 +205,7 @@ void flow_receive(struct flow *flow, void *data, MPI_Count count, MPI_Datatype t
     MPI_Request *request = place_for(flow, then, what, index);
     if (!request)
         return;
-    started(flow, COUNTED(PMPI_Irecv)(data, (counted)count, type, from, tag, flow->plan->far, request));
+    started(flow, COUNTED(PMPI_Irecv)(data, (counted)count, type, from, flow->tag + tag, flow->plan->far, request));
 }
 
 // Removes completed requests, so that the next wait looks at fewer.
@@ -201,44 +220,38 @@ static void compact(struct flow *flow)
     flow->count = kept;
 }
 
+void flow_step(struct flow *flow, enum patience patience)
+{
+    int count = 0;
+    if (flow->error || flow->live == 0)
+        return;
+    int error = (patience == WAIT ? PMPI_Waitsome : patience == LOOK ? PMPI_Testsome : test_in_hook)(
+        flow->count, flow->requests, &count, flow->places, flow->statuses);
+    if (error != MPI_SUCCESS) {
+        for (int i = 0; error == MPI_ERR_IN_STATUS && i < count; i++)
+            flow_fail(flow, flow->statuses[i].MPI_ERROR);
+        flow_fail(flow, error);
+        return;
+    }
+    if (count == MPI_UNDEFINED || (patience == WAIT && count <= 0)) {
+        flow_fail(flow, MPI_ERR_INTERN);
+        return;
+    }
+    for (int i = 0; i < count; i++)
+        flow->ended[i] = flow->under_way[flow->places[i]];
+    flow->live -= count;
+    if (count > 0)
+        compact(flow);
+    // A function that is called here may start messages, and so move the arrays.
+    for (int i = 0; i < count && !flow->error; i++)
+        if (flow->ended[i].then)
+            flow->ended[i].then(flow, flow->ended[i].what, flow->ended[i].index);
+}
+
 void flow_wait(struct flow *flow)
 {
-    int room = 0, *done = NULL;
-    MPI_Status *statuses = NULL;
-    struct under_way *after = NULL;
-    while (!flow->error && flow->live > 0) {
-        if (room < flow->room) {
-            room = flow->room;
-            free(done), free(statuses), free(after);
-            done = malloc((size_t)room * sizeof *done);
-            statuses = malloc((size_t)room * sizeof *statuses);
-            after = malloc((size_t)room * sizeof *after);
-            if (!done || !statuses || !after) {
-                flow_fail(flow, MPI_ERR_NO_MEM);
-                break;
-            }
-        }
-        int count = 0;
-        int error = PMPI_Waitsome(flow->count, flow->requests, &count, done, statuses);
-        if (error != MPI_SUCCESS) {
-            for (int i = 0; error == MPI_ERR_IN_STATUS && i < count; i++)
-                flow_fail(flow, statuses[i].MPI_ERROR);
-            flow_fail(flow, error);
-            break;
-        }
-        if (count == MPI_UNDEFINED || count <= 0) {
-            flow_fail(flow, MPI_ERR_INTERN);
-            break;
-        }
-        for (int i = 0; i < count; i++)
-            after[i] = flow->under_way[done[i]];
-        flow->live -= count;
-        compact(flow);
-        for (int i = 0; i < count && !flow->error; i++)
-            if (after[i].then)
-                after[i].then(flow, after[i].what, after[i].index);
-    }
-    free(done), free(statuses), free(after);
+    while (!flow->error && flow->live > 0)
+        flow_step(flow, WAIT);
 }
 
 // Moves the flow's memory to the sends that are still under way.
@@ -253,24 +266,51 @@ static struct detached *keep(struct flow *flow)
     return one;
 }
 
-int flow_end(struct flow *flow)
+void flow_adopt_detached(struct flow *flow)
 {
-    int kept = !flow->error && flow->detached_count && keep(flow);
+    for (int i = 0; i < flow->detached_count; i++) {
+        MPI_Request *request = place_for(flow, NULL, NULL, 0);
+        if (request)
+            *request = flow->detached[i];
+    }
+}
+
+static void free_arrays(struct flow *flow)
+{
+    free(flow->under_way), free(flow->ended), free(flow->places), free(flow->statuses);
+}
+
+void flow_free(struct flow *flow)
+{
+    for (int i = 0; i < flow->blocks; i++)
+        free(flow->memory[i]);
+    free(flow->memory);
+    free(flow->detached);
+    free(flow->requests);
+    free_arrays(flow);
+}
+
+int flow_end(struct flow *flow, follow *end, void *what)
+{
+    if (flow->request)
+        return go_on_later(flow, end, what);
+    flow_wait(flow);
+    if (end && !flow->error)
+        end(flow, what, 0);
     if (flow->error && (flow->live || flow->detached_count)) {
         // Requests may still use the memory, and their messages could match later receives. So the memory stays, and
         // the MPI runs all further calls of this communicator.
         flow->plan->broken = 1;
-    } else if (!kept) {
-        if (flow->detached_count)
-            flow_fail(flow, PMPI_Waitall(flow->detached_count, flow->detached, MPI_STATUSES_IGNORE));
-        for (int i = 0; i < flow->blocks; i++)
-            free(flow->memory[i]);
-        free(flow->memory);
-        free(flow->detached);
+        free_arrays(flow);
+        return flow->error;
     }
-    if (!flow->error)
-        free(flow->requests);
-    free(flow->under_way);
+    if (flow->detached_count) {
+        if (!keep(flow))
+            flow_fail(flow, PMPI_Waitall(flow->detached_count, flow->detached, MPI_STATUSES_IGNORE));
+        else
+            flow->memory = NULL, flow->detached = NULL, flow->blocks = 0;
+    }
+    flow_free(flow);
     return flow->error;
 }
 
@@ -357,7 +397,17 @@ void copy_elements(struct flow *flow, const void *from, MPI_Count count, MPI_Dat
         memmove(to, from, (size_t)(count * shape.size));
         return;
     }
-    flow_fail(flow, COUNTED(PMPI_Sendrecv)(from, (counted)count, type, 0, 0, to, (counted)to_count, to_type, 0, 0, flow->plan->self, MPI_STATUS_IGNORE));
+    if (count * shape.size > to_count * to_shape.size) {
+        flow_fail(flow, MPI_ERR_TRUNCATE);
+        return;
+    }
+    // Not by a message of this rank to itself: that would need progress of the MPI, from which this may be called.
+    char *bytes = malloc((size_t)(count * shape.size));
+    if (!bytes)
+        flow_fail(flow, MPI_ERR_NO_MEM);
+    pack(flow, from, count, type, &shape, bytes);
+    unpack(flow, bytes, to, count * shape.size / to_shape.size, to_type, &to_shape);
+    free(bytes);
 }
 
 void *fold(struct flow *flow, void **values, int count, MPI_Count elements, MPI_Datatype type, MPI_Op op)

@@ -8,6 +8,7 @@
 #if FORTRAN_PASSES_BY
 
 #include <stddef.h>
+#include <stdlib.h>
 
 _Static_assert(sizeof(MPI_Fint) == sizeof(int), "counts from Fortran are passed on as they are: build the MPI with INTEGER of 4 bytes");
 
@@ -30,7 +31,14 @@ static void *data_of(void *data)
 
 #pragma GCC visibility push(default)
 
-// Defines a function under all its names. `error` may be NULL: it is optional in `use mpi_f08`.
+// Gives a function all its names.
+#define NAMES(lower, UPPER, parameters) \
+    void mpi_##lower parameters __attribute__((alias("ompi_" #lower "_f"))); \
+    void mpi_##lower##_ parameters __attribute__((alias("ompi_" #lower "_f"))); \
+    void mpi_##lower##__ parameters __attribute__((alias("ompi_" #lower "_f"))); \
+    void MPI_##UPPER parameters __attribute__((alias("ompi_" #lower "_f")));
+
+// `error` may be NULL: it is optional in `use mpi_f08`.
 #define FUNCTION(lower, UPPER, parameters, call) \
     void ompi_##lower##_f parameters; \
     void ompi_##lower##_f parameters \
@@ -39,52 +47,130 @@ static void *data_of(void *data)
         if (error) \
             *error = result; \
     } \
-    void mpi_##lower parameters __attribute__((alias("ompi_" #lower "_f"))); \
-    void mpi_##lower##_ parameters __attribute__((alias("ompi_" #lower "_f"))); \
-    void mpi_##lower##__ parameters __attribute__((alias("ompi_" #lower "_f"))); \
-    void MPI_##UPPER parameters __attribute__((alias("ompi_" #lower "_f")));
+    NAMES(lower, UPPER, parameters)
+
+// A collective and its non-blocking form, by the parameters before the communicator.
+#define PARAMETERS(...) __VA_ARGS__
+#define COLLECTIVE(lower, UPPER, function, parameters, ...) \
+    FUNCTION(lower, UPPER, (PARAMETERS parameters, MPI_Fint *comm, MPI_Fint *error), function(__VA_ARGS__, COMM(comm))) \
+    void ompi_i##lower##_f(PARAMETERS parameters, MPI_Fint *comm, MPI_Fint *request, MPI_Fint *error); \
+    void ompi_i##lower##_f(PARAMETERS parameters, MPI_Fint *comm, MPI_Fint *request, MPI_Fint *error) \
+    { \
+        MPI_Request started = MPI_REQUEST_NULL; \
+        int result = MPI_I##lower(__VA_ARGS__, COMM(comm), &started); \
+        if (result == MPI_SUCCESS) \
+            *request = PMPI_Request_c2f(started); \
+        if (error) \
+            *error = result; \
+    } \
+    NAMES(i##lower, I##UPPER, (PARAMETERS parameters, MPI_Fint *comm, MPI_Fint *request, MPI_Fint *error))
 
 FUNCTION(init, INIT, (MPI_Fint *error), MPI_Init(NULL, NULL))
 FUNCTION(init_thread, INIT_THREAD, (MPI_Fint *required, MPI_Fint *provided, MPI_Fint *error), MPI_Init_thread(NULL, NULL, *required, provided))
 FUNCTION(finalize, FINALIZE, (MPI_Fint *error), MPI_Finalize())
 
+static int free_type(MPI_Fint *type)
+{
+    MPI_Datatype handle = PMPI_Type_f2c(*type);
+    int error = MPI_Type_free(&handle);
+    if (error == MPI_SUCCESS)
+        *type = PMPI_Type_c2f(handle);
+    return error;
+}
+
+static int free_op(MPI_Fint *op)
+{
+    MPI_Op handle = PMPI_Op_f2c(*op);
+    int error = MPI_Op_free(&handle);
+    if (error == MPI_SUCCESS)
+        *op = PMPI_Op_c2f(handle);
+    return error;
+}
+
+static int start_barrier(MPI_Fint *comm, MPI_Fint *request)
+{
+    MPI_Request started = MPI_REQUEST_NULL;
+    int error = MPI_Ibarrier(COMM(comm), &started);
+    if (error == MPI_SUCCESS)
+        *request = PMPI_Request_c2f(started);
+    return error;
+}
+
+FUNCTION(type_free, TYPE_FREE, (MPI_Fint *type, MPI_Fint *error), free_type(type))
+FUNCTION(op_free, OP_FREE, (MPI_Fint *op, MPI_Fint *error), free_op(op))
 FUNCTION(barrier, BARRIER, (MPI_Fint *comm, MPI_Fint *error), MPI_Barrier(COMM(comm)))
-FUNCTION(bcast, BCAST, (void *data, MPI_Fint *count, MPI_Fint *type, MPI_Fint *root, MPI_Fint *comm, MPI_Fint *error),
-         MPI_Bcast(data_of(data), *count, TYPE(type), *root, COMM(comm)))
-FUNCTION(reduce, REDUCE, (void *from, void *to, MPI_Fint *count, MPI_Fint *type, MPI_Fint *op, MPI_Fint *root, MPI_Fint *comm, MPI_Fint *error),
-         MPI_Reduce(data_of(from), data_of(to), *count, TYPE(type), OP(op), *root, COMM(comm)))
+FUNCTION(ibarrier, IBARRIER, (MPI_Fint *comm, MPI_Fint *request, MPI_Fint *error), start_barrier(comm, request))
 
-#define OPERANDS (void *from, void *to, MPI_Fint *count, MPI_Fint *type, MPI_Fint *op, MPI_Fint *comm, MPI_Fint *error)
-#define REDUCED(function) function(data_of(from), data_of(to), *count, TYPE(type), OP(op), COMM(comm))
-FUNCTION(allreduce, ALLREDUCE, OPERANDS, REDUCED(MPI_Allreduce))
-FUNCTION(reduce_scatter_block, REDUCE_SCATTER_BLOCK, OPERANDS, REDUCED(MPI_Reduce_scatter_block))
-FUNCTION(scan, SCAN, OPERANDS, REDUCED(MPI_Scan))
-FUNCTION(exscan, EXSCAN, OPERANDS, REDUCED(MPI_Exscan))
-FUNCTION(reduce_scatter, REDUCE_SCATTER, (void *from, void *to, MPI_Fint *counts, MPI_Fint *type, MPI_Fint *op, MPI_Fint *comm, MPI_Fint *error),
-         MPI_Reduce_scatter(data_of(from), data_of(to), counts, TYPE(type), OP(op), COMM(comm)))
+COLLECTIVE(bcast, BCAST, MPI_Bcast, (void *data, MPI_Fint *count, MPI_Fint *type, MPI_Fint *root), data_of(data), *count, TYPE(type), *root)
+COLLECTIVE(reduce, REDUCE, MPI_Reduce, (void *from, void *to, MPI_Fint *count, MPI_Fint *type, MPI_Fint *op, MPI_Fint *root),
+           data_of(from), data_of(to), *count, TYPE(type), OP(op), *root)
 
-FUNCTION(gather, GATHER, (void *from, MPI_Fint *count, MPI_Fint *type, void *to, MPI_Fint *to_count,
-         MPI_Fint *to_type, MPI_Fint *root, MPI_Fint *comm, MPI_Fint *error),
-         MPI_Gather(data_of(from), *count, TYPE(type), data_of(to), *to_count, TYPE(to_type), *root, COMM(comm)))
-FUNCTION(gatherv, GATHERV, (void *from, MPI_Fint *count, MPI_Fint *type, void *to, MPI_Fint *counts,
-         MPI_Fint *displs, MPI_Fint *to_type, MPI_Fint *root, MPI_Fint *comm, MPI_Fint *error),
-         MPI_Gatherv(data_of(from), *count, TYPE(type), data_of(to), counts, displs, TYPE(to_type), *root, COMM(comm)))
-FUNCTION(scatter, SCATTER, (void *from, MPI_Fint *from_count, MPI_Fint *from_type, void *to, MPI_Fint *count,
-         MPI_Fint *type, MPI_Fint *root, MPI_Fint *comm, MPI_Fint *error),
-         MPI_Scatter(data_of(from), *from_count, TYPE(from_type), data_of(to), *count, TYPE(type), *root, COMM(comm)))
-FUNCTION(scatterv, SCATTERV, (void *from, MPI_Fint *counts, MPI_Fint *displs, MPI_Fint *from_type, void *to,
-         MPI_Fint *count, MPI_Fint *type, MPI_Fint *root, MPI_Fint *comm, MPI_Fint *error),
-         MPI_Scatterv(data_of(from), counts, displs, TYPE(from_type), data_of(to), *count, TYPE(type), *root, COMM(comm)))
+#define OPERANDS void *from, void *to, MPI_Fint *count, MPI_Fint *type, MPI_Fint *op
+#define REDUCED data_of(from), data_of(to), *count, TYPE(type), OP(op)
+COLLECTIVE(allreduce, ALLREDUCE, MPI_Allreduce, (OPERANDS), REDUCED)
+COLLECTIVE(reduce_scatter_block, REDUCE_SCATTER_BLOCK, MPI_Reduce_scatter_block, (OPERANDS), REDUCED)
+FUNCTION(scan, SCAN, (OPERANDS, MPI_Fint *comm, MPI_Fint *error), MPI_Scan(REDUCED, COMM(comm)))
+FUNCTION(exscan, EXSCAN, (OPERANDS, MPI_Fint *comm, MPI_Fint *error), MPI_Exscan(REDUCED, COMM(comm)))
+COLLECTIVE(reduce_scatter, REDUCE_SCATTER, MPI_Reduce_scatter, (void *from, void *to, MPI_Fint *counts, MPI_Fint *type, MPI_Fint *op),
+           data_of(from), data_of(to), counts, TYPE(type), OP(op))
 
-#define EXCHANGED (void *from, MPI_Fint *count, MPI_Fint *type, void *to, MPI_Fint *to_count, MPI_Fint *to_type, MPI_Fint *comm, MPI_Fint *error)
-FUNCTION(allgather, ALLGATHER, EXCHANGED, MPI_Allgather(data_of(from), *count, TYPE(type), data_of(to), *to_count, TYPE(to_type), COMM(comm)))
-FUNCTION(alltoall, ALLTOALL, EXCHANGED, MPI_Alltoall(data_of(from), *count, TYPE(type), data_of(to), *to_count, TYPE(to_type), COMM(comm)))
-FUNCTION(allgatherv, ALLGATHERV, (void *from, MPI_Fint *count, MPI_Fint *type, void *to, MPI_Fint *counts,
-         MPI_Fint *displs, MPI_Fint *to_type, MPI_Fint *comm, MPI_Fint *error),
-         MPI_Allgatherv(data_of(from), *count, TYPE(type), data_of(to), counts, displs, TYPE(to_type), COMM(comm)))
-FUNCTION(alltoallv, ALLTOALLV, (void *from, MPI_Fint *counts, MPI_Fint *displs, MPI_Fint *type, void *to,
-         MPI_Fint *to_counts, MPI_Fint *to_displs, MPI_Fint *to_type, MPI_Fint *comm, MPI_Fint *error),
-         MPI_Alltoallv(data_of(from), counts, displs, TYPE(type), data_of(to), to_counts, to_displs, TYPE(to_type), COMM(comm)))
+COLLECTIVE(gather, GATHER, MPI_Gather, (void *from, MPI_Fint *count, MPI_Fint *type, void *to, MPI_Fint *to_count, MPI_Fint *to_type, MPI_Fint *root),
+           data_of(from), *count, TYPE(type), data_of(to), *to_count, TYPE(to_type), *root)
+COLLECTIVE(gatherv, GATHERV, MPI_Gatherv, (void *from, MPI_Fint *count, MPI_Fint *type, void *to, MPI_Fint *counts,
+           MPI_Fint *displs, MPI_Fint *to_type, MPI_Fint *root),
+           data_of(from), *count, TYPE(type), data_of(to), counts, displs, TYPE(to_type), *root)
+COLLECTIVE(scatter, SCATTER, MPI_Scatter, (void *from, MPI_Fint *from_count, MPI_Fint *from_type, void *to, MPI_Fint *count, MPI_Fint *type, MPI_Fint *root),
+           data_of(from), *from_count, TYPE(from_type), data_of(to), *count, TYPE(type), *root)
+COLLECTIVE(scatterv, SCATTERV, MPI_Scatterv, (void *from, MPI_Fint *counts, MPI_Fint *displs, MPI_Fint *from_type, void *to,
+           MPI_Fint *count, MPI_Fint *type, MPI_Fint *root),
+           data_of(from), counts, displs, TYPE(from_type), data_of(to), *count, TYPE(type), *root)
+
+#define EXCHANGED void *from, MPI_Fint *count, MPI_Fint *type, void *to, MPI_Fint *to_count, MPI_Fint *to_type
+#define MOVED data_of(from), *count, TYPE(type), data_of(to), *to_count, TYPE(to_type)
+COLLECTIVE(allgather, ALLGATHER, MPI_Allgather, (EXCHANGED), MOVED)
+COLLECTIVE(alltoall, ALLTOALL, MPI_Alltoall, (EXCHANGED), MOVED)
+COLLECTIVE(allgatherv, ALLGATHERV, MPI_Allgatherv, (void *from, MPI_Fint *count, MPI_Fint *type, void *to, MPI_Fint *counts,
+           MPI_Fint *displs, MPI_Fint *to_type),
+           data_of(from), *count, TYPE(type), data_of(to), counts, displs, TYPE(to_type))
+COLLECTIVE(alltoallv, ALLTOALLV, MPI_Alltoallv, (void *from, MPI_Fint *counts, MPI_Fint *displs, MPI_Fint *type, void *to,
+           MPI_Fint *to_counts, MPI_Fint *to_displs, MPI_Fint *to_type),
+           data_of(from), counts, displs, TYPE(type), data_of(to), to_counts, to_displs, TYPE(to_type))
+
+// The handles of an array of datatypes, which the caller frees.
+static MPI_Datatype *types_of(const MPI_Fint *types, int count)
+{
+    MPI_Datatype *handles = malloc(((size_t)count + 1) * sizeof *handles);
+    for (int i = 0; types && handles && i < count; i++)
+        handles[i] = PMPI_Type_f2c(types[i]);
+    return handles;
+}
+
+static int alltoallw(void *from, MPI_Fint *counts, MPI_Fint *displs, MPI_Fint *types, void *to, MPI_Fint *to_counts, MPI_Fint *to_displs,
+                     MPI_Fint *to_types, MPI_Fint *comm, MPI_Fint *request)
+{
+    int ranks = 0, error = PMPI_Comm_size(COMM(comm), &ranks);
+    int in_place = data_of(from) == MPI_IN_PLACE;
+    MPI_Request started = MPI_REQUEST_NULL;
+    MPI_Datatype *sent = types_of(in_place ? NULL : types, ranks), *received = types_of(to_types, ranks);
+    if (!error && (!sent || !received))
+        error = MPI_ERR_NO_MEM;
+    else if (!error && request)
+        error = MPI_Ialltoallw(data_of(from), counts, displs, sent, data_of(to), to_counts, to_displs, received, COMM(comm), &started);
+    else if (!error)
+        error = MPI_Alltoallw(data_of(from), counts, displs, sent, data_of(to), to_counts, to_displs, received, COMM(comm));
+    if (!error && request)
+        *request = PMPI_Request_c2f(started);
+    free(sent);
+    free(received);
+    return error;
+}
+
+#define EACH_TYPED void *from, MPI_Fint *counts, MPI_Fint *displs, MPI_Fint *types, void *to, MPI_Fint *to_counts, MPI_Fint *to_displs, \
+                   MPI_Fint *to_types, MPI_Fint *comm
+FUNCTION(alltoallw, ALLTOALLW, (EACH_TYPED, MPI_Fint *error),
+         alltoallw(from, counts, displs, types, to, to_counts, to_displs, to_types, comm, NULL))
+FUNCTION(ialltoallw, IALLTOALLW, (EACH_TYPED, MPI_Fint *request, MPI_Fint *error),
+         alltoallw(from, counts, displs, types, to, to_counts, to_displs, to_types, comm, request))
 
 #pragma GCC visibility pop
 

@@ -9,6 +9,7 @@
 //   plan.c      the state of each communicator
 //   model.c     chooses the algorithm by its estimated cost
 //   flow.c      messages under way, packing, reduction by an operation
+//   nonblocking.c   flows that go on after the call that started them
 //   move.c      Barrier, Bcast, Gather, Scatter, Allgather, Alltoall
 //   reduce.c    Reduce, Allreduce, Reduce_scatter, Scan, Exscan
 //
@@ -27,17 +28,21 @@
 
 #include "mpis.h"
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 // The result of a function that leaves the call to the MPI.
 enum { LEAVE = -1 };
 
 enum operation {
-    BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, GATHERV, SCATTER, SCATTERV, ALLGATHER, ALLTOALL, ALLTOALLV,
+    BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, GATHERV, SCATTER, SCATTERV, ALLGATHER, ALLTOALL, ALLTOALLV, ALLTOALLW,
     REDUCE_SCATTER, SCAN, EXSCAN, OPERATIONS
 };
 // AUTO as a pin only: the model chooses.
 enum algorithm { AUTO, MPI, LEADERS, PARALLEL, ALGORITHMS };
+
+// COUNTS: at the end, how often each algorithm ran. EACH_CALL: also a line for each call.
+enum { QUIET, COUNTS, EACH_CALL };
 
 // The parameters of the model. Every rank of a communicator has rank 0's.
 struct settings {
@@ -50,11 +55,15 @@ struct settings {
     double far_s;       // ranks are of two sites from this measured round trip on
     int64_t segment;    // length of segments, bytes; 0: chosen by the library
     int32_t pins[OPERATIONS];
-    int32_t trace;
+    int32_t trace; // QUIET, or what is printed
+    int32_t nonblocking; // whether non-blocking collectives are run here
 };
 
 // This rank's own settings, read once.
 const struct settings *own_settings(void);
+// Reads pins such as "allreduce:leaders,bcast:mpi"; "all" is every collective. NULL changes nothing. `where` they are
+// said is for the error.
+void read_pins(const char *where, const char *text, int32_t *pins);
 const char *operation_name(enum operation operation);
 const char *algorithm_name(enum algorithm algorithm);
 // Reports a fault of the environment, and ends the program.
@@ -91,14 +100,18 @@ struct plan {
     int *members;  // ranks, by site and within it in order
     int blocks;    // each site is one run of ranks, so folding site by site keeps the order of ranks
     int broken;    // a message failed: later messages could be confused with those under way
-    int tag_max;
+    int tags;     // blocking collectives use those below, non-blocking ones as many from there on
+    int next_tag; // of non-blocking ones, above `tags`
+    atomic_int flows;      // of non-blocking collectives that have not ended
     int64_t detached_most; // bytes
-    int64_t detached_bytes;
+    _Atomic int64_t detached_bytes;
     struct detached *detached;
     struct settings settings;
 };
 // The plan of a communicator. NULL if its calls are left to the MPI, for example because it lies within one site.
 struct plan *plan_of(MPI_Comm comm);
+// The same for non-blocking calls. Making a plan would wait for other ranks, so NULL before the first blocking collective.
+struct plan *made_plan_of(MPI_Comm comm);
 // Deletes the plans of the world and of self while MPI still works.
 void drop_plans(void);
 
@@ -119,9 +132,12 @@ struct load {
     double parallel_near; // sent by each rank
     int messages;         // of each rank, if all work side by side
     int leaders_can, parallel_can;
+    int nonblocking;      // leaders cannot: they wait within
     int any_length;       // of the vector: leaders need no more memory than their own vector
 };
 enum algorithm choose(const struct plan *plan, enum operation operation, int64_t bytes, struct load load);
+// Prints how often each algorithm was chosen, and why.
+void print_counts(void);
 // The length of segments of a vector of this many bytes. Bytes.
 int64_t segment_of(const struct plan *plan, int64_t bytes);
 
@@ -158,24 +174,62 @@ struct flow {
     int count, room, live;
     MPI_Request *requests;
     struct under_way *under_way;
+    struct under_way *ended; // this and the next two: for flow_step
+    int *places;
+    MPI_Status *statuses;
     void **memory; // freed at the end
     int blocks, block_room;
     MPI_Request *detached;
     int detached_count, detached_room;
     int64_t detached_bytes;
+    int tag, tags; // the first is added to the tags of all messages
+    // Of a non-blocking collective:
+    MPI_Request *request;    // where the program wants the request; NULL: blocking
+    MPI_Request promise;     // the request
+    int *outcome;            // its error, read by the MPI
+    int kept;                // the request is complete; only detached sends are under way
+    follow *end;
+    void *end_what;
+    unsigned long number;
+    struct flow *next;
 };
-void flow_begin(struct flow *flow, struct plan *plan);
+// Begins a flow. With a request the flow goes on after the call, with so many tags of its own; else it is `here`.
+struct flow *flow_begin(struct flow *here, struct plan *plan, MPI_Request *request, int tags);
 void flow_fail(struct flow *flow, int error);
-// Allocates memory that lasts until flow_end. Returns NULL after an error.
+// Allocates memory that lasts until the flow has ended. Returns NULL after an error.
 void *flow_memory(struct flow *flow, int64_t bytes);
 void flow_send(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag, follow *then, void *what, int64_t index);
 // The same, from memory of the flow that nobody writes to any more.
 void flow_send_kept(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag);
 void flow_receive(struct flow *flow, void *data, MPI_Count count, MPI_Datatype type, int from, int tag, follow *then, void *what, int64_t index);
+// Continues after messages that have ended: waits for one, or looks, or looks from the progress hook.
+enum patience { WAIT, LOOK, IN_HOOK };
+void flow_step(struct flow *flow, enum patience patience);
 // Waits until all messages are complete, or one fails.
 void flow_wait(struct flow *flow);
-// Frees the flow. Returns its error.
-int flow_end(struct flow *flow);
+// Waits, calls `end` unless there was an error, and frees the flow. Returns its error. If the flow has a request, it
+// returns at once, and all this happens later.
+int flow_end(struct flow *flow, follow *end, void *what);
+// Turns detached sends into messages of the flow that nothing follows.
+void flow_adopt_detached(struct flow *flow);
+void flow_free(struct flow *flow);
+
+// --- non-blocking --------------------------------------------------------------
+
+// Whether the MPI here calls a function of ours whenever it makes progress.
+int has_progress_hook(void);
+// Lets a flow go on whenever the MPI makes progress, and makes its request. Returns 0 or an MPI error.
+int go_on_later(struct flow *flow, follow *end, void *what);
+// MPI_Testsome for the progress hook.
+int test_in_hook(int count, MPI_Request *requests, int *done, int *places, MPI_Status *statuses);
+// Takes tags that no flow of this plan uses. Returns the first.
+int reserve_tags(struct plan *plan, int tags);
+// Waits until all flows of a plan have ended.
+void wait_for_flows(const struct plan *plan);
+// The same for all flows; then the MPI calls us no more.
+void end_flows(void);
+// Keeps a datatype or operation that the program frees until the flows of now have ended. Returns 0 if there are none.
+int keep_until_ended(MPI_Datatype type, MPI_Op op);
 
 // The size and extent of a datatype. shape_of returns 0 or an error.
 struct shape {
@@ -199,11 +253,13 @@ void *fold(struct flow *flow, void **values, int count, MPI_Count elements, MPI_
 
 // --- collectives ---------------------------------------------------------------
 
-// Counts and displacements as the caller gives them: as int, as MPI_Count, or one count for all.
+// Counts and displacements as the caller gives them: as int, as MPI_Count, or one count for all. With types each block
+// has its own datatype, and displacements are in bytes.
 struct spread {
     const int *counts, *displs;
     const MPI_Count *counts_c;
     const MPI_Aint *displs_c;
+    const MPI_Datatype *types;
     MPI_Count each;
 };
 static inline MPI_Count count_at(const struct spread *spread, int rank)
@@ -215,6 +271,17 @@ static inline MPI_Count displ_at(const struct spread *spread, int rank)
     return spread->displs ? spread->displs[rank] : spread->displs_c ? (MPI_Count)spread->displs_c[rank] : spread->each * rank;
 }
 
+// The address and datatype of a block. `type` and its shape are those of all blocks, if there are no types.
+static inline char *block_at(const void *data, const struct spread *spread, const struct shape *shape, int rank)
+{
+    return spread->types ? (char *)(uintptr_t)data + displ_at(spread, rank) : element(data, shape, displ_at(spread, rank));
+}
+static inline MPI_Datatype type_at(const struct spread *spread, MPI_Datatype type, int rank)
+{
+    // The datatype of no elements may be MPI_DATATYPE_NULL.
+    return !spread->types ? type : count_at(spread, rank) == 0 ? MPI_BYTE : spread->types[rank];
+}
+
 // log2 of the ranks of the largest site, rounded up; below, the ranks of the largest site.
 int near_steps(const struct plan *plan);
 int largest_site(const struct plan *plan);
@@ -222,20 +289,21 @@ int largest_site(const struct plan *plan);
 // Sends and receives are posted before the wait, so no leader waits for one that waits for it.
 void exchange(struct flow *flow, int root, void **parts, const MPI_Count *lengths, MPI_Datatype type);
 
-// Each returns 0, an MPI error, or LEAVE.
-int run_barrier(struct plan *plan);
-int run_bcast(struct plan *plan, void *data, MPI_Count count, MPI_Datatype type, int root);
-int run_gather(struct plan *plan, enum operation operation, const void *from, MPI_Count count, MPI_Datatype type, void *to,
-               const struct spread *spread, MPI_Datatype to_type, int root);
-int run_scatter(struct plan *plan, enum operation operation, const void *from, const struct spread *spread, MPI_Datatype from_type,
-                void *to, MPI_Count count, MPI_Datatype type, int root);
-int run_allgather(struct plan *plan, const void *from, MPI_Count count, MPI_Datatype type, void *to, const struct spread *spread,
-                  MPI_Datatype to_type);
-int run_alltoall(struct plan *plan, enum operation operation, const void *from, const struct spread *from_spread, MPI_Datatype from_type,
-                 void *to, const struct spread *to_spread, MPI_Datatype to_type);
+// Each returns 0, an MPI error, or LEAVE. Those with a request do not wait if it is not NULL: it becomes the request that
+// the program waits for.
+int run_barrier(struct plan *plan, MPI_Request *request);
+int run_bcast(struct plan *plan, MPI_Request *request, void *data, MPI_Count count, MPI_Datatype type, int root);
+int run_gather(struct plan *plan, MPI_Request *request, enum operation operation, const void *from, MPI_Count count, MPI_Datatype type,
+               void *to, const struct spread *spread, MPI_Datatype to_type, int root);
+int run_scatter(struct plan *plan, MPI_Request *request, enum operation operation, const void *from, const struct spread *spread,
+                MPI_Datatype from_type, void *to, MPI_Count count, MPI_Datatype type, int root);
+int run_allgather(struct plan *plan, MPI_Request *request, const void *from, MPI_Count count, MPI_Datatype type, void *to,
+                  const struct spread *spread, MPI_Datatype to_type);
+int run_alltoall(struct plan *plan, MPI_Request *request, enum operation operation, const void *from, const struct spread *from_spread,
+                 MPI_Datatype from_type, void *to, const struct spread *to_spread, MPI_Datatype to_type);
 // With root -1 all ranks get the result.
-int run_reduce(struct plan *plan, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op, int root);
-int run_reduce_scatter(struct plan *plan, const void *from, void *to, const struct spread *spread, MPI_Datatype type, MPI_Op op);
+int run_reduce(struct plan *plan, MPI_Request *request, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op, int root);
+int run_reduce_scatter(struct plan *plan, MPI_Request *request, const void *from, void *to, const struct spread *spread, MPI_Datatype type, MPI_Op op);
 int run_scan(struct plan *plan, enum operation operation, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op);
 
 #endif

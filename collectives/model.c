@@ -38,6 +38,12 @@ int near_steps(const struct plan *plan)
     return steps;
 }
 
+// Why an algorithm was chosen.
+enum reason { COST, PINNED, ONLY, RULES, REASONS_COUNT };
+static const char *const REASONS[REASONS_COUNT] = {"cost", "pinned", "the only one", "neither algorithm keeps MPI's rules here"};
+// Calls of this process, by whether they are non-blocking.
+static atomic_ulong counts[2][OPERATIONS][ALGORITHMS][REASONS_COUNT];
+
 enum algorithm choose(const struct plan *plan, enum operation operation, int64_t bytes, struct load load)
 {
     const struct settings *known = &plan->settings;
@@ -47,23 +53,38 @@ enum algorithm choose(const struct plan *plan, enum operation operation, int64_t
     double leaders_s = known->rtt_s / 2 + load.across / pair_rate + 2 * near_steps(plan) * known->near_s + load.leader_near / known->near_rate;
     double parallel_s = known->rtt_s / 2 + load.across / side_rate + load.messages * known->near_s + load.parallel_near / known->near_rate;
     enum algorithm pin = (enum algorithm)known->pins[operation], chosen;
-    int leaders_can = load.leaders_can && (load.any_length || bytes <= LEADERS_MOST);
-    const char *why = "cost";
+    int leaders_can = load.leaders_can && !load.nonblocking && (load.any_length || bytes <= LEADERS_MOST);
+    enum reason why = COST;
 
     if (pin == MPI || (!leaders_can && !load.parallel_can))
-        chosen = MPI, why = pin == MPI ? "pinned" : "neither algorithm keeps MPI's rules here";
+        chosen = MPI, why = pin == MPI ? PINNED : RULES;
     else if (pin == LEADERS && leaders_can)
-        chosen = LEADERS, why = "pinned";
+        chosen = LEADERS, why = PINNED;
     else if (pin == PARALLEL && load.parallel_can)
-        chosen = PARALLEL, why = "pinned";
+        chosen = PARALLEL, why = PINNED;
     else if (!leaders_can || !load.parallel_can)
-        chosen = leaders_can ? LEADERS : PARALLEL, why = "the only one";
+        chosen = leaders_can ? LEADERS : PARALLEL, why = ONLY;
     else
         chosen = leaders_s <= parallel_s ? LEADERS : PARALLEL;
-    if (known->trace && plan->rank == 0)
-        fprintf(stderr, "isthmus-collectives: %s of %lld B on %d ranks at %d sites: %s (%s); expected: leaders %.2f ms, parallel %.2f ms\n",
-                operation_name(operation), (long long)bytes, plan->ranks, plan->sites, algorithm_name(chosen), why, 1e3 * leaders_s, 1e3 * parallel_s);
+    atomic_fetch_add_explicit(&counts[load.nonblocking][operation][chosen][why], 1, memory_order_relaxed);
+    if (known->trace == EACH_CALL && plan->rank == 0)
+        fprintf(stderr, "isthmus-collectives: %s%s of %lld B on %d ranks at %d sites: %s (%s); expected: leaders %.2f ms, parallel %.2f ms\n",
+                load.nonblocking ? "i" : "", operation_name(operation), (long long)bytes, plan->ranks, plan->sites, algorithm_name(chosen),
+                REASONS[why], 1e3 * leaders_s, 1e3 * parallel_s);
     return chosen;
+}
+
+void print_counts(void)
+{
+    for (int nonblocking = 0; nonblocking < 2; nonblocking++)
+        for (int i = 0; i < OPERATIONS; i++)
+            for (int chosen = 0; chosen < ALGORITHMS; chosen++)
+                for (int why = 0; why < REASONS_COUNT; why++) {
+                    unsigned long count = atomic_load(&counts[nonblocking][i][chosen][why]);
+                    if (count)
+                        fprintf(stderr, "isthmus-collectives: %lu %s%s by %s (%s)\n", count, nonblocking ? "i" : "",
+                                operation_name((enum operation)i), algorithm_name((enum algorithm)chosen), REASONS[why]);
+                }
 }
 
 int64_t segment_of(const struct plan *plan, int64_t bytes)

@@ -20,26 +20,84 @@ void exchange(struct flow *flow, int root, void **parts, const MPI_Count *length
 
 // A barrier within each site, a message between all leaders, and again a barrier within each site. A leader sends its
 // message once its site is complete, which no other site delays. Then it waits for the other leaders only.
-int run_barrier(struct plan *plan)
+static void barrier_by_leaders(struct flow *flow)
 {
-    struct flow flow;
-    if (choose(plan, BARRIER, 0, (struct load){.leaders_can = 1}) == MPI)
-        return LEAVE;
-    flow_begin(&flow, plan);
-    flow_fail(&flow, PMPI_Barrier(plan->near));
-    if (!flow.error && plan->spot == 0) {
+    struct plan *plan = flow->plan;
+    flow_fail(flow, PMPI_Barrier(plan->near));
+    if (!flow->error && plan->spot == 0) {
         void **parts = calloc((size_t)plan->sites, sizeof *parts);
         MPI_Count *lengths = calloc((size_t)plan->sites, sizeof *lengths);
         if (parts && lengths)
-            exchange(&flow, -1, parts, lengths, MPI_BYTE);
+            exchange(flow, -1, parts, lengths, MPI_BYTE);
         else
-            flow_fail(&flow, MPI_ERR_NO_MEM);
+            flow_fail(flow, MPI_ERR_NO_MEM);
         free(parts);
         free(lengths);
     }
-    if (!flow.error)
-        flow_fail(&flow, PMPI_Barrier(plan->near));
-    return flow_end(&flow);
+    if (!flow->error)
+        flow_fail(flow, PMPI_Barrier(plan->near));
+}
+
+// The same by messages only: each rank tells its leader, leaders tell each other, and each tells its site.
+enum { ARRIVED, SITE_ARRIVED, ALL_ARRIVED, BARRIER_TAGS };
+struct barrier {
+    int near_missing, missing; // ranks of this site, and sites
+};
+
+static void barrier_site(struct flow *flow, void *what, int64_t unused)
+{
+    const struct plan *plan = flow->plan;
+    struct barrier *barrier = what;
+    (void)unused;
+    if (--barrier->missing > 0)
+        return;
+    for (int i = 1; i < size_of(plan, plan->site); i++)
+        flow_send(flow, NULL, 0, MPI_BYTE, member(plan, plan->site, i), ALL_ARRIVED, NULL, NULL, 0);
+}
+
+static void barrier_rank(struct flow *flow, void *what, int64_t unused)
+{
+    const struct plan *plan = flow->plan;
+    struct barrier *barrier = what;
+    if (--barrier->near_missing > 0)
+        return;
+    for (int site = 0; site < plan->sites; site++)
+        if (site != plan->site)
+            flow_send(flow, NULL, 0, MPI_BYTE, member(plan, site, 0), SITE_ARRIVED, NULL, NULL, 0);
+    barrier_site(flow, what, unused);
+}
+
+static void barrier_by_messages(struct flow *flow, struct barrier *barrier)
+{
+    const struct plan *plan = flow->plan;
+    int leader = member(plan, plan->site, 0);
+    if (flow->error)
+        return;
+    if (plan->rank != leader) {
+        flow_receive(flow, NULL, 0, MPI_BYTE, leader, ALL_ARRIVED, NULL, NULL, 0);
+        flow_send(flow, NULL, 0, MPI_BYTE, leader, ARRIVED, NULL, NULL, 0);
+        return;
+    }
+    *barrier = (struct barrier){size_of(plan, plan->site), plan->sites};
+    for (int i = 1; i < size_of(plan, plan->site); i++)
+        flow_receive(flow, NULL, 0, MPI_BYTE, member(plan, plan->site, i), ARRIVED, barrier_rank, barrier, 0);
+    for (int site = 0; site < plan->sites; site++)
+        if (site != plan->site)
+            flow_receive(flow, NULL, 0, MPI_BYTE, member(plan, site, 0), SITE_ARRIVED, barrier_site, barrier, 0);
+    barrier_rank(flow, barrier, 0); // the leader itself
+}
+
+int run_barrier(struct plan *plan, MPI_Request *request)
+{
+    struct load load = {.leaders_can = 1, .parallel_can = request != NULL, .nonblocking = request != NULL};
+    if (choose(plan, BARRIER, 0, load) == MPI)
+        return LEAVE;
+    struct flow here, *flow = flow_begin(&here, plan, request, BARRIER_TAGS);
+    if (request)
+        barrier_by_messages(flow, flow_memory(flow, sizeof(struct barrier)));
+    else
+        barrier_by_leaders(flow);
+    return flow_end(flow, NULL, NULL);
 }
 
 // --- Bcast ---------------------------------------------------------------------
@@ -72,6 +130,11 @@ struct bcast {
     char *bytes;
     int64_t length, segment;
     int root, relays_cross;
+    // If the bytes are a packed copy: what they are a copy of.
+    void *data;
+    MPI_Count count;
+    MPI_Datatype type;
+    struct shape shape;
 };
 
 static int relay_of(const struct plan *plan, const struct bcast *bcast, int64_t i)
@@ -116,6 +179,8 @@ static void bcast_forward(struct flow *flow, void *what, int64_t i)
 static void bcast_in_parallel(struct flow *flow, struct bcast *bcast)
 {
     const struct plan *plan = flow->plan;
+    if (flow->error)
+        return;
     int64_t segments = (bcast->length + bcast->segment - 1) / bcast->segment;
     int home = plan->site == plan->site_of[bcast->root];
     for (int64_t i = 0; i < segments && plan->rank != bcast->root; i++) {
@@ -134,36 +199,43 @@ static void bcast_in_parallel(struct flow *flow, struct bcast *bcast)
         else
             bcast_send(flow, bcast, i, relay);
     }
-    flow_wait(flow);
 }
 
-int run_bcast(struct plan *plan, void *data, MPI_Count count, MPI_Datatype type, int root)
+static void bcast_unpack(struct flow *flow, void *what, int64_t unused)
+{
+    const struct bcast *bcast = what;
+    (void)unused;
+    if (!bcast->shape.plain && flow->plan->rank != bcast->root)
+        unpack(flow, bcast->bytes, bcast->data, bcast->count, bcast->type, &bcast->shape);
+}
+
+int run_bcast(struct plan *plan, MPI_Request *request, void *data, MPI_Count count, MPI_Datatype type, int root)
 {
     struct shape shape;
-    struct flow flow;
     if (shape_of(type, &shape))
         return LEAVE;
-    int64_t bytes = count * shape.size;
+    int64_t bytes = count * shape.size, segment = segment_of(plan, bytes);
     struct load load = {.across = (double)bytes * (plan->sites - 1), .leader_near = (double)bytes * near_steps(plan), .parallel_near = 2.0 * (double)bytes,
-                        .messages = 2 * largest_site(plan), .leaders_can = 1, .parallel_can = 1};
+                        .messages = 2 * largest_site(plan), .leaders_can = 1, .parallel_can = 1, .nonblocking = request != NULL};
     enum algorithm algorithm = bytes ? choose(plan, BCAST, bytes, load) : MPI;
     if (algorithm == MPI)
         return LEAVE;
-    flow_begin(&flow, plan);
-    if (algorithm == LEADERS)
-        bcast_by_leaders(&flow, data, count, type, root);
-    else {
-        double pair_rate = plan->settings.pair_rate;
-        struct bcast bcast = {.length = bytes, .segment = segment_of(plan, bytes), .root = root,
-                              .relays_cross = pair_rate > 0 && pair_rate < plan->settings.rate};
-        bcast.bytes = shape.plain ? data : flow_memory(&flow, bytes);
-        if (!shape.plain && plan->rank == root)
-            pack(&flow, data, count, type, &shape, bcast.bytes);
-        bcast_in_parallel(&flow, &bcast);
-        if (!shape.plain && plan->rank != root)
-            unpack(&flow, bcast.bytes, data, count, type, &shape);
+    struct flow here, *flow = flow_begin(&here, plan, request, (int)(bytes / segment) + 1);
+    if (algorithm == LEADERS) {
+        bcast_by_leaders(flow, data, count, type, root);
+        return flow_end(flow, NULL, NULL);
     }
-    return flow_end(&flow);
+    double pair_rate = plan->settings.pair_rate;
+    struct bcast *bcast = flow_memory(flow, sizeof *bcast);
+    if (bcast) {
+        *bcast = (struct bcast){.length = bytes, .segment = segment, .root = root, .relays_cross = pair_rate > 0 && pair_rate < plan->settings.rate,
+                                .data = data, .count = count, .type = type, .shape = shape};
+        bcast->bytes = shape.plain ? data : flow_memory(flow, bytes);
+        if (!shape.plain && plan->rank == root)
+            pack(flow, data, count, type, &shape, bcast->bytes);
+        bcast_in_parallel(flow, bcast);
+    }
+    return flow_end(flow, bcast_unpack, bcast);
 }
 
 // --- Gather and Scatter --------------------------------------------------------
@@ -176,7 +248,6 @@ static void gather_directly(struct flow *flow, const void *from, MPI_Count count
     const struct plan *plan = flow->plan;
     if (plan->rank != root) {
         flow_send(flow, from, count, type, root, 0, NULL, NULL, 0);
-        flow_wait(flow);
         return;
     }
     struct shape shape;
@@ -186,7 +257,6 @@ static void gather_directly(struct flow *flow, const void *from, MPI_Count count
             flow_receive(flow, element(to, &shape, displ_at(spread, rank)), count_at(spread, rank), to_type, rank, 0, NULL, NULL, 0);
     if (from != MPI_IN_PLACE && !flow->error)
         copy_elements(flow, from, count, type, element(to, &shape, displ_at(spread, root)), count_at(spread, root), to_type);
-    flow_wait(flow);
 }
 
 // Each leader gathers its site and sends one message to the root. The root waits for all leaders, and nobody for it.
@@ -227,26 +297,26 @@ static struct load rooted_load(const struct plan *plan, int64_t each)
                          .messages = plan->ranks, .leaders_can = 1, .parallel_can = 1};
 }
 
-int run_gather(struct plan *plan, enum operation operation, const void *from, MPI_Count count, MPI_Datatype type, void *to,
+int run_gather(struct plan *plan, MPI_Request *request, enum operation operation, const void *from, MPI_Count count, MPI_Datatype type, void *to,
                const struct spread *spread, MPI_Datatype to_type, int root)
 {
     struct shape shape;
-    struct flow flow;
     int in_place = plan->rank == root && from == MPI_IN_PLACE;
     if (shape_of(in_place ? to_type : type, &shape))
         return LEAVE;
     int64_t each = operation == GATHERV ? 0 : (in_place ? spread->each : count) * shape.size;
     struct load load = rooted_load(plan, each);
     load.leaders_can = operation == GATHER;
+    load.nonblocking = request != NULL;
     enum algorithm algorithm = operation == GATHER && each == 0 ? MPI : choose(plan, operation, each * plan->ranks, load);
     if (algorithm == MPI)
         return LEAVE;
-    flow_begin(&flow, plan);
+    struct flow here, *flow = flow_begin(&here, plan, request, 1);
     if (algorithm == LEADERS)
-        gather_by_leaders(&flow, from, count, type, to, spread, to_type, root, each);
+        gather_by_leaders(flow, from, count, type, to, spread, to_type, root, each);
     else
-        gather_directly(&flow, from, count, type, to, spread, to_type, root);
-    return flow_end(&flow);
+        gather_directly(flow, from, count, type, to, spread, to_type, root);
+    return flow_end(flow, NULL, NULL);
 }
 
 // One message from the root to each rank, the far ones first. All ranks wait for the root only.
@@ -256,7 +326,6 @@ static void scatter_directly(struct flow *flow, const void *from, const struct s
     const struct plan *plan = flow->plan;
     if (plan->rank != root) {
         flow_receive(flow, to, count, type, root, 0, NULL, NULL, 0);
-        flow_wait(flow);
         return;
     }
     struct shape shape;
@@ -267,7 +336,6 @@ static void scatter_directly(struct flow *flow, const void *from, const struct s
                 flow_send(flow, element(from, &shape, displ_at(spread, rank)), count_at(spread, rank), from_type, rank, 0, NULL, NULL, 0);
     if (to != MPI_IN_PLACE && !flow->error)
         copy_elements(flow, element(from, &shape, displ_at(spread, root)), count_at(spread, root), from_type, to, count, type);
-    flow_wait(flow);
 }
 
 // One message from the root to each leader, which scatters it within its site. This is a tree, so there is no cycle.
@@ -301,26 +369,26 @@ static void scatter_by_leaders(struct flow *flow, const void *from, const struct
     unpack(flow, mine, to, count, type, &shape);
 }
 
-int run_scatter(struct plan *plan, enum operation operation, const void *from, const struct spread *spread, MPI_Datatype from_type,
+int run_scatter(struct plan *plan, MPI_Request *request, enum operation operation, const void *from, const struct spread *spread, MPI_Datatype from_type,
                 void *to, MPI_Count count, MPI_Datatype type, int root)
 {
     struct shape shape;
-    struct flow flow;
     int in_place = plan->rank == root && to == MPI_IN_PLACE;
     if (shape_of(in_place ? from_type : type, &shape))
         return LEAVE;
     int64_t each = operation == SCATTERV ? 0 : (in_place ? spread->each : count) * shape.size;
     struct load load = rooted_load(plan, each);
     load.leaders_can = operation == SCATTER;
+    load.nonblocking = request != NULL;
     enum algorithm algorithm = operation == SCATTER && each == 0 ? MPI : choose(plan, operation, each * plan->ranks, load);
     if (algorithm == MPI)
         return LEAVE;
-    flow_begin(&flow, plan);
+    struct flow here, *flow = flow_begin(&here, plan, request, 1);
     if (algorithm == LEADERS)
-        scatter_by_leaders(&flow, from, spread, from_type, to, count, type, root, each);
+        scatter_by_leaders(flow, from, spread, from_type, to, count, type, root, each);
     else
-        scatter_directly(&flow, from, spread, from_type, to, count, type, root);
-    return flow_end(&flow);
+        scatter_directly(flow, from, spread, from_type, to, count, type, root);
+    return flow_end(flow, NULL, NULL);
 }
 
 // --- Allgather -----------------------------------------------------------------
@@ -424,15 +492,34 @@ static void allgather_in_parallel(struct flow *flow, struct piece *pieces, int64
     for (int64_t i = 0; i < count; i++)
         if (pieces[i].owner == plan->rank)
             piece_near(flow, pieces, i);
-    flow_wait(flow);
 }
 
 static int64_t pieces_of(int64_t length, int64_t segment) { return (length + segment - 1) / segment; }
 
-int run_allgather(struct plan *plan, const void *from, MPI_Count count, MPI_Datatype type, void *to, const struct spread *spread, MPI_Datatype to_type)
+// The result, if it is unpacked at the end.
+struct gathered {
+    char *all;
+    void *to;
+    struct spread spread;
+    MPI_Datatype type;
+    struct shape shape;
+};
+
+static void allgather_unpack(struct flow *flow, void *what, int64_t unused)
+{
+    const struct gathered *gathered = what;
+    const struct spread *spread = &gathered->spread;
+    const char *next = gathered->all;
+    (void)unused;
+    for (int rank = 0; next && rank < flow->plan->ranks && !flow->error; rank++) {
+        unpack(flow, next, element(gathered->to, &gathered->shape, displ_at(spread, rank)), count_at(spread, rank), gathered->type, &gathered->shape);
+        next += count_at(spread, rank) * gathered->shape.size;
+    }
+}
+
+int run_allgather(struct plan *plan, MPI_Request *request, const void *from, MPI_Count count, MPI_Datatype type, void *to, const struct spread *spread, MPI_Datatype to_type)
 {
     struct shape shape;
-    struct flow flow;
     int64_t total = 0, crossing_most = 0, pieces_count = 0;
     if (shape_of(to_type, &shape))
         return LEAVE;
@@ -447,19 +534,21 @@ int run_allgather(struct plan *plan, const void *from, MPI_Count count, MPI_Data
     for (int rank = 0; rank < plan->ranks; rank++)
         pieces_count += pieces_of(count_at(spread, rank) * shape.size, segment);
     struct load load = {.across = (double)crossing_most * (plan->sites - 1), .leader_near = (double)total * (1 + near_steps(plan)),
-                        .parallel_near = (double)total, .messages = 2 * plan->ranks, .leaders_can = 1, .parallel_can = pieces_count < plan->tag_max};
+                        .parallel_near = (double)total, .messages = 2 * plan->ranks, .leaders_can = 1, .parallel_can = pieces_count < plan->tags,
+                        .nonblocking = request != NULL};
     enum algorithm algorithm = total ? choose(plan, ALLGATHER, total, load) : MPI;
     if (algorithm == MPI)
         return LEAVE;
-    flow_begin(&flow, plan);
+    struct flow here, *flow = flow_begin(&here, plan, request, (int)pieces_count);
     if (algorithm == LEADERS) {
-        allgather_by_leaders(&flow, from, count, type, to, spread, to_type, &shape);
-        return flow_end(&flow);
+        allgather_by_leaders(flow, from, count, type, to, spread, to_type, &shape);
+        return flow_end(flow, NULL, NULL);
     }
-    struct piece *pieces = flow_memory(&flow, pieces_count * (int64_t)sizeof *pieces);
-    char *all = shape.plain ? NULL : flow_memory(&flow, total), *next = all;
+    struct piece *pieces = flow_memory(flow, pieces_count * (int64_t)sizeof *pieces);
+    struct gathered *gathered = flow_memory(flow, sizeof *gathered);
+    char *all = shape.plain ? NULL : flow_memory(flow, total), *next = all;
     int64_t used = 0;
-    for (int rank = 0; rank < plan->ranks && !flow.error; rank++) {
+    for (int rank = 0; rank < plan->ranks && !flow->error; rank++) {
         int64_t length = count_at(spread, rank) * shape.size;
         char *bytes = shape.plain ? element(to, &shape, displ_at(spread, rank)) : next;
         for (int64_t number = 0; number * segment < length; number++) {
@@ -467,17 +556,14 @@ int run_allgather(struct plan *plan, const void *from, MPI_Count count, MPI_Data
             pieces[used++] = (struct piece){rank, number, bytes + number * segment, left < segment ? left : segment};
         }
         if (rank == plan->rank)
-            pack_own(&flow, from, count, type, to, spread, to_type, &shape, bytes);
+            pack_own(flow, from, count, type, to, spread, to_type, &shape, bytes);
         next = shape.plain ? NULL : next + length;
     }
-    if (!flow.error)
-        allgather_in_parallel(&flow, pieces, used);
-    next = all;
-    for (int rank = 0; rank < plan->ranks && !flow.error && !shape.plain; rank++) {
-        unpack(&flow, next, element(to, &shape, displ_at(spread, rank)), count_at(spread, rank), to_type, &shape);
-        next += count_at(spread, rank) * shape.size;
+    if (!flow->error) {
+        *gathered = (struct gathered){all, to, *spread, to_type, shape};
+        allgather_in_parallel(flow, pieces, used);
     }
-    return flow_end(&flow);
+    return flow_end(flow, allgather_unpack, gathered);
 }
 
 // --- Alltoall ------------------------------------------------------------------
@@ -488,20 +574,24 @@ static void alltoall_directly(struct flow *flow, const void *from, const struct 
 {
     const struct plan *plan = flow->plan;
     struct shape shape, to_shape;
-    flow_fail(flow, shape_of(to_type, &to_shape));
+    if (!to_spread->types)
+        flow_fail(flow, shape_of(to_type, &to_shape));
     int in_place = from == MPI_IN_PLACE;
     // In place, incoming blocks would overwrite outgoing ones, so each outgoing block is copied.
     void **blocks = in_place ? flow_memory(flow, plan->ranks * (int64_t)sizeof *blocks) : NULL;
     for (int rank = 0; in_place && rank < plan->ranks && !flow->error; rank++) {
         MPI_Count count = rank == plan->rank ? 0 : count_at(to_spread, rank);
+        MPI_Datatype type = type_at(to_spread, to_type, rank);
+        if (to_spread->types)
+            flow_fail(flow, shape_of(type, &to_shape));
         if ((blocks[rank] = flow_elements(flow, count, &to_shape)))
-            copy_elements(flow, element(to, &to_shape, displ_at(to_spread, rank)), count, to_type, blocks[rank], count, to_type);
+            copy_elements(flow, block_at(to, to_spread, &to_shape, rank), count, type, blocks[rank], count, type);
     }
-    if (!in_place)
+    if (!in_place && !from_spread->types)
         flow_fail(flow, shape_of(from_type, &shape));
     for (int rank = 0; rank < plan->ranks && !flow->error; rank++)
         if (rank != plan->rank)
-            flow_receive(flow, element(to, &to_shape, displ_at(to_spread, rank)), count_at(to_spread, rank), to_type, rank, 0, NULL, NULL, 0);
+            flow_receive(flow, block_at(to, to_spread, &to_shape, rank), count_at(to_spread, rank), type_at(to_spread, to_type, rank), rank, 0, NULL, NULL, 0);
     for (int near = 0; near < 2; near++)
         // Each rank begins with a different one, so that not all send to the same rank at once.
         for (int i = 1; i < plan->ranks && !flow->error; i++) {
@@ -509,14 +599,14 @@ static void alltoall_directly(struct flow *flow, const void *from, const struct 
             if ((plan->site_of[rank] == plan->site) != near)
                 continue;
             if (in_place)
-                flow_send(flow, blocks[rank], count_at(to_spread, rank), to_type, rank, 0, NULL, NULL, 0);
+                flow_send(flow, blocks[rank], count_at(to_spread, rank), type_at(to_spread, to_type, rank), rank, 0, NULL, NULL, 0);
             else
-                flow_send(flow, element(from, &shape, displ_at(from_spread, rank)), count_at(from_spread, rank), from_type, rank, 0, NULL, NULL, 0);
+                flow_send(flow, block_at(from, from_spread, &shape, rank), count_at(from_spread, rank), type_at(from_spread, from_type, rank), rank, 0, NULL, NULL, 0);
         }
+    int own = plan->rank;
     if (!in_place && !flow->error)
-        copy_elements(flow, element(from, &shape, displ_at(from_spread, plan->rank)), count_at(from_spread, plan->rank), from_type,
-                      element(to, &to_shape, displ_at(to_spread, plan->rank)), count_at(to_spread, plan->rank), to_type);
-    flow_wait(flow);
+        copy_elements(flow, block_at(from, from_spread, &shape, own), count_at(from_spread, own), type_at(from_spread, from_type, own),
+                      block_at(to, to_spread, &to_shape, own), count_at(to_spread, own), type_at(to_spread, to_type, own));
 }
 
 // Leaders gather their sites, exchange one message for each pair of leaders, and scatter within their sites. As in
@@ -566,29 +656,28 @@ static void alltoall_by_leaders(struct flow *flow, const void *from, const struc
         unpack(flow, mine + each * i, element(to, &to_shape, displ_at(to_spread, plan->members[i])), to_spread->each, to_type, &to_shape);
 }
 
-int run_alltoall(struct plan *plan, enum operation operation, const void *from, const struct spread *from_spread, MPI_Datatype from_type,
+int run_alltoall(struct plan *plan, MPI_Request *request, enum operation operation, const void *from, const struct spread *from_spread, MPI_Datatype from_type,
                  void *to, const struct spread *to_spread, MPI_Datatype to_type)
 {
     struct shape shape;
-    struct flow flow;
-    if (shape_of(to_type, &shape))
+    if (operation == ALLTOALL && shape_of(to_type, &shape))
         return LEAVE;
     int most = largest_site(plan);
-    int64_t each = operation == ALLTOALLV ? 0 : to_spread->each * shape.size;
+    int64_t each = operation == ALLTOALL ? to_spread->each * shape.size : 0;
     double across = 0;
     for (int site = 0; site < plan->sites; site++) {
         double leaving = (double)each * size_of(plan, site) * (plan->ranks - size_of(plan, site));
         across = leaving > across ? leaving : across;
     }
     struct load load = {.across = across, .leader_near = 3.0 * (double)each * most * plan->ranks, .parallel_near = (double)each * most,
-                        .messages = 2 * plan->ranks, .leaders_can = operation == ALLTOALL, .parallel_can = 1};
+                        .messages = 2 * plan->ranks, .leaders_can = operation == ALLTOALL, .parallel_can = 1, .nonblocking = request != NULL};
     enum algorithm algorithm = operation == ALLTOALL && each == 0 ? MPI : choose(plan, operation, each * plan->ranks * most, load);
     if (algorithm == MPI)
         return LEAVE;
-    flow_begin(&flow, plan);
+    struct flow here, *flow = flow_begin(&here, plan, request, 1);
     if (algorithm == LEADERS)
-        alltoall_by_leaders(&flow, from, from_spread, from_type, to, to_spread, to_type, each);
+        alltoall_by_leaders(flow, from, from_spread, from_type, to, to_spread, to_type, each);
     else
-        alltoall_directly(&flow, from, from_spread, from_type, to, to_spread, to_type);
-    return flow_end(&flow);
+        alltoall_directly(flow, from, from_spread, from_type, to, to_spread, to_type);
+    return flow_end(flow, NULL, NULL);
 }

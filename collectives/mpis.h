@@ -3,6 +3,7 @@
 //                                 MPICH 4 and 5, Intel MPI    Open MPI 4.1 and 5
 //   functions with large counts   yes                         from 6 on
 //   calls from Fortran            go through MPI_ functions   go through PMPI_ functions: fortran.c
+//   progress hook                 MPICH from 4.2 on           all
 //
 // Handles are numbers in MPICH and pointers in Open MPI. Nothing here depends on it: handles are only passed on,
 // compared with each other, and translated by MPI_Comm_f2c and the like.
@@ -32,6 +33,16 @@ typedef int counted;
 #define FORTRAN_PASSES_BY 1
 #else
 #define FORTRAN_PASSES_BY 0
+#endif
+
+// A progress hook is a function that the MPI calls whenever it makes progress, in whatever call. Non-blocking
+// collectives need it. Intel MPI and the standard ABI have none.
+#if defined(OPEN_MPI)
+#define PROGRESS_HOOK 1
+#elif defined(MPICH_NUMVERSION) && MPICH_NUMVERSION >= 40200000 && !defined(I_MPI_NUMVERSION)
+#define PROGRESS_HOOK 1
+#else
+#define PROGRESS_HOOK 0
 #endif
 
 #endif

@@ -34,6 +34,7 @@ static void free_plan(struct plan *plan)
 {
     if (!plan)
         return;
+    wait_for_flows(plan); // MPI lets a program free a communicator while its operations are under way
     reap(plan, 1);
     free_comm(&plan->near);
     free_comm(&plan->self);
@@ -104,7 +105,8 @@ static int make_comms(struct plan *plan)
     int *most = NULL, found = 0;
     if (!error)
         error = PMPI_Comm_get_attr(plan->far, MPI_TAG_UB, &most, &found);
-    plan->tag_max = found ? *most : 32767;
+    int tag_most = found ? *most : 32767;
+    plan->tags = tag_most / 2 + tag_most % 2; // so the highest is 2 * tags - 1
     return error;
 }
 
@@ -200,7 +202,7 @@ static struct plan *make_plan(MPI_Comm comm)
     return plan;
 }
 
-static struct plan *look_up(MPI_Comm comm)
+static struct plan *look_up(MPI_Comm comm, int make)
 {
     struct plan *plan = NULL;
     int found = 0;
@@ -211,6 +213,8 @@ static struct plan *look_up(MPI_Comm comm)
     unsigned seen = atomic_load(&deletions);
     if (PMPI_Comm_get_attr(comm, keyval, &plan, &found) != MPI_SUCCESS)
         return NULL;
+    if (!found && !make)
+        return NULL;
     if (!found)
         plan = make_plan(comm);
     last.comm = comm;
@@ -219,10 +223,18 @@ static struct plan *look_up(MPI_Comm comm)
     return plan;
 }
 
-struct plan *plan_of(MPI_Comm comm)
+static struct plan *plan_to_use(MPI_Comm comm, int make)
 {
-    struct plan *plan = last.plan && last.comm == comm && last.deletions == atomic_load(&deletions) ? last.plan : look_up(comm);
+    struct plan *plan = last.plan && last.comm == comm && last.deletions == atomic_load(&deletions) ? last.plan : look_up(comm, make);
     return plan && plan->sites > 1 && !plan->broken ? plan : NULL;
+}
+
+struct plan *plan_of(MPI_Comm comm) { return plan_to_use(comm, 1); }
+
+struct plan *made_plan_of(MPI_Comm comm)
+{
+    struct plan *plan = plan_to_use(comm, 0);
+    return plan && plan->settings.nonblocking ? plan : NULL;
 }
 
 void drop_plans(void)

@@ -84,6 +84,7 @@ struct reducing {
     const struct shape *shape;
     MPI_Datatype type;
     MPI_Op op;
+    MPI_Count own;          // the first element of this rank's result, if scattered
     int scattered; // results go to temporary memory, and destinations collect themselves
     int in_place;
 };
@@ -197,7 +198,6 @@ static void reduce_in_parallel(struct flow *flow, struct reducing *reducing)
         else if (part->near_missing == 0)
             site_complete(flow, reducing, i);
     }
-    flow_wait(flow);
 }
 
 // Cuts elements from `start` on into parts of at most `most`. Returns the number of parts.
@@ -216,10 +216,21 @@ static MPI_Count part_most(const struct plan *plan, int64_t bytes, const struct 
     return most > 0 ? most : 1;
 }
 
-int run_reduce(struct plan *plan, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op, int root)
+static struct reducing *begin_reducing(struct flow *flow, int64_t parts, const void *data, void *to, const struct shape *shape, MPI_Datatype type, MPI_Op op)
+{
+    struct reducing *reducing = flow_memory(flow, sizeof *reducing);
+    struct shape *copy = flow_memory(flow, sizeof *copy);
+    struct part *all = flow_memory(flow, parts * (int64_t)sizeof *all);
+    if (flow->error)
+        return NULL;
+    *copy = *shape;
+    *reducing = (struct reducing){.parts = all, .count = parts, .data = data, .to = to, .shape = copy, .type = type, .op = op};
+    return reducing;
+}
+
+int run_reduce(struct plan *plan, MPI_Request *request, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op, int root)
 {
     struct shape shape;
-    struct flow flow;
     if (shape_of(type, &shape) || count * shape.size == 0 || !is_accepted(plan, type, op))
         return LEAVE;
     int64_t bytes = count * shape.size;
@@ -227,30 +238,41 @@ int run_reduce(struct plan *plan, const void *from, void *to, MPI_Count count, M
     MPI_Count most = part_most(plan, bytes, &shape);
     int64_t parts = cut(NULL, 0, count, most, root);
     struct load load = {.across = (double)bytes * (plan->sites - 1), .leader_near = (double)bytes * near_steps(plan) * (1 + all),
-                        .parallel_near = 2.0 * (double)bytes, .messages = 2 * largest_site(plan), .leaders_can = can,
-                        .parallel_can = can && parts * KINDS < plan->tag_max};
+                        .parallel_near = 2.0 * (double)bytes, .messages = 2 * largest_site(plan), .leaders_can = can, .nonblocking = request != NULL,
+                        .parallel_can = can && parts * KINDS < plan->tags};
     enum algorithm algorithm = choose(plan, all ? ALLREDUCE : REDUCE, bytes, load);
     if (algorithm == MPI)
         return LEAVE;
     const void *data = in_place ? to : from;
-    flow_begin(&flow, plan);
-    if (algorithm == LEADERS)
-        reduce_by_leaders(&flow, data, to, count, type, &shape, op, root);
-    else {
-        struct reducing reducing = {.parts = flow_memory(&flow, parts * (int64_t)sizeof(struct part)), .count = parts, .data = data, .to = to,
-                                    .shape = &shape, .type = type, .op = op, .in_place = in_place};
-        if (!flow.error) {
-            cut(reducing.parts, 0, count, most, root);
-            reduce_in_parallel(&flow, &reducing);
-        }
+    struct flow here, *flow = flow_begin(&here, plan, request, (int)parts * KINDS);
+    if (algorithm == LEADERS) {
+        reduce_by_leaders(flow, data, to, count, type, &shape, op, root);
+        return flow_end(flow, NULL, NULL);
     }
-    return flow_end(&flow);
+    struct reducing *reducing = begin_reducing(flow, parts, data, to, &shape, type, op);
+    if (reducing) {
+        reducing->in_place = in_place;
+        cut(reducing->parts, 0, count, most, root);
+        reduce_in_parallel(flow, reducing);
+    }
+    return flow_end(flow, NULL, NULL);
 }
 
-int run_reduce_scatter(struct plan *plan, const void *from, void *to, const struct spread *spread, MPI_Datatype type, MPI_Op op)
+static void take_scattered(struct flow *flow, void *what, int64_t unused)
+{
+    const struct reducing *reducing = what;
+    (void)unused;
+    for (int64_t i = 0; i < reducing->count && !flow->error; i++) {
+        const struct part *part = &reducing->parts[i];
+        if (part->to == flow->plan->rank)
+            copy_elements(flow, part->result, part->count, reducing->type, element(reducing->to, reducing->shape, part->start - reducing->own),
+                          part->count, reducing->type);
+    }
+}
+
+int run_reduce_scatter(struct plan *plan, MPI_Request *request, const void *from, void *to, const struct spread *spread, MPI_Datatype type, MPI_Op op)
 {
     struct shape shape;
-    struct flow flow;
     MPI_Count total = 0, own = 0;
     for (int rank = 0; rank < plan->ranks; rank++) {
         own = rank == plan->rank ? total : own;
@@ -264,35 +286,32 @@ int run_reduce_scatter(struct plan *plan, const void *from, void *to, const stru
     for (int rank = 0; rank < plan->ranks; rank++)
         parts += cut(NULL, 0, count_at(spread, rank), most, rank);
     struct load load = {.across = (double)bytes * (plan->sites - 1), .leader_near = 2.0 * (double)bytes * near_steps(plan), .parallel_near = (double)bytes,
-                        .messages = 2 * plan->ranks, .leaders_can = can, .parallel_can = can && parts * KINDS < plan->tag_max};
+                        .messages = 2 * plan->ranks, .leaders_can = can, .nonblocking = request != NULL, .parallel_can = can && parts * KINDS < plan->tags};
     enum algorithm algorithm = choose(plan, REDUCE_SCATTER, bytes, load);
     if (algorithm == MPI)
         return LEAVE;
     const void *data = from == MPI_IN_PLACE ? to : from;
-    flow_begin(&flow, plan);
+    struct flow here, *flow = flow_begin(&here, plan, request, (int)parts * KINDS);
     if (algorithm == LEADERS) {
-        void *all = flow_elements(&flow, total, &shape);
+        void *all = flow_elements(flow, total, &shape);
         if (all)
-            reduce_by_leaders(&flow, data, all, total, type, &shape, op, -1);
-        copy_elements(&flow, element(all, &shape, own), mine, type, to, mine, type);
-        return flow_end(&flow);
+            reduce_by_leaders(flow, data, all, total, type, &shape, op, -1);
+        copy_elements(flow, element(all, &shape, own), mine, type, to, mine, type);
+        return flow_end(flow, NULL, NULL);
     }
-    struct reducing reducing = {.parts = flow_memory(&flow, parts * (int64_t)sizeof(struct part)), .count = parts, .data = data, .shape = &shape,
-                                .type = type, .op = op, .scattered = 1, .in_place = 1};
+    struct reducing *reducing = begin_reducing(flow, parts, data, to, &shape, type, op);
     MPI_Count start = 0;
     int64_t used = 0;
-    for (int rank = 0; rank < plan->ranks && !flow.error; rank++) {
-        used += cut(reducing.parts + used, start, count_at(spread, rank), most, rank);
+    for (int rank = 0; rank < plan->ranks && reducing; rank++) {
+        used += cut(reducing->parts + used, start, count_at(spread, rank), most, rank);
         start += count_at(spread, rank);
     }
-    if (!flow.error)
-        reduce_in_parallel(&flow, &reducing);
-    for (int64_t i = 0; i < parts && !flow.error; i++) {
-        const struct part *part = &reducing.parts[i];
-        if (part->to == plan->rank)
-            copy_elements(&flow, part->result, part->count, type, element(to, &shape, part->start - own), part->count, type);
+    if (reducing) {
+        reducing->own = own;
+        reducing->scattered = reducing->in_place = 1;
+        reduce_in_parallel(flow, reducing);
     }
-    return flow_end(&flow);
+    return flow_end(flow, take_scattered, reducing);
 }
 
 // --- Scan and Exscan -----------------------------------------------------------
@@ -344,7 +363,6 @@ static void *prefix_directly(struct flow *flow, const void *inclusive, MPI_Count
 int run_scan(struct plan *plan, enum operation operation, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op)
 {
     struct shape shape;
-    struct flow flow;
     if (shape_of(type, &shape) || count * shape.size == 0 || !is_accepted(plan, type, op))
         return LEAVE;
     int64_t bytes = count * shape.size;
@@ -360,27 +378,27 @@ int run_scan(struct plan *plan, enum operation operation, const void *from, void
     enum algorithm algorithm = choose(plan, operation, bytes, load);
     if (algorithm == MPI)
         return LEAVE;
-    flow_begin(&flow, plan);
+    struct flow here, *flow = flow_begin(&here, plan, NULL, 0);
     const void *data = from;
-    void *inclusive = flow_elements(&flow, count, &shape), *own = to;
+    void *inclusive = flow_elements(flow, count, &shape), *own = to;
     if (from == MPI_IN_PLACE) {
-        void *copy = flow_elements(&flow, count, &shape);
-        copy_elements(&flow, to, count, type, copy, count, type);
+        void *copy = flow_elements(flow, count, &shape);
+        copy_elements(flow, to, count, type, copy, count, type);
         data = copy;
     }
-    if (!flow.error)
-        flow_fail(&flow, COUNTED(PMPI_Scan)(data, inclusive, (counted)count, type, op, plan->near));
+    if (!flow->error)
+        flow_fail(flow, COUNTED(PMPI_Scan)(data, inclusive, (counted)count, type, op, plan->near));
     if (operation == SCAN)
-        copy_elements(&flow, inclusive, count, type, to, count, type);
-    else if (!flow.error)
-        flow_fail(&flow, COUNTED(PMPI_Exscan)(data, to, (counted)count, type, op, plan->near));
+        copy_elements(flow, inclusive, count, type, to, count, type);
+    else if (!flow->error)
+        flow_fail(flow, COUNTED(PMPI_Exscan)(data, to, (counted)count, type, op, plan->near));
     if (operation == EXSCAN && plan->spot == 0)
         own = NULL; // nothing lies below within the site
-    void *prefix = flow.error ? NULL : algorithm == LEADERS ? prefix_by_leaders(&flow, inclusive, count, type, &shape, op)
-                                                            : prefix_directly(&flow, inclusive, count, type, &shape, op);
-    if (prefix && own && !flow.error)
-        fold(&flow, (void *[]){prefix, own}, 2, count, type, op);
+    void *prefix = flow->error ? NULL : algorithm == LEADERS ? prefix_by_leaders(flow, inclusive, count, type, &shape, op)
+                                                            : prefix_directly(flow, inclusive, count, type, &shape, op);
+    if (prefix && own && !flow->error)
+        fold(flow, (void *[]){prefix, own}, 2, count, type, op);
     else if (prefix)
-        copy_elements(&flow, prefix, count, type, to, count, type);
-    return flow_end(&flow);
+        copy_elements(flow, prefix, count, type, to, count, type);
+    return flow_end(flow, NULL, NULL);
 }

@@ -17,7 +17,7 @@
 
 static const char *const OPERATION_NAMES[OPERATIONS] = {
     "barrier", "bcast", "reduce", "allreduce", "gather", "gatherv", "scatter", "scatterv", "allgather", "alltoall", "alltoallv",
-    "reduce_scatter", "scan", "exscan",
+    "alltoallw", "reduce_scatter", "scan", "exscan",
 };
 static const char *const ALGORITHM_NAMES[ALGORITHMS] = {"auto", "mpi", "leaders", "parallel"};
 
@@ -71,8 +71,7 @@ static int named(const char *const *names, int count, const char *text, size_t l
     return -1;
 }
 
-// "allreduce:leaders,bcast:mpi"; "all" is every collective.
-static void read_pins(const char *text)
+void read_pins(const char *where, const char *text, int32_t *pins)
 {
     while (text && *text) {
         size_t length = strcspn(text, ","), name = strcspn(text, ":");
@@ -80,12 +79,12 @@ static void read_pins(const char *text)
         int operation = named(OPERATION_NAMES, OPERATIONS, text, name);
         int all = name == 3 && !strncasecmp(text, "all", 3);
         if (algorithm < 0 || (operation < 0 && !all))
-            refuse("ISTHMUS_COLLECTIVES_PIN: \"%.*s\": expected COLLECTIVE:ALGORITHM, such as \"allreduce:leaders\"; collectives: all, "
+            refuse("%s: \"%.*s\": expected COLLECTIVE:ALGORITHM, such as \"allreduce:leaders\"; collectives: all, "
                    "barrier, bcast, reduce, allreduce, gather, gatherv, scatter, scatterv, allgather, alltoall, alltoallv, "
-                   "reduce_scatter, scan, exscan; algorithms: auto, mpi, leaders, parallel", (int)length, text);
+                   "alltoallw, reduce_scatter, scan, exscan; algorithms: auto, mpi, leaders, parallel", where, (int)length, text);
         for (int i = 0; i < OPERATIONS; i++)
             if (all || i == operation)
-                settings.pins[i] = algorithm;
+                pins[i] = algorithm;
         text += length + (text[length] == ',');
     }
 }
@@ -93,7 +92,9 @@ static void read_pins(const char *text)
 static void read_settings(void)
 {
     const char *trace = getenv("ISTHMUS_COLLECTIVES_TRACE");
-    settings.trace = trace && trace[0] && strcmp(trace, "0");
+    settings.trace = !trace || !trace[0] || !strcmp(trace, "0") ? QUIET : strcasecmp(trace, "counts") ? EACH_CALL : COUNTS;
+    const char *nonblocking = getenv("ISTHMUS_COLLECTIVES_NONBLOCKING");
+    settings.nonblocking = has_progress_hook() && !(nonblocking && (!strcasecmp(nonblocking, "off") || !strcmp(nonblocking, "0")));
     settings.rtt_s = quantity("ISTHMUS_COLLECTIVES_RTT", TIMES, "24ms");
     settings.rate = quantity("ISTHMUS_COLLECTIVES_RATE", RATES, "10Gbit");
     settings.pair_rate = quantity("ISTHMUS_COLLECTIVES_RANK_RATE", RATES, "1Gbit");
@@ -107,7 +108,7 @@ static void read_settings(void)
         settings.rate = DEFAULT_RATE;
     if (settings.far_s == 0)
         settings.far_s = DEFAULT_FAR_S;
-    read_pins(getenv("ISTHMUS_COLLECTIVES_PIN"));
+    read_pins("ISTHMUS_COLLECTIVES_PIN", getenv("ISTHMUS_COLLECTIVES_PIN"), settings.pins);
 }
 
 const struct settings *own_settings(void)

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 // Version of the cards and algorithms. Ranks of two versions would wait for each other for ever.
-enum { VERSION = 1 };
+enum { VERSION = 2 };
 // Most sites that are found by measuring. Count; if there are more, all calls are left to the MPI.
 enum { LANDMARKS_MOST = 64 };
 // Least and most pings of a landmark. Counts; the first message also makes a connection. CLEARLY_FAR: multiple of the
@@ -342,13 +342,16 @@ static int discover(MPI_Comm comm, int rank, int ranks, struct map *map)
     }
     if (!error) {
         map->settings = cards[0].settings;
+        // If a rank cannot, none may.
+        for (int i = 1; i < ranks; i++)
+            map->settings.nonblocking &= cards[i].settings.nonblocking;
         if (knowledge == NOTHING)
             error = measure(comm, rank, ranks, cards, map);
         else
             number(ranks, cards, (enum knowledge)knowledge, map);
     }
     free(cards);
-    if (!error && rank == 0 && map->settings.trace)
+    if (!error && rank == 0 && map->settings.trace == EACH_CALL)
         tell(ranks, map, knowledge == SAID ? "the environment" : knowledge == NETWORK ? "AS and subnet" : "measured round trips");
     return error;
 }

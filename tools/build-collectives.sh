@@ -26,7 +26,7 @@ stamp=$folder/.built
 wanted=$(cat "$0" collectives/*.[ch] | sha256sum; echo "$*")
 if [[ ! -e $library || ! -e $stamp || $(<"$stamp") != "$wanted" ]]; then
     "$@" -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -pthread \
-        -shared -Wl,--no-undefined -Wl,-soname,libisthmus-collectives.so -o "$library.new" collectives/*.c
+        -shared -Wl,--no-undefined -Wl,-soname,libisthmus-collectives.so -o "$library.new" collectives/*.c -ldl
     mv "$library.new" "$library"
     printf '%s' "$wanted" >"$stamp"
 fi

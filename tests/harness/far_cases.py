@@ -10,7 +10,10 @@ from .cases import Case, Failure, Skip, die, last_words, must_pass, ranks_of
 
 # What the library covers, by its own names.
 OPERATIONS = ("barrier", "bcast", "reduce", "allreduce", "gather", "gatherv", "scatter", "scatterv", "allgather", "alltoall", "alltoallv",
-              "reduce_scatter", "scan", "exscan")
+              "alltoallw", "reduce_scatter", "scan", "exscan")
+# Of these it runs non-blocking forms, on the MPIs that let it.
+NONBLOCKING = tuple(f"i{name}" for name in OPERATIONS if "scan" not in name)
+NONBLOCKING_MPIS = ("mpich", "openmpi", "debian-openmpi")
 # The MPIs that it is tested with.
 MPIS = ("mpich", "openmpi", "intel", "debian-openmpi")
 SEED = int(os.environ.get("ISTHMUS_SEED", "1"))
@@ -35,18 +38,29 @@ def start(c, ranks, words, env, suffix):
     return c.start(ranks, *words, env={**preload(c), **env}, suffix=suffix)
 
 
+def operations_run(output):
+    """What the library says that it ran itself."""
+    return set(re.findall(r"isthmus-collectives: (\w+) of \d+ B .*: (?:leaders|parallel) \(", output))
+
+
 def random_calls(c):
     """Random collectives give what the MPI's own give: each algorithm, sites of every kind."""
-    rounds = 0
+    rounds, ran = 0, set()
     for turn, algorithm in enumerate(("leaders", "parallel", "auto")):
         for number, (ranks, sites) in enumerate(LAYOUTS):
             # The library is the same code on all MPIs: the others run each layout once, each algorithm twice.
             if c.mpi.name != "mpich" and number // 2 != turn:
                 continue
-            env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": sites, "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}", **DETACHED[number % 3]}
+            env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": sites, "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}", **DETACHED[number % 3],
+                   "ISTHMUS_COLLECTIVES_TRACE": "1"}
             words = ("far_collectives", SEED + number, 100, 4000 if number == 0 else 300)
-            must_pass(start(c, ranks, words, env, f".{algorithm}.{number}").wait(120))
+            ended = start(c, ranks, words, env, f".{algorithm}.{number}").wait(120)
+            must_pass(ended)
+            ran |= operations_run(ended.output)
             rounds += 100
+    wanted = {*OPERATIONS, *(NONBLOCKING if c.mpi.name in NONBLOCKING_MPIS else ())}
+    if missed := wanted - ran:
+        raise Failure(f"the library did not run {', '.join(sorted(missed))}")
     return f"{rounds} random calls with sites {', '.join(sites for _, sites in LAYOUTS)}"
 
 
@@ -95,7 +109,14 @@ def settings(c):
         ended = start(c, 2, ("far_collectives", SEED, 5, 30), env, f".{name}").wait(60)
         if ended.timed_out or ended.status == 0 or f"isthmus-collectives: refused: {words}" not in ended.output:
             raise Failure(f"{name}: exit {ended.status}, {last_words(ended.output)}")
-    return f"{len(trials)} refused with what to do"
+    # Pins of the environment hold for all communicators but the one that has its own.
+    env = {"ISTHMUS_COLLECTIVES_SITES": "0;1", "ISTHMUS_COLLECTIVES_PIN": "bcast:leaders", "ISTHMUS_COLLECTIVES_TRACE": "counts"}
+    ended = start(c, 2, ("far_collectives", SEED, 30, 30), env, ".pins").wait(60)
+    must_pass(ended)
+    by = {algorithm: int(count) for count, algorithm in re.findall(r"isthmus-collectives: (\d+) bcast by (\w+) \(pinned\)", ended.output)}
+    if by.get("mpi") != 1 or by.get("parallel") != 1 or by.get("leaders", 0) < 1:
+        raise Failure(f"Bcasts by pin: {by}")
+    return f"{len(trials)} refused with what to do; pins of one communicator"
 
 
 def killed_rank(c):
@@ -112,7 +133,7 @@ def killed_rank(c):
 
 
 # mpi4py's tests of what the library covers.
-MPI4PY = ("test_cco_buf", "test_cco_obj", "test_cco_vec", "test_op", "test_msgzero")
+MPI4PY = ("test_cco_buf", "test_cco_nb_buf", "test_cco_obj", "test_cco_vec", "test_cco_nb_vec", "test_op", "test_msgzero")
 
 
 def mpi4py(c):
@@ -158,8 +179,8 @@ def fortran(c):
                    "ISTHMUS_COLLECTIVES_TRACE": "1"}
             ended = start(c, 5, (program.name,), env, f".{number}.{algorithm}").wait(60)
             must_pass(ended)
-            ran = set(re.findall(r"isthmus-collectives: (\w+) of \d+ B .*: (?:leaders|parallel) \(", ended.output))
-            if missed := set(OPERATIONS) - ran:
+            wanted = {*OPERATIONS, *(NONBLOCKING if c.mpi.name in NONBLOCKING_MPIS else ())}
+            if missed := wanted - operations_run(ended.output):
                 raise Failure(f"{interface}, {algorithm}: the library did not run {', '.join(sorted(missed))}")
     return f"{len(OPERATIONS)} collectives by {', '.join(interfaces)}"
 

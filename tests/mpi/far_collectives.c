@@ -1,6 +1,9 @@
 // Random collectives, each run twice: as the program calls it (MPI_), and by the MPI itself (PMPI_). With the collectives
 // library preloaded these are two implementations, and every byte of both results must be the same.
 //
+// Some of the first are non-blocking. Several of them are under way at once, and end in any order, beside other calls.
+// At the end: what a program may do while they are under way.
+//
 //   far_collectives SEED ROUNDS MOST [THREADS]
 //
 // MOST: units of three ints in a vector. With threads each has a communicator of its own. A failure names the round,
@@ -11,10 +14,10 @@
 #include <stdbool.h>
 
 enum { RANKS_MOST = 64, MARK = 0x5a };
-enum what { BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, GATHERV, SCATTER, SCATTERV, ALLGATHER, ALLGATHERV, ALLTOALL, ALLTOALLV, REDUCE_SCATTER_BLOCK,
+enum what { BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, GATHERV, SCATTER, SCATTERV, ALLGATHER, ALLGATHERV, ALLTOALL, ALLTOALLV, ALLTOALLW, REDUCE_SCATTER_BLOCK,
             REDUCE_SCATTER, SCAN, EXSCAN, KINDS };
 static const char *const NAMES[KINDS] = {"Barrier", "Bcast", "Reduce", "Allreduce", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv",
-                                         "Alltoall", "Alltoallv", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan"};
+                                         "Alltoall", "Alltoallv", "Alltoallw", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan"};
 
 #if (defined(OPEN_MPI) && OMPI_MAJOR_VERSION < 6) || MPI_VERSION < 4
 #define LARGE_COUNTS 0
@@ -41,10 +44,14 @@ static MPI_Op compose, add_units;
 struct random_state {
     uint64_t shared, own; // the same on all ranks, and not
 };
+// Most non-blocking calls under way in a thread.
+enum { UNDER_WAY = 4 };
 struct worker {
     struct random_state random;
     MPI_Comm world;
     long rounds, most, seed;
+    struct round *under_way[UNDER_WAY];
+    int count;
 };
 
 static uint64_t next(uint64_t *state)
@@ -93,6 +100,13 @@ static void add_all(void *from, void *to, int *count, MPI_Datatype *type)
         for (int k = 0; k < 3; k++)
             *g[k] += *f[k];
     }
+}
+
+static void add_fours(void *from, void *to, int *count, MPI_Datatype *type)
+{
+    (void)type;
+    for (int i = 0; i < 4 * *count; i++)
+        ((int *)to)[i] += ((int *)from)[i];
 }
 
 static void make_layouts(void)
@@ -152,14 +166,24 @@ static void drop(struct buffer *b)
 // --- a round -------------------------------------------------------------------
 
 struct round {
+    long number;
     enum what what;
     MPI_Comm comm;
     int rank, ranks, root;
-    bool in_place, large;
+    bool in_place, large, nonblocking;
     MPI_Op op;
+    int op_number;
     long units;
     long counts[RANKS_MOST], total;  // units, of v
     long sends[RANKS_MOST], receives[RANKS_MOST];
+    struct buffer from, to;
+    MPI_Request request;
+    struct arguments {               // what a non-blocking call may read until it ends; for MPI_ and for PMPI_
+        int counts[RANKS_MOST], displs[RANKS_MOST], to_counts[RANKS_MOST], to_displs[RANKS_MOST];
+        MPI_Count c[RANKS_MOST], tc[RANKS_MOST];
+        MPI_Aint d[RANKS_MOST], td[RANKS_MOST];
+        MPI_Datatype types[RANKS_MOST], to_types[RANKS_MOST];
+    } arguments[2];
 };
 
 static long pick(uint64_t *random, long most)
@@ -191,72 +215,87 @@ static long laid(const long *units, int ranks)
     return at;
 }
 
+// The MPI's own, or the program's. ANY also starts non-blocking ones; EITHER takes large counts if the round says so.
 #define BOTH(name, ...) (which ? PMPI_##name(__VA_ARGS__) : MPI_##name(__VA_ARGS__))
+#define ANY(name, iname, ...) (which || !r->nonblocking ? BOTH(name, __VA_ARGS__) : MPI_##iname(__VA_ARGS__, &r->request))
 #if LARGE_COUNTS
-#define EITHER(name, ...) (r->large ? BOTH(name##_c, __VA_ARGS__) : BOTH(name, __VA_ARGS__))
+#define EITHER(name, iname, ...) (r->large ? ANY(name##_c, iname##_c, __VA_ARGS__) : ANY(name, iname, __VA_ARGS__))
+#define BOTH_LARGE(name, ...) BOTH(name##_c, __VA_ARGS__)
 #else
-#define EITHER(name, ...) BOTH(name, __VA_ARGS__)
+#define EITHER(name, iname, ...) ANY(name, iname, __VA_ARGS__)
+#define BOTH_LARGE BOTH
 #endif
 
-static int call(const struct round *r, int which, struct buffer *from, struct buffer *to)
+static int call(struct round *r, int which)
 {
-    int counts[RANKS_MOST], displs[RANKS_MOST], to_counts[RANKS_MOST], to_displs[RANKS_MOST];
+    struct buffer *from = &r->from, *to = &r->to;
+    struct arguments *a = &r->arguments[which];
+    int *counts = a->counts, *displs = a->displs, *to_counts = a->to_counts, *to_displs = a->to_displs;
     MPI_Datatype type = from->layout.type, to_type = to->layout.type;
     int count = (int)r->units * from->layout.per_unit, to_count = (int)r->units * to->layout.per_unit;
     void *source = from->base[which], *target = to->base[which];
     switch (r->what) {
     case BARRIER:
-        return BOTH(Barrier, r->comm);
+        return ANY(Barrier, Ibarrier, r->comm);
     case BCAST:
-        return EITHER(Bcast, target, to_count, to_type, r->root, r->comm);
+        return EITHER(Bcast, Ibcast, target, to_count, to_type, r->root, r->comm);
     case REDUCE:
-        return EITHER(Reduce, r->in_place && r->rank == r->root ? MPI_IN_PLACE : source, r->rank == r->root ? target : NULL, count, type, r->op, r->root, r->comm);
+        return EITHER(Reduce, Ireduce, r->in_place && r->rank == r->root ? MPI_IN_PLACE : source, r->rank == r->root ? target : NULL, count, type, r->op, r->root, r->comm);
     case ALLREDUCE:
-        return EITHER(Allreduce, r->in_place ? MPI_IN_PLACE : source, target, count, type, r->op, r->comm);
+        return EITHER(Allreduce, Iallreduce, r->in_place ? MPI_IN_PLACE : source, target, count, type, r->op, r->comm);
     case SCAN:
-        return EITHER(Scan, r->in_place ? MPI_IN_PLACE : source, target, count, type, r->op, r->comm);
+        return r->large ? BOTH_LARGE(Scan, r->in_place ? MPI_IN_PLACE : source, target, count, type, r->op, r->comm) : BOTH(Scan, r->in_place ? MPI_IN_PLACE : source, target, count, type, r->op, r->comm);
     case EXSCAN:
-        return EITHER(Exscan, r->in_place ? MPI_IN_PLACE : source, target, count, type, r->op, r->comm);
+        return r->large ? BOTH_LARGE(Exscan, r->in_place ? MPI_IN_PLACE : source, target, count, type, r->op, r->comm) : BOTH(Exscan, r->in_place ? MPI_IN_PLACE : source, target, count, type, r->op, r->comm);
     case REDUCE_SCATTER_BLOCK:
-        return EITHER(Reduce_scatter_block, r->in_place ? MPI_IN_PLACE : source, target, count, type, r->op, r->comm);
+        return EITHER(Reduce_scatter_block, Ireduce_scatter_block, r->in_place ? MPI_IN_PLACE : source, target, count, type, r->op, r->comm);
     case REDUCE_SCATTER:
         for (int i = 0; i < r->ranks; i++)
             counts[i] = (int)r->counts[i] * from->layout.per_unit;
-        return BOTH(Reduce_scatter, r->in_place ? MPI_IN_PLACE : source, target, counts, type, r->op, r->comm);
+        return ANY(Reduce_scatter, Ireduce_scatter, r->in_place ? MPI_IN_PLACE : source, target, counts, type, r->op, r->comm);
     case GATHER:
-        return EITHER(Gather, r->in_place && r->rank == r->root ? MPI_IN_PLACE : source, count, type, target, to_count,
+        return EITHER(Gather, Igather, r->in_place && r->rank == r->root ? MPI_IN_PLACE : source, count, type, target, to_count,
                       r->rank == r->root ? to_type : MPI_DATATYPE_NULL, r->root, r->comm);
     case SCATTER:
-        return EITHER(Scatter, source, count, r->rank == r->root ? type : MPI_DATATYPE_NULL, r->in_place && r->rank == r->root ? MPI_IN_PLACE : target, to_count,
+        return EITHER(Scatter, Iscatter, source, count, r->rank == r->root ? type : MPI_DATATYPE_NULL, r->in_place && r->rank == r->root ? MPI_IN_PLACE : target, to_count,
                       to_type, r->root, r->comm);
     case ALLGATHER:
-        return EITHER(Allgather, r->in_place ? MPI_IN_PLACE : source, count, type, target, to_count, to_type, r->comm);
+        return EITHER(Allgather, Iallgather, r->in_place ? MPI_IN_PLACE : source, count, type, target, to_count, to_type, r->comm);
     case ALLTOALL:
-        return EITHER(Alltoall, r->in_place ? MPI_IN_PLACE : source, count, type, target, to_count, to_type, r->comm);
+        return EITHER(Alltoall, Ialltoall, r->in_place ? MPI_IN_PLACE : source, count, type, target, to_count, to_type, r->comm);
     case GATHERV:
         lay(r->counts, r->ranks, &to->layout, counts, displs);
-        return BOTH(Gatherv, r->in_place && r->rank == r->root ? MPI_IN_PLACE : source, (int)r->counts[r->rank] * from->layout.per_unit, type, target,
+        return ANY(Gatherv, Igatherv, r->in_place && r->rank == r->root ? MPI_IN_PLACE : source, (int)r->counts[r->rank] * from->layout.per_unit, type, target,
                     r->rank == r->root ? counts : NULL, r->rank == r->root ? displs : NULL, to_type, r->root, r->comm);
     case SCATTERV:
         lay(r->counts, r->ranks, &from->layout, counts, displs);
-        return BOTH(Scatterv, source, r->rank == r->root ? counts : NULL, r->rank == r->root ? displs : NULL, type,
+        return ANY(Scatterv, Iscatterv, source, r->rank == r->root ? counts : NULL, r->rank == r->root ? displs : NULL, type,
                     r->in_place && r->rank == r->root ? MPI_IN_PLACE : target, (int)r->counts[r->rank] * to->layout.per_unit, to_type, r->root, r->comm);
     case ALLGATHERV:
         lay(r->counts, r->ranks, &to->layout, counts, displs);
-        return BOTH(Allgatherv, r->in_place ? MPI_IN_PLACE : source, (int)r->counts[r->rank] * from->layout.per_unit, type, target, counts, displs, to_type, r->comm);
+        return ANY(Allgatherv, Iallgatherv, r->in_place ? MPI_IN_PLACE : source, (int)r->counts[r->rank] * from->layout.per_unit, type, target, counts, displs, to_type, r->comm);
     case ALLTOALLV:
         lay(r->sends, r->ranks, &from->layout, counts, displs);
         lay(r->receives, r->ranks, &to->layout, to_counts, to_displs);
 #if LARGE_COUNTS
         if (r->large) {
-            MPI_Count c[RANKS_MOST], tc[RANKS_MOST];
-            MPI_Aint d[RANKS_MOST], td[RANKS_MOST];
             for (int i = 0; i < r->ranks; i++)
-                c[i] = counts[i], d[i] = displs[i], tc[i] = to_counts[i], td[i] = to_displs[i];
-            return BOTH(Alltoallv_c, r->in_place ? MPI_IN_PLACE : source, c, d, type, target, tc, td, to_type, r->comm);
+                a->c[i] = counts[i], a->d[i] = displs[i], a->tc[i] = to_counts[i], a->td[i] = to_displs[i];
+            return ANY(Alltoallv_c, Ialltoallv_c, r->in_place ? MPI_IN_PLACE : source, a->c, a->d, type, target, a->tc, a->td, to_type, r->comm);
         }
 #endif
-        return BOTH(Alltoallv, r->in_place ? MPI_IN_PLACE : source, counts, displs, type, target, to_counts, to_displs, to_type, r->comm);
+        return ANY(Alltoallv, Ialltoallv, r->in_place ? MPI_IN_PLACE : source, counts, displs, type, target, to_counts, to_displs, to_type, r->comm);
+    case ALLTOALLW:
+        lay(r->sends, r->ranks, &from->layout, counts, displs);
+        lay(r->receives, r->ranks, &to->layout, to_counts, to_displs);
+        for (int i = 0; i < r->ranks; i++) {
+            // In bytes.
+            displs[i] *= from->layout.extent / from->layout.per_unit;
+            to_displs[i] *= to->layout.extent / to->layout.per_unit;
+            a->types[i] = type;
+            a->to_types[i] = to_counts[i] || r->in_place ? to_type : MPI_DOUBLE;
+        }
+        return ANY(Alltoallw, Ialltoallw, r->in_place ? MPI_IN_PLACE : source, counts, displs, a->types, target, to_counts, to_displs, a->to_types, r->comm);
     case KINDS:
         break;
     }
@@ -270,16 +309,136 @@ static bool reduces(enum what what)
 
 static bool rooted(enum what what) { return what == REDUCE || what == GATHER || what == GATHERV || what == SCATTER || what == SCATTERV; }
 
+// Compares the results, and frees the round.
+static void compare(const struct worker *w, struct round *r)
+{
+    struct buffer *from = &r->from, *to = &r->to;
+    // The first rank's result of an Exscan is undefined.
+    bool defined = !(r->what == EXSCAN && r->rank == 0) && !(rooted(r->what) && r->what != SCATTER && r->what != SCATTERV && r->rank != r->root);
+    // What follows the result of a Reduce_scatter in place is the MPI's to use.
+    size_t differs = 0, end = to->length;
+    if (r->in_place && (r->what == REDUCE_SCATTER || r->what == REDUCE_SCATTER_BLOCK))
+        end = (size_t)(to->base[0] - to->memory[0]) + (size_t)((r->what == REDUCE_SCATTER ? r->counts[r->rank] : r->units) * to->layout.extent);
+    while (defined && differs < end && to->memory[0][differs] == to->memory[1][differs])
+        differs++;
+    CHECK(!defined || differs == end, "seed %ld round %ld: %s%s of %ld units (total %ld), extent %d, op %d, root %d, rank %d of %d%s: byte %zu of %zu differs",
+          w->seed, r->number, r->nonblocking ? "non-blocking " : "", NAMES[r->what], r->units, r->total, to->layout.extent, r->op_number, r->root, r->rank,
+          r->ranks, r->in_place ? ", in place" : "", differs, to->length);
+    CHECK(!memcmp(from->memory[0], from->memory[1], from->length), "seed %ld round %ld: %s wrote to what it sends", w->seed, r->number, NAMES[r->what]);
+    drop(from);
+    drop(to);
+    free(r);
+}
+
+// Ends one of the calls under way, or all, by one of MPI's functions for it.
+static void end_one(struct worker *w, int which)
+{
+    struct round *r = w->under_way[which];
+    MPI_Request requests[UNDER_WAY];
+    int how = below(&w->random.own, 4), done = 0, error = MPI_SUCCESS;
+    for (int i = 0; i < w->count; i++)
+        requests[i] = w->under_way[i]->request;
+    if (how == 0)
+        error = MPI_Wait(&requests[which], MPI_STATUS_IGNORE);
+    else if (how == 1)
+        while (!error && !done)
+            error = MPI_Test(&requests[which], &done, MPI_STATUS_IGNORE);
+    else if (how == 2)
+        error = MPI_Waitany(w->count, requests, &which, MPI_STATUS_IGNORE);
+    else
+        error = MPI_Waitall(w->count, requests, MPI_STATUSES_IGNORE);
+    CHECK(error == MPI_SUCCESS, "seed %ld round %ld: waiting for %s failed with %d", w->seed, r->number, NAMES[r->what], error);
+    int kept = 0;
+    for (int i = 0, count = w->count; i < count; i++)
+        if (requests[i] == MPI_REQUEST_NULL)
+            compare(w, w->under_way[i]);
+        else
+            w->under_way[kept++] = w->under_way[i];
+    CHECK(kept < w->count, "seed %ld round %ld: a request that has ended is not null", w->seed, r->number);
+    w->count = kept;
+}
+
+static void end_all(struct worker *w)
+{
+    while (w->count > 0)
+        end_one(w, 0);
+}
+
+// --- while a call is under way ---------------------------------------------------
+
+// A rank that waits for a message, in whatever call, does its part of a collective: the sender waits for the collective.
+static void goes_on_in_other_calls(MPI_Comm comm)
+{
+    int rank, ranks, sum = 0, one = 1, word = 0;
+    MPI_Request request;
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &ranks);
+    for (int how = 0; how < 3; how++) {
+        MPI_Iallreduce(&one, &sum, 1, MPI_INT, MPI_SUM, comm, &request);
+        if (rank == ranks - 1) {
+            MPI_Wait(&request, MPI_STATUS_IGNORE);
+            for (int other = 0; other < rank; other++)
+                MPI_Send(&sum, 1, MPI_INT, other, 1, comm);
+        } else {
+            if (how == 0)
+                MPI_Probe(ranks - 1, 1, comm, MPI_STATUS_IGNORE);
+            if (how == 1) {
+                MPI_Request receive;
+                MPI_Irecv(&word, 1, MPI_INT, ranks - 1, 1, comm, &receive);
+                MPI_Wait(&receive, MPI_STATUS_IGNORE);
+            } else
+                MPI_Recv(&word, 1, MPI_INT, ranks - 1, 1, comm, MPI_STATUS_IGNORE);
+            CHECK(word == ranks, "a message said %d instead of %d", word, ranks);
+            MPI_Wait(&request, MPI_STATUS_IGNORE);
+        }
+        CHECK(sum == ranks, "Iallreduce gave %d instead of %d", sum, ranks);
+    }
+}
+
+// A program may free the datatype, the operation and the communicator of a call that is under way.
+static void outlives_what_is_freed(void)
+{
+    struct { int at[3], gap; } from[100], to[100];
+    MPI_Comm comm;
+    MPI_Datatype type;
+    MPI_Op op;
+    MPI_Request requests[3];
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Barrier(comm);
+    MPI_Type_contiguous(4, MPI_INT, &type);
+    MPI_Type_commit(&type);
+    MPI_Op_create(add_fours, 1, &op);
+    memset(to, 0, sizeof to);
+    for (int i = 0; i < 100; i++)
+        from[i].at[0] = i, from[i].at[1] = world_rank, from[i].at[2] = 1, from[i].gap = 0;
+    MPI_Iallreduce(from, to, 100, type, op, comm, &requests[0]);
+    int word = world_rank == world_size - 1 ? 42 : 0;
+    MPI_Ibcast(&word, 1, MPI_INT, world_size - 1, comm, &requests[1]);
+    MPI_Ibarrier(comm, &requests[2]);
+    MPI_Type_free(&type);
+    MPI_Op_free(&op);
+    CHECK(type == MPI_DATATYPE_NULL && op == MPI_OP_NULL, "what was freed is not null");
+    MPI_Comm_free(&comm);
+    MPI_Waitall(3, requests, MPI_STATUSES_IGNORE);
+    CHECK(word == 42, "Ibcast gave %d", word);
+    for (int i = 0; i < 100; i++)
+        CHECK(to[i].at[0] == i * world_size && to[i].at[1] == world_size * (world_size - 1) / 2 && to[i].at[2] == world_size,
+              "Iallreduce gave %d, %d, %d at %d", to[i].at[0], to[i].at[1], to[i].at[2], i);
+}
+
 static void play(struct worker *w, long number, MPI_Comm comm)
 {
     static const MPI_Op BUILT_IN[] = {MPI_SUM, MPI_PROD, MPI_MAX, MPI_MIN, MPI_BXOR, MPI_BAND, MPI_LOR};
     uint64_t *shared = &w->random.shared, *own = &w->random.own;
-    struct round round = {.what = (enum what)below(shared, KINDS), .comm = comm}, *r = &round;
+    struct round *r = calloc(1, sizeof *r);
+    CHECK(r, "out of memory");
+    *r = (struct round){.number = number, .what = (enum what)below(shared, KINDS), .comm = comm, .request = MPI_REQUEST_NULL};
     MPI_Comm_rank(comm, &r->rank);
     MPI_Comm_size(comm, &r->ranks);
     r->root = below(shared, r->ranks);
     r->in_place = below(shared, 3) == 0 && r->what != BCAST;
     r->large = below(shared, 2);
+    r->nonblocking = below(shared, 2) && r->what != SCAN && r->what != EXSCAN;
     r->units = pick(shared, w->most);
     for (int i = 0; i < r->ranks; i++) {
         r->counts[i] = below(shared, 4) ? pick(shared, w->most / r->ranks + 1) : 0;
@@ -303,7 +462,7 @@ static void play(struct worker *w, long number, MPI_Comm comm)
     // chooses an algorithm, or the length of segments, by its own datatype, so that their own collectives fail or hang.
     uint64_t *choice = reduces(r->what) || SAME_DATATYPES ? shared : own;
     int from_layout = below(choice, LAYOUTS), to_layout = reduces(r->what) ? from_layout : below(choice, LAYOUTS);
-    int op = below(shared, 9);
+    int op = r->op_number = below(shared, 9);
     r->op = op == 8 ? compose : op == 7 ? add_units : BUILT_IN[op];
     if (op < 7 && reduces(r->what))
         from_layout = to_layout = PLAIN;
@@ -320,25 +479,48 @@ static void play(struct worker *w, long number, MPI_Comm comm)
 #endif
     if (r->op == compose && (r->what == REDUCE_SCATTER || r->what == REDUCE_SCATTER_BLOCK))
         from_layout = to_layout = CONTIGUOUS;
+#ifdef I_MPI_VERSION
+    // Intel MPI's own Reduce gives wrong values for more than 819 elements of the datatype with gaps.
+    if (reduces(r->what) && from_layout == STRIDED)
+        from_layout = to_layout = CONTIGUOUS;
+#endif
     long many = r->units * r->ranks + laid(r->counts, r->ranks) + laid(r->sends, r->ranks) + laid(r->receives, r->ranks);
-    struct buffer from = new_buffer(from_layout, many, own), to = new_buffer(to_layout, many, own);
+    r->from = new_buffer(from_layout, many, own);
+    r->to = new_buffer(to_layout, many, own);
     for (int which = 0; which < 2; which++) {
-        int error = call(r, which, &from, &to);
+        int error = call(r, which);
         CHECK(error == MPI_SUCCESS, "seed %ld round %ld: %s failed with %d", w->seed, number, NAMES[r->what], error);
     }
-    // The first rank's result of an Exscan is undefined.
-    bool defined = !(r->what == EXSCAN && r->rank == 0) && !(rooted(r->what) && r->what != SCATTER && r->what != SCATTERV && r->rank != r->root);
-    // What follows the result of a Reduce_scatter in place is the MPI's to use.
-    size_t differs = 0, end = to.length;
-    if (r->in_place && (r->what == REDUCE_SCATTER || r->what == REDUCE_SCATTER_BLOCK))
-        end = (size_t)(to.base[0] - to.memory[0]) + (size_t)((r->what == REDUCE_SCATTER ? r->counts[r->rank] : r->units) * to.layout.extent);
-    while (defined && differs < end && to.memory[0][differs] == to.memory[1][differs])
-        differs++;
-    CHECK(!defined || differs == end, "seed %ld round %ld: %s of %ld units (total %ld), layout %d, op %d, root %d, rank %d of %d%s: byte %zu of %zu differs",
-          w->seed, number, NAMES[r->what], r->units, r->total, to_layout, op, r->root, r->rank, r->ranks, r->in_place ? ", in place" : "", differs, to.length);
-    CHECK(!memcmp(from.memory[0], from.memory[1], from.length), "seed %ld round %ld: %s wrote to what it sends", w->seed, number, NAMES[r->what]);
-    drop(&from);
-    drop(&to);
+    if (!r->nonblocking) {
+        compare(w, r);
+        return;
+    }
+    w->under_way[w->count++] = r;
+    for (int left = below(own, UNDER_WAY); w->count > left;)
+        end_one(w, below(own, w->count));
+}
+
+// A program pins the algorithms of one communicator, and changes its mind. The test that runs this reads what was chosen.
+static void pins_by_info(void)
+{
+    static const char *const PINS[] = {"bcast:mpi", "bcast:parallel"};
+    MPI_Comm comm;
+    MPI_Info info;
+    int word = 0;
+    MPI_Bcast(&word, 1, MPI_INT, 0, MPI_COMM_WORLD); // by the environment's pins
+    for (int i = 0; i < 2; i++) {
+        MPI_Info_create(&info);
+        MPI_Info_set(info, "isthmus_collectives_pin", PINS[i]);
+        if (i == 0)
+            MPI_Comm_dup_with_info(MPI_COMM_WORLD, info, &comm);
+        else
+            MPI_Comm_set_info(comm, info);
+        MPI_Info_free(&info);
+        word = world_rank == 0 ? 42 + i : 0;
+        MPI_Bcast(&word, 1, MPI_INT, 0, comm);
+        CHECK(word == 42 + i, "Bcast gave %d", word);
+    }
+    MPI_Comm_free(&comm);
 }
 
 static void *work(void *argument)
@@ -355,6 +537,7 @@ static void *work(void *argument)
         next(&w->random.shared);
         // Now and then another communicator: all ranks in another order, or some of them.
         if (i % 25 == 0) {
+            end_all(w);
             if (comm != w->world)
                 MPI_Comm_free(&comm);
             comm = w->world;
@@ -371,6 +554,8 @@ static void *work(void *argument)
         }
         play(w, i, comm);
     }
+    end_all(w);
+    goes_on_in_other_calls(comm);
     if (comm != w->world)
         MPI_Comm_free(&comm);
     return NULL;
@@ -407,6 +592,8 @@ int main(int argc, char **argv)
         pthread_join(ids[i], NULL);
         MPI_Comm_free(&workers[i].world);
     }
+    outlives_what_is_freed();
+    pins_by_info();
     MPI_Op_free(&compose);
     MPI_Op_free(&add_units);
     for (int l = CONTIGUOUS; l < LAYOUTS; l++)

@@ -25,6 +25,8 @@ program far_fortran
    double precision :: vector(long), total(long)
    HANDLE(MPI_Datatype) :: strided
    HANDLE(MPI_Comm) :: copy
+   HANDLE(MPI_Request) :: request
+   HANDLE(MPI_Datatype), allocatable :: types(:)
 #ifndef USE_MPI_F08
    integer :: leftmost
    external :: take_left
@@ -35,6 +37,7 @@ program far_fortran
    call MPI_Comm_rank(MPI_COMM_WORLD, rank, error)
    call MPI_Comm_size(MPI_COMM_WORLD, ranks, error)
    allocate (counts(ranks), displs(ranks), one(ranks), many(ranks*ranks), back(ranks*ranks))
+   allocate (types(ranks))
    counts = 1
    displs = [(i, i=0, ranks - 1)]
 
@@ -98,6 +101,12 @@ program far_fortran
    call MPI_Alltoallv(many, counts, displs, MPI_INTEGER, back, counts, displs, MPI_INTEGER, MPI_COMM_WORLD, error)
    call check(all(back(:ranks) == 100*displs + rank), 'Alltoallv')
 
+   back = -1
+   types = MPI_INTEGER
+   call MPI_Alltoallw(many, counts, 4*displs, types, back, counts, 4*displs, types, MPI_COMM_WORLD, error)
+   call check(all(back(:ranks) == 100*displs + rank), 'Alltoallw')
+   call start_and_wait()
+
    ! A datatype with gaps, another communicator, and data by its address.
    call MPI_Type_vector(long, 1, 2, MPI_INTEGER, strided, error)
    call MPI_Type_commit(strided, error)
@@ -128,6 +137,80 @@ contains
       integer :: k
       sums = [(dble(ranks*k) + dble(ranks*(ranks - 1)/2), k=1, long)]
    end function
+
+   ! The same by non-blocking calls. MPI writes to these arrays behind the compiler's back, too.
+   subroutine start_and_wait()
+      integer, asynchronous :: sent(ranks*ranks), got(ranks*ranks), own(1), own_displs(ranks)
+      own = rank
+      call MPI_Ibarrier(MPI_COMM_WORLD, request, error)
+      call wait_for('Ibarrier')
+
+      got = merge(7, 0, rank == ranks - 1)
+      call MPI_Ibcast(got, ranks, MPI_INTEGER, ranks - 1, MPI_COMM_WORLD, request, error)
+      call wait_for('Ibcast')
+      call check(all(got(:ranks) == 7), 'Ibcast')
+
+      sent(:ranks) = [(rank*i, i=1, ranks)]
+      call MPI_Ireduce(sent, got, ranks, MPI_INTEGER, MPI_SUM, 0, MPI_COMM_WORLD, request, error)
+      call wait_for('Ireduce')
+      call check(rank /= 0 .or. all(got(:ranks) == [(i*ranks*(ranks - 1)/2, i=1, ranks)]), 'Ireduce')
+      got(:ranks) = sent(:ranks)
+      call MPI_Iallreduce(MPI_IN_PLACE, got, ranks, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, request, error)
+      call wait_for('Iallreduce')
+      call check(all(got(:ranks) == [(i*ranks*(ranks - 1)/2, i=1, ranks)]), 'Iallreduce in place')
+      call MPI_Ireduce_scatter(sent, got, counts, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, request, error)
+      call wait_for('Ireduce_scatter')
+      call check(got(1) == (rank + 1)*ranks*(ranks - 1)/2, 'Ireduce_scatter')
+      call MPI_Ireduce_scatter_block(sent, got, 1, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, request, error)
+      call wait_for('Ireduce_scatter_block')
+      call check(got(1) == (rank + 1)*ranks*(ranks - 1)/2, 'Ireduce_scatter_block')
+
+      got = -1
+      call MPI_Igather(own, 1, MPI_INTEGER, got, 1, MPI_INTEGER, 0, MPI_COMM_WORLD, request, error)
+      call wait_for('Igather')
+      call check(rank /= 0 .or. all(got(:ranks) == displs), 'Igather')
+      got = -1
+      call MPI_Igatherv(own, 1, MPI_INTEGER, got, counts, displs, MPI_INTEGER, 1, MPI_COMM_WORLD, request, error)
+      call wait_for('Igatherv')
+      call check(rank /= 1 .or. all(got(:ranks) == displs), 'Igatherv')
+      got = -1
+      call MPI_Iscatter(displs, 1, MPI_INTEGER, got, 1, MPI_INTEGER, 0, MPI_COMM_WORLD, request, error)
+      call wait_for('Iscatter')
+      call check(got(1) == rank, 'Iscatter')
+      got = -1
+      call MPI_Iscatterv(displs, counts, displs, MPI_INTEGER, got, 1, MPI_INTEGER, 1, MPI_COMM_WORLD, request, error)
+      call wait_for('Iscatterv')
+      call check(got(1) == rank, 'Iscatterv')
+
+      got = -1
+      call MPI_Iallgather(own, 1, MPI_INTEGER, got, 1, MPI_INTEGER, MPI_COMM_WORLD, request, error)
+      call wait_for('Iallgather')
+      call check(all(got(:ranks) == displs), 'Iallgather')
+      got = -1
+      call MPI_Iallgatherv(own, 1, MPI_INTEGER, got, counts, displs, MPI_INTEGER, MPI_COMM_WORLD, request, error)
+      call wait_for('Iallgatherv')
+      call check(all(got(:ranks) == displs), 'Iallgatherv')
+      sent(:ranks) = [(100*rank + i, i=0, ranks - 1)]
+      call MPI_Ialltoall(sent, 1, MPI_INTEGER, got, 1, MPI_INTEGER, MPI_COMM_WORLD, request, error)
+      call wait_for('Ialltoall')
+      call check(all(got(:ranks) == 100*displs + rank), 'Ialltoall')
+      got = -1
+      call MPI_Ialltoallv(sent, counts, displs, MPI_INTEGER, got, counts, displs, MPI_INTEGER, MPI_COMM_WORLD, request, error)
+      call wait_for('Ialltoallv')
+      call check(all(got(:ranks) == 100*displs + rank), 'Ialltoallv')
+      got = -1
+      own_displs = 4*displs
+      call MPI_Ialltoallw(sent, counts, own_displs, types, got, counts, own_displs, types, MPI_COMM_WORLD, request, error)
+      call wait_for('Ialltoallw')
+      call check(all(got(:ranks) == 100*displs + rank), 'Ialltoallw')
+   end subroutine
+
+   subroutine wait_for(what)
+      character(*), intent(in) :: what
+      call check(error == MPI_SUCCESS, what)
+      call MPI_Wait(request, MPI_STATUS_IGNORE, error)
+      call check(error == MPI_SUCCESS, 'Wait for '//what)
+   end subroutine
 
    subroutine bcast_by_address()
       integer(kind=MPI_ADDRESS_KIND) :: address(1)
