@@ -14,6 +14,7 @@ mod letter;
 mod nodes;
 mod place;
 pub mod pmi;
+mod pmix;
 mod ranks;
 mod run;
 

@@ -47,6 +47,8 @@ pub(crate) struct Program<'a> {
     pub(crate) gather: Option<&'a Arc<Gate>>,
     /// Folder for the output of each rank.
     pub(crate) output: Option<&'a Path>,
+    /// Environment variables of each rank, of the PMIx server.
+    pub(crate) pmix: &'a [Vec<(String, String)>],
 }
 
 /// How many pieces of output of this process's ranks may be on their way to the printer. Count. Each has at most twice
@@ -147,6 +149,9 @@ pub(crate) fn start(
         ("ISTHMUS_RUN_RANK", world.to_string()),
         ("ISTHMUS_RUN_SIZE", start.size.to_string()),
     ] {
+        command.env(name, value);
+    }
+    for (name, value) in program.pmix.get(rank as usize).into_iter().flatten() {
         command.env(name, value);
     }
     // Each rank has its own process group, and a terminal stops a background group that reads from it.

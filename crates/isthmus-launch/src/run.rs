@@ -20,7 +20,8 @@ use signal_hook::iterator::Signals;
 use crate::agent::{Action, Agent, Link, Me};
 use crate::letter::{Hello, LETTER_MAX, OnLoss, Start, decode, encode};
 use crate::place::Place;
-use crate::pmi::Session;
+use crate::pmi::{Asked, Request, Session};
+use crate::pmix::{Message, Server};
 use crate::ranks::{self, Gate, Lines, Program, RankProcess};
 
 /// Most inputs that wait for the main thread. Threads with further ones block.
@@ -62,6 +63,8 @@ pub struct Options {
     pub gather: bool,
     /// Folder for the output of each rank, which is created.
     pub output: Option<PathBuf>,
+    /// The PMIx server, for programs that speak PMIx.
+    pub pmix: Option<PathBuf>,
     /// The program and its arguments.
     pub program: Vec<OsString>,
     /// Command line of a process that calls [`crate::become_rank`]; `program` follows it.
@@ -91,6 +94,8 @@ pub(crate) enum Input {
     Signal(i32),
     /// Output for [`Options::gather`].
     Output(Lines),
+    /// The PMIx server says something.
+    Pmix(Message),
 }
 
 /// Starts the ranks of one process of a part. Returns the exit status when the job is over. `tell` receives lines for
@@ -170,6 +175,7 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<u8, RunError
         contexts: 0,
         ranks: Vec::new(),
         gate: Arc::default(),
+        pmix: None,
         sessions: Vec::new(),
         announced: Announced::default(),
         began: Instant::now(),
@@ -224,6 +230,7 @@ struct Shell<'a> {
     contexts: u64,
     ranks: Vec<RankProcess>,
     gate: Arc<Gate>,
+    pmix: Option<Server>,
     sessions: Vec<Session>,
     announced: Announced,
     began: Instant,
@@ -309,6 +316,11 @@ impl Shell<'_> {
                 agent.signalled(now, number);
             }
             Input::Output(lines) => agent.output(None, lines),
+            Input::Pmix(Message::Fence(bytes)) => agent.pmix_fence(now, &bytes),
+            Input::Pmix(Message::Abort { rank, code, message }) if rank < self.options.ranks => {
+                agent.pmi(now, rank, Asked { request: Request::Abort { code, message }, thread: None });
+            }
+            Input::Pmix(Message::Abort { .. }) => {}
         }
     }
 
@@ -416,6 +428,10 @@ impl Shell<'_> {
                     (self.tell)(&format!("job {}, part {}: {text}", self.options.job, self.options.part));
                 }
                 Action::Print(lines) => lines.print(),
+                Action::Pmix(bytes) => {
+                    // An error means that the server has ended, and its ranks tell so.
+                    let _ = self.pmix.as_mut().map(|server| server.pass_fence(&bytes));
+                }
                 Action::Printed => self.gate.leave(),
                 Action::Finish(status) => self.finish = Some(status),
             }
@@ -474,6 +490,15 @@ impl Shell<'_> {
     }
 
     fn launch(&mut self, agent: &mut Agent, start: &Start) {
+        if let Some(path) = &self.options.pmix {
+            match Server::start(path, start, self.options.ranks, &self.inputs) {
+                Ok(server) => self.pmix = Some(server),
+                Err(error) => {
+                    let why = format!("no PMIx server {}: {error}", path.display());
+                    return agent.not_started(self.now(), 0, &why);
+                }
+            }
+        }
         let program = Program {
             starter: &self.options.starter,
             words: &self.options.program,
@@ -483,6 +508,7 @@ impl Shell<'_> {
             label: self.options.label,
             gather: self.options.gather.then_some(&self.gate),
             output: self.options.output.as_deref(),
+            pmix: self.pmix.as_ref().map_or(&[], |server| server.variables.as_slice()),
         };
         if let Some(folder) = program.output
             && let Err(error) = std::fs::create_dir_all(folder)
@@ -502,6 +528,7 @@ impl Shell<'_> {
 
     fn close(&mut self) {
         self.announced = Announced::default();
+        self.pmix = None;
         if let Some(endpoint) = &self.endpoint {
             endpoint.close();
         }

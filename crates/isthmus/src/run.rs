@@ -59,6 +59,9 @@ pub(crate) struct Args {
     /// Write the output of each rank to rank-R.out and rank-R.err in this folder, which is made
     #[arg(long, value_name = "DIR", conflicts_with_all = ["label", "gather"])]
     output: Option<PathBuf>,
+    /// Serve PMIx, for programs of Open MPI 5, by isthmus-pmix beside this program (docs/run.md)
+    #[arg(long, conflicts_with = "on_loss")]
+    pmix: bool,
     /// Folder that holds libisthmus-fi.so [default: found beside this program]
     #[arg(long, value_name = "DIR")]
     provider_path: Option<PathBuf>,
@@ -139,21 +142,23 @@ fn options(args: Args) -> Result<Options, RunError> {
         label: args.label,
         gather: args.gather,
         output: args.output,
+        pmix: args.pmix.then(|| own.with_file_name("isthmus-pmix")),
         program: args.program,
         starter: [own.into(), OsString::from(BECOME)].into_iter().chain(starter).collect(),
-        defaults: defaults(args.provider_path, args.on_loss)?,
+        defaults: defaults(args.provider_path, args.on_loss, args.pmix)?,
     })
 }
 
 /// Variables that make MPICH and Intel MPI use the provider. Each ignores those of the other.
-fn defaults(folder: Option<PathBuf>, on_loss: OnLoss) -> Result<Vec<(String, String)>, RunError> {
+fn defaults(folder: Option<PathBuf>, on_loss: OnLoss, pmix: bool) -> Result<Vec<(String, String)>, RunError> {
     let set = || env::var_os("FI_PROVIDER_PATH").map(PathBuf::from);
     let folder = folder.or_else(install::provider_folder).or_else(set).ok_or_else(|| {
         RunError::Usage(format!("{LIBRARY} is not beside this program; give its folder with --provider-path"))
     })?;
     let folder = folder.display().to_string();
     let mut all: Vec<(String, String)> = Vec::new();
-    for (name, value) in [Mpi::Mpich, Mpi::Intel].into_iter().flat_map(|mpi| variables(mpi, &folder, false)) {
+    let mpis: &[Mpi] = if pmix { &[Mpi::Openmpi] } else { &[Mpi::Mpich, Mpi::Intel] };
+    for (name, value) in mpis.iter().flat_map(|mpi| variables(*mpi, &folder, false)) {
         if all.iter().all(|known| known.0 != name) {
             all.push((name.to_owned(), value));
         }
@@ -179,7 +184,7 @@ mod tests {
 
     #[test]
     fn ranks_are_told_of_the_provider_once() {
-        let all = defaults(Some("/lib".into()), OnLoss::End).expect("a folder");
+        let all = defaults(Some("/lib".into()), OnLoss::End, false).expect("a folder");
         assert!(all.contains(&("FI_PROVIDER".to_owned(), "isthmus".to_owned())));
         assert!(all.contains(&("I_MPI_OFI_PROVIDER".to_owned(), "isthmus".to_owned())));
         let names: std::collections::HashSet<_> = all.iter().map(|pair| &pair.0).collect();

@@ -1,6 +1,11 @@
 //! Fences: what ranks have put goes up the tree once, and the data of all ranks come down once.
 
 use super::*;
+use crate::pmix;
+
+/// Start of the keys under which processes with a PMIx server put what their ranks give to a fence. The number of the
+/// first rank follows.
+const PMIX: &str = "isthmus-pmix-";
 
 impl Agent {
     /// Keeps what ranks below have put, until the fence.
@@ -12,6 +17,18 @@ impl Agent {
                 .fail_own(now, format!("has more than {STORE_MAX} bytes in the ranks' key-value space"));
         }
         self.fresh.extend(entries);
+    }
+
+    /// All ranks of this process wait in a fence of PMIx, and gave these bytes.
+    pub(crate) fn pmix_fence(&mut self, now: Duration, bytes: &[u8]) {
+        let Some(start) = &self.start else { return };
+        let key = format!("{PMIX}{}", start.first);
+        self.is_pmix_waiting = true;
+        self.take_in(now, vec![(key, pmix::to_text(bytes))]);
+        for rank in self.ranks.iter_mut().filter(|rank| !rank.ended) {
+            rank.fence = Some(None);
+        }
+        self.check_fence(now);
     }
 
     /// Goes on if all ranks below wait in a fence. Fails if one of them has ended, since the others would wait forever.
@@ -122,6 +139,12 @@ impl Agent {
         }
         for link in self.members() {
             self.send_fence_to(link, &entries);
+        }
+        if std::mem::take(&mut self.is_pmix_waiting) {
+            let given = entries.iter().filter(|(key, _)| key.starts_with(PMIX));
+            let bytes = given.flat_map(|(_, text)| pmix::from_text(text)).collect();
+            self.act(Action::Pmix(bytes));
+            self.ranks.iter_mut().for_each(|rank| rank.fence = None);
         }
         self.store.extend(entries);
         for rank in 0..self.ranks.len() {

@@ -109,6 +109,8 @@ pub(crate) enum Action {
     },
     /// End all ranks.
     Kill,
+    /// To the PMIx server: a fence is passed, and ranks of the world gave these bytes.
+    Pmix(Vec<u8>),
     /// Say something to the user.
     Tell(String),
     /// Write output of ranks.
@@ -239,6 +241,8 @@ pub(crate) struct Agent {
     /// Exit status of this process's ranks, and of processes below that were done and have gone since.
     status: Option<u8>,
     node_store: BTreeMap<String, String>,
+    /// Whether the PMIx server waits for a fence.
+    is_pmix_waiting: bool,
     askers: VecDeque<Asker>,
     /// Whose output is on its way up: processes below, and `None` for this one.
     speakers: VecDeque<Option<Link>>,
@@ -314,6 +318,7 @@ impl Agent {
             first_loss: None,
             status: None,
             node_store: BTreeMap::new(),
+            is_pmix_waiting: false,
             askers: VecDeque::new(),
             speakers: VecDeque::new(),
             has_told_wait: false,
