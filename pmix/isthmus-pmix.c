@@ -6,6 +6,7 @@
 // and so many bytes.
 //   E  to isthmus run, COUNT times: the variables of a rank, each NAME=VALUE and a NUL
 //   F  to isthmus run: all ranks here wait in a fence, and gave these bytes; from it: what the ranks of the world gave
+//   C  to isthmus run: this rank has connected; Z: it needs the server no more
 //   A  to isthmus run: a rank aborts: "RANK STATUS MESSAGE", the rank counted from 0 here
 // It ends when the channel is closed.
 #define _GNU_SOURCE
@@ -16,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -25,7 +25,7 @@ static pmix_rank_t first;
 // The fence in which all ranks here wait.
 static pmix_modex_cbfunc_t waiting;
 static void *waiting_data;
-static char folder[] = "/tmp/isthmus-pmix-XXXXXX";
+static char folder[256];
 
 static int clear(const char *path, const struct stat *status, int kind, struct FTW *at)
 {
@@ -97,17 +97,25 @@ static pmix_status_t aborts(const pmix_proc_t *proc, void *object, int status, c
     return PMIX_OPERATION_SUCCEEDED;
 }
 
-static pmix_status_t is_well(const pmix_proc_t *proc, void *object, pmix_op_cbfunc_t call, void *call_data)
+static void tell_rank(char letter, const pmix_proc_t *proc)
 {
-    (void)proc, (void)object, (void)call, (void)call_data;
+    char text[16];
+    tell(letter, text, (size_t)snprintf(text, sizeof text, "%u", proc->rank - first));
+}
+
+static pmix_status_t is_finalized(const pmix_proc_t *proc, void *object, pmix_op_cbfunc_t call, void *call_data)
+{
+    (void)object, (void)call, (void)call_data;
+    tell_rank('Z', proc);
     return PMIX_OPERATION_SUCCEEDED;
 }
 
 static pmix_status_t is_connected(const pmix_proc_t *proc, void *object, pmix_info_t info[], size_t count, pmix_op_cbfunc_t call,
                                   void *call_data)
 {
-    (void)info, (void)count;
-    return is_well(proc, object, call, call_data);
+    (void)object, (void)info, (void)count, (void)call, (void)call_data;
+    tell_rank('C', proc);
+    return PMIX_OPERATION_SUCCEEDED;
 }
 
 // The ranks here share a node. Each other rank is told to have one of its own: they are never reached by shared memory.
@@ -141,9 +149,11 @@ static void must(pmix_status_t status, const char *what)
 
 static void begin(const char *space, uint32_t size, uint32_t count)
 {
-    static pmix_server_module_t module = {.client_connected2 = is_connected, .client_finalized = is_well, .abort = aborts, .fence_nb = fence};
+    static pmix_server_module_t module = {.client_connected2 = is_connected, .client_finalized = is_finalized, .abort = aborts, .fence_nb = fence};
     char node[16], *peers = malloc(16 * (size_t)count), *nodes, *ranks;
     snprintf(node, sizeof node, "n%u", first);
+    const char *place = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/isthmus-pmix-XXXXXX", place && *place ? place : "/tmp");
     if (!peers || !mkdtemp(folder))
         give_up(folder, PMIX_ERROR);
     pmix_info_t own[2];
@@ -186,7 +196,6 @@ int main(int argc, char **argv)
     if (argc != 6)
         return 2;
     channel = atoi(argv[5]);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     signal(SIGPIPE, SIG_IGN);
     first = (pmix_rank_t)atoi(argv[3]);
     begin(argv[1], (uint32_t)atoi(argv[2]), (uint32_t)atoi(argv[4]));

@@ -103,6 +103,9 @@ class Mpi:
     def compile_env(self):
         return {}
 
+    def launch_env(self):
+        return {}
+
     def command(self, ranks, program, transport, place=HOST, env=None):
         """The command line and environment of one job."""
         raise NotImplementedError
@@ -122,9 +125,6 @@ class Hydra(Mpi):
         for key, value in sorted(rank_env.items()):
             words += ["-genv", key, value]
         return words + list(program), self.launch_env()
-
-    def launch_env(self):
-        return {}
 
 
 class Mpich(Hydra):

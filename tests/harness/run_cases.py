@@ -4,13 +4,14 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 from . import cases, process, slurm, suite
 from .cases import Case, Failure, last_words
-from .mpis import ISTHMUS
+from .mpis import ISTHMUS, ROOT
 
 # A job ends so many seconds after one of its ranks or parts, at most.
 END = 5
@@ -55,7 +56,10 @@ def is_run(pid):
 
 def rank_env(c):
     """What ranks of the lab need beside what `isthmus run` sets."""
-    return {"I_MPI_ROOT": str(c.mpi.folder), "I_MPI_PIN": "0", "I_MPI_WAIT_MODE": "0"} if c.mpi.name == "intel" else {}
+    return {
+        "intel": {"I_MPI_ROOT": str(c.mpi.folder), "I_MPI_PIN": "0", "I_MPI_WAIT_MODE": "0"},
+        "openmpi": {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl": "self,ofi", "OMPI_MCA_osc": "^ucx,sm"},
+    }.get(c.mpi.name, {})
 
 
 def sites(c):
@@ -449,6 +453,42 @@ def pmi2(c):
     return "four ranks of two programs"
 
 
+# --- PMIx -------------------------------------------------------------------------
+
+
+def pmix(c):
+    """Open MPI 5 in two parts, with a PMIx server beside each process. A rank aborts; a rank is killed."""
+    if subprocess.run(["pkg-config", "--exists", "pmix"]).returncode:
+        raise cases.Skip("libpmix is not here (Debian: libpmix-dev)")
+    built = process.run([str(ROOT / "tools" / "build-pmix.sh")], {}, c.log(".build"), 60)
+    if built.status:
+        raise Failure(f"the PMIx server does not compile: {last_words(built.output)}")
+    a, b = sites(c)
+    folder = tempfile.mkdtemp(prefix="pmix-")
+
+    def parts(words):
+        at = meeting(c)
+        # Part 2 has a process for each rank.
+        env = {"TMPDIR": folder}
+        return [Part(c, a, "1/2", words, "-n", 2, "--pmix", at=at, env=env),
+                *(Part(c, b, "2/2", words, "--rank", rank, "--size", 2, "--pmix", at=at, env=env, suffix=f".{rank}") for rank in range(2))]
+
+    with Job(parts(program(c, "collectives", "16k"))) as job:
+        said = ok(job.succeed(), 4)
+    text = "from mpi4py import MPI; w = MPI.COMM_WORLD; w.barrier(); w.rank == 2 and w.Abort(7); w.recv(source=2)"
+    with Job(parts(python(c, text))) as job:
+        job.fail(r"rank 2 \(part 2, host \S+\) called MPI_Abort with 7|^$", 7, time.monotonic(), bound=20)
+    progress = c.scratch("progress")
+    with Job(parts(program(c, "churn", 120, "64k", progress))) as job:
+        cases.await_file(progress, job.parts[0].job)
+        os.kill(max(job.parts[0].job.pids("churn")), signal.SIGKILL)
+        told = job.fail(r"the job ends: rank [01] \(part 1, host \S+\) was ended by SIGKILL|^$", 137, time.monotonic())
+    if left := list(Path(folder).glob("isthmus-pmix-*")):
+        raise Failure(f"left: {left}")
+    shutil.rmtree(folder)
+    return f"{said}; {told}"
+
+
 # --- two Slurm clusters -----------------------------------------------------------
 
 
@@ -533,6 +573,7 @@ CASES = {
         Case("run-goes-on", goes_on, places=("sites",), mpis=("mpich",)),
         Case("run-gathered", gathered, places=("sites",), mpis=("mpich",)),
         Case("run-pmi2", pmi2, places=("sites",), mpis=("mpich",)),
+        Case("run-pmix", pmix, places=("sites",), mpis=("openmpi",)),
         Case("run-slurm", by_slurm, places=("sites",), mpis=("mpich",)),
         Case("run-aborted", aborted, places=("sites",), mpis=("mpich",)),
     )

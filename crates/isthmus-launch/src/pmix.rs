@@ -27,6 +27,10 @@ const MESSAGE_MAX: u32 = 1 << 29;
 pub(crate) enum Message {
     /// All ranks wait in a fence, and gave these bytes.
     Fence(Vec<u8>),
+    /// A rank of this process has connected.
+    Connected(u32),
+    /// A rank of this process needs the server no more.
+    Finalized(u32),
     /// A rank of this process ends the job.
     Abort { rank: u32, code: i32, message: String },
 }
@@ -119,6 +123,10 @@ fn variables(bytes: &[u8]) -> Vec<(String, String)> {
 fn parse(letter: u8, bytes: Vec<u8>) -> Option<Message> {
     match letter {
         b'F' => Some(Message::Fence(bytes)),
+        b'C' | b'Z' => {
+            let rank = String::from_utf8(bytes).ok()?.parse().ok()?;
+            Some(if letter == b'C' { Message::Connected(rank) } else { Message::Finalized(rank) })
+        }
         b'A' => {
             let text = String::from_utf8(bytes).ok()?;
             let mut words = text.splitn(3, ' ');

@@ -317,6 +317,8 @@ impl Shell<'_> {
             }
             Input::Output(lines) => agent.output(None, lines),
             Input::Pmix(Message::Fence(bytes)) => agent.pmix_fence(now, &bytes),
+            Input::Pmix(Message::Connected(rank)) => agent.pmix_uses(now, rank, true),
+            Input::Pmix(Message::Finalized(rank)) => agent.pmix_uses(now, rank, false),
             Input::Pmix(Message::Abort { rank, code, message }) if rank < self.options.ranks => {
                 agent.pmi(now, rank, Asked { request: Request::Abort { code, message }, thread: None });
             }

@@ -19,6 +19,13 @@ impl Agent {
         self.fresh.extend(entries);
     }
 
+    /// A rank of this process has connected to the PMIx server, or needs it no more.
+    pub(crate) fn pmix_uses(&mut self, now: Duration, rank: u32, uses: bool) {
+        let Some(own) = self.ranks.get_mut(rank as usize) else { return };
+        (own.initialised, own.finalised) = (true, !uses);
+        self.check_absent(now);
+    }
+
     /// All ranks of this process wait in a fence of PMIx, and gave these bytes.
     pub(crate) fn pmix_fence(&mut self, now: Duration, bytes: &[u8]) {
         let Some(start) = &self.start else { return };

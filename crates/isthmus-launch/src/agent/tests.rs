@@ -26,6 +26,8 @@ struct Net {
     printed: Vec<(usize, String)>,
     /// Pieces of its ranks' output that were printed.
     acknowledged: Vec<usize>,
+    /// Process, and what its PMIx server got of a fence.
+    pmix: Vec<(usize, Vec<u8>)>,
 }
 
 /// (part, process of the part, processes of the part, ranks)
@@ -52,6 +54,7 @@ impl Net {
             killed: Vec::new(),
             printed: Vec::new(),
             acknowledged: Vec::new(),
+            pmix: Vec::new(),
         };
         for process in processes {
             net.join(Me { on_loss, ..me(parts, *process) });
@@ -137,6 +140,7 @@ impl Net {
             Action::Launch(_) => {}
             Action::Reply { rank, reply, .. } => self.replies[at].push((rank, reply)),
             Action::Kill => self.killed[at] = true,
+            Action::Pmix(bytes) => self.pmix.push((at, bytes)),
             Action::Printed => self.acknowledged[at] += 1,
             Action::Print(lines) => self.printed.push((at, String::from_utf8(lines.text).expect("text"))),
             Action::Tell(text) => self.told[at].push(text),
@@ -626,6 +630,31 @@ fn output_is_printed_at_the_first_process_also_last_words() {
     net.settle();
     assert_eq!(net.printed.last(), Some(&(3, "alone".to_owned())));
     assert_eq!(net.acknowledged[3], 1);
+}
+
+#[test]
+fn a_fence_of_pmix_passes_what_ranks_gave_between_processes() {
+    let mut net = Net::new(2, TWO);
+    for at in 0..3 {
+        assert!(net.pmix.is_empty(), "the others wait");
+        let bytes = [at as u8, 255];
+        net.agents[at].pmix_fence(net.now, &bytes);
+        net.settle();
+    }
+    net.pmix.iter_mut().for_each(|(_, bytes)| bytes.sort_unstable());
+    net.pmix.sort();
+    let all = vec![0, 1, 2, 255, 255, 255];
+    assert_eq!(net.pmix, [(0, all.clone()), (1, all.clone()), (2, all)]);
+    // The next fence gets nothing of the last.
+    net.pmix.clear();
+    (0..3).for_each(|at| net.agents[at].pmix_fence(net.now, &[]));
+    net.settle();
+    assert_eq!(net.pmix.iter().filter(|(_, bytes)| bytes.is_empty()).count(), 3);
+    // A rank that ends while it uses the server fails.
+    net.agents[2].pmix_uses(net.now, 0, true);
+    net.ended(2, 0, Ended::Status(0));
+    net.pass(GRACE_ERROR);
+    assert!(net.everything_told().contains("rank 4 (part 2, host host20) ended without MPI_Finalize"));
 }
 
 #[test]
