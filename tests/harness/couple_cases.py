@@ -42,9 +42,10 @@ class Sides:
         self.jobs.append(job)
         return job
 
-    def both(self, program, *words, seconds=90, suffix=""):
-        """Both parts of a program must end well. What they say."""
-        jobs = [self.start(part, part, *words, program=program, suffix=suffix) for part in (1, 2)]
+    def both(self, program, *words, seconds=90, suffix="", env=None):
+        """Both parts of a program must end well. What they say. A word can be one for each part."""
+        of = {part: [word[part] if isinstance(word, dict) else word for word in words] for part in (1, 2)}
+        jobs = [self.start(part, part, *of[part], program=program, suffix=suffix, env=env) for part in (1, 2)]
         return "; ".join(must_pass(job.wait(seconds)) for job in jobs)
 
     def __enter__(self):
@@ -205,6 +206,42 @@ def killed_in_transfer(c):
     return f"told {time.monotonic() - since:.1f} s after"
 
 
+def resumed(c):
+    """The sender is killed in the middle of a file. Both jobs, started again, send only the rest. An
+    environment variable names where they meet."""
+    folder, size = folder_of(c), 192 << 20
+    source, copy = folder / "source", folder / "copy"
+    with open(source, "wb") as file:
+        for number in range(size >> 20):
+            file.write(number.to_bytes(4, "big") * (1 << 18))
+    env = {"MEET_AT": f"file:{folder}/at"}
+    with Sides(c) as two:
+        one, other = (two.start(part, part, "env:MEET_AT", path, *block, program="file", env=env)
+                      for part, path, block in ((1, copy, ()), (2, source, (65536,))))
+        until = time.monotonic() + 60
+        while not any(journal.stat().st_size > 1000 for journal in folder.glob(".isthmus-mpi-*.journal")):
+            if time.monotonic() > until or one.process.poll() is not None or other.process.poll() is not None:
+                raise Failure(f"it never got going: {last_words(one.output() + other.output())}")
+            time.sleep(0.005)
+        kill(other.pids("file"))
+        since = time.monotonic()
+        must_fail(one, "status 9: the other application is lost", since - one.began + NOTICE)
+        other.end()
+        if copy.exists():
+            raise Failure("a file that is not whole has its name")
+        # Without its variable a job is told so.
+        must_fail(two.start(2, 2, "env:MEET_AT", source, program="file", suffix=".unset"), "status 1: the environment variable MEET_AT, .* is not set")
+        said = two.both("file", "env:MEET_AT", {1: copy, 2: source}, suffix=".again", env=env)
+    were_there = {int(count) for count in re.findall(r"of which (\d+) were there", said)}
+    if len(were_there) != 1 or not 0 < min(were_there) < size:
+        raise Failure(f"of {size} bytes {were_there} were there")
+    if not filecmp.cmp(source, copy, shallow=False):
+        raise Failure("the copy differs")
+    if left := list(folder.glob(".isthmus-*")):
+        raise Failure(f"left: {left}")
+    return said
+
+
 def languages(c):
     """Part 1 in Python, part 2 in Fortran: an MPI that has mpi4py, and one that has Fortran bindings."""
     folder = folder_of(c)
@@ -274,6 +311,7 @@ CASES = {
         Case("couple-version", version, places=("host",), mpis=("mpich",)),
         Case("couple-killed", killed, places=("host",), mpis=("mpich",)),
         Case("couple-killed-array", killed_in_transfer, places=("sites",), mpis=("mpich",)),
+        Case("couple-resumed", resumed, places=("sites",), mpis=("mpich",)),
         Case("couple-languages", languages, places=("host",), mpis=("mpich",)),
         Case("couple-c", in_c, places=("host",), mpis=("intel",)),
     )

@@ -103,6 +103,9 @@ class Mpi:
     def compile_env(self):
         return {}
 
+    def launch_env(self):
+        return {}
+
     def command(self, ranks, program, transport, place=HOST, env=None):
         """The command line and environment of one job."""
         raise NotImplementedError
@@ -122,9 +125,6 @@ class Hydra(Mpi):
         for key, value in sorted(rank_env.items()):
             words += ["-genv", key, value]
         return words + list(program), self.launch_env()
-
-    def launch_env(self):
-        return {}
 
 
 class Mpich(Hydra):
@@ -299,7 +299,7 @@ def mover_flags(mpi):
     return subprocess.run(["pkg-config", "--cflags", "--libs", "isthmus-mpi"], env=env, check=True, capture_output=True, text=True).stdout.split()
 
 
-MOVER_SOURCES = (*(f"tests/mover/{name}.c" for name in ("mover", "messages", "array", "layout", "cache", "greeting")),
+MOVER_SOURCES = (*(f"tests/mover/{name}.c" for name in ("mover", "messages", "array", "file", "layout", "cache", "greeting")),
                  *(f"examples/mpi/{name}.c" for name in ("copy", "two_mpis")))
 
 

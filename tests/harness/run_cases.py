@@ -2,12 +2,16 @@
 
 import os
 import re
+import shutil
 import signal
+import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 from . import cases, process, slurm, suite
 from .cases import Case, Failure, last_words
-from .mpis import ISTHMUS
+from .mpis import ISTHMUS, ROOT
 
 # A job ends so many seconds after one of its ranks or parts, at most.
 END = 5
@@ -52,7 +56,10 @@ def is_run(pid):
 
 def rank_env(c):
     """What ranks of the lab need beside what `isthmus run` sets."""
-    return {"I_MPI_ROOT": str(c.mpi.folder), "I_MPI_PIN": "0", "I_MPI_WAIT_MODE": "0"} if c.mpi.name == "intel" else {}
+    return {
+        "intel": {"I_MPI_ROOT": str(c.mpi.folder), "I_MPI_PIN": "0", "I_MPI_WAIT_MODE": "0"},
+        "openmpi": {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl": "self,ofi", "OMPI_MCA_osc": "^ucx,sm"},
+    }.get(c.mpi.name, {})
 
 
 def sites(c):
@@ -292,6 +299,102 @@ def aborted(c):
         return job.fail(r"the job ends: rank 2 \(part 2, host \S+\) called MPI_Abort with 7", 7, time.monotonic(), bound=20)
 
 
+# --- a job that goes on ---------------------------------------------------------
+
+
+def survive(c, lost, kill, gone=None):
+    """Two parts of two ranks, of which `kill` ends some under way: the others go on, check what they do then, and end well."""
+    a, b = sites(c)
+    at, progress = meeting(c), c.scratch("progress")
+    words = program(c, "survivors", lost, progress)
+    with Job([Part(c, site, f"{part}/2", words, "-n", 2, "--on-loss", "continue", at=at) for part, site in ((1, a), (2, b))]) as job:
+        cases.await_file(progress, job.parts[0].job)
+        kill(job)
+        since, said = time.monotonic(), []
+        for part in job.parts:
+            ended = part.job.wait(since - part.job.began + 30)
+            if part is not (job.parts[gone] if gone is not None else None) and (ended.timed_out or ended.status):
+                raise Failure(f"{part.name}: {'no end' if ended.timed_out else f'exit {ended.status}'}: {last_words(ended.output)}")
+            said.append(ended.output)
+        took = time.monotonic() - since
+    said = "\n".join(said)
+    if f"OK survivors: {4 - lost} of 4 ranks go on" not in said:
+        raise Failure(f"no OK line: {last_words(said)}")
+    return said, took
+
+
+def goes_on(c):
+    """Half of the ranks are killed: one of each part, and the whole first part. The others finish."""
+    def one_of_each(job):
+        for part in job.parts:
+            os.kill(max(part.job.pids("survivors")), signal.SIGKILL)
+
+    def first_part(job):
+        for pid in job.parts[0].runs():
+            os.kill(pid, signal.SIGKILL)
+
+    told = []
+    for kill, gone, words in (
+        (one_of_each, None, r"rank 1 \(part 1, host \S+\) was ended by SIGKILL; the job goes on without it"),
+        (first_part, 0, r"part 1 \(host \S+\) is gone: .*; the job goes on without ranks 0-1"),
+    ):
+        said, took = survive(c, 2, kill, gone)
+        if not re.search(words, said):
+            raise Failure(f"no word of {words!r}: {last_words(said)}")
+        told.append(f"{took:.1f} s after")
+    return "the others end well " + ", ".join(told)
+
+
+# Each rank writes short lines and a long one to both of its outputs, in pieces. Rank 3 fails when the others are done.
+SPEAK = """
+import os, sys, time
+from pathlib import Path
+rank = int(os.environ["ISTHMUS_RUN_RANK"])
+for line in range(50):
+    for out in (1, 2):
+        text = f"<{out} {rank} {line} " + "x" * (20000 if line == 7 else 20) + f" {line} {rank}>\\n"
+        os.write(out, text[:9].encode())
+        os.write(out, text[9:].encode())
+if sys.argv[1] != "well":
+    Path(sys.argv[1], str(rank)).touch()
+    while rank < 3 or len(list(Path(sys.argv[1]).iterdir())) < 4:
+        time.sleep(0.02)
+    os.write(2, b"last words")
+    sys.exit(5)
+"""
+
+
+def gathered(c):
+    """The output of all ranks comes out at part 1 in whole lines, the last words of a rank that fails too; or in files."""
+    a, b = sites(c)
+
+    def parts(how, *options):
+        at = meeting(c)
+        return [Part(c, site, f"{part}/2", python(c, SPEAK, how), "-n", 2, *options, at=at) for part, site in ((1, a), (2, b))]
+
+    done, folder = Path(tempfile.mkdtemp(prefix="done-", dir=c.logs)), Path(tempfile.mkdtemp(prefix="output-", dir=c.logs))
+    with Job(parts(str(done), "--gather", "--label")) as job:
+        job.fail(r"the job ends: rank 3 \(part 2, host \S+\) ended with status 5", 5, time.monotonic(), bound=30)
+        first, second = (part.job.output() for part in job.parts)
+    lines = first.splitlines()
+    for rank in range(4):
+        label = f"[rank {rank}, part {1 + rank // 2}] "
+        for out in (1, 2):
+            whole = [line for line in lines if re.fullmatch(re.escape(label) + rf"<{out} {rank} (\d+) x+ \1 {rank}>", line)]
+            if len(whole) != 50:
+                raise Failure(f"{len(whole)} whole lines of 50 of rank {rank}")
+    if "[rank 3, part 2] last words" not in lines or "<1 " in second:
+        raise Failure("the last words are lost, or part 2 has output")
+    with Job(parts("well", "--output", folder)) as job:
+        job.succeed()
+    sizes = {path.name: len(path.read_text().splitlines()) for path in folder.iterdir()}
+    if sizes != {f"rank-{rank}.{end}": 50 for rank in range(4) for end in ("out", "err")}:
+        raise Failure(f"the files have {sizes} lines")
+    for path in (done, folder):
+        shutil.rmtree(path)
+    return "400 whole lines, and 8 files"
+
+
 # --- PMI-2 ------------------------------------------------------------------------
 
 # What an MPI that was built for PMI-2 does, by Slurm's client library.
@@ -340,6 +443,42 @@ def pmi2(c):
         if f"rank {rank} of 4 program {rank // 2} mapping (vector,(0,2,2))" not in said:
             raise Failure(f"rank {rank} is not in the world: {last_words(said)}")
     return "four ranks of two programs"
+
+
+# --- PMIx -------------------------------------------------------------------------
+
+
+def pmix(c):
+    """Open MPI 5 in two parts, with a PMIx server beside each process. A rank aborts; a rank is killed."""
+    if subprocess.run(["pkg-config", "--exists", "pmix"]).returncode:
+        raise cases.Skip("libpmix is not here (Debian: libpmix-dev)")
+    built = process.run([str(ROOT / "tools" / "build-pmix.sh")], {}, c.log(".build"), 60)
+    if built.status:
+        raise Failure(f"the PMIx server does not compile: {last_words(built.output)}")
+    a, b = sites(c)
+    folder = tempfile.mkdtemp(prefix="pmix-")
+
+    def parts(words):
+        at = meeting(c)
+        # Part 2 has a process for each rank.
+        env = {"TMPDIR": folder}
+        return [Part(c, a, "1/2", words, "-n", 2, "--pmix", at=at, env=env),
+                *(Part(c, b, "2/2", words, "--rank", rank, "--size", 2, "--pmix", at=at, env=env, suffix=f".{rank}") for rank in range(2))]
+
+    with Job(parts(program(c, "collectives", "16k"))) as job:
+        said = ok(job.succeed(), 4)
+    text = "from mpi4py import MPI; w = MPI.COMM_WORLD; w.barrier(); w.rank == 2 and w.Abort(7); w.recv(source=2)"
+    with Job(parts(python(c, text))) as job:
+        job.fail(r"rank 2 \(part 2, host \S+\) called MPI_Abort with 7|^$", 7, time.monotonic(), bound=20)
+    progress = c.scratch("progress")
+    with Job(parts(program(c, "churn", 120, "64k", progress))) as job:
+        cases.await_file(progress, job.parts[0].job)
+        os.kill(max(job.parts[0].job.pids("churn")), signal.SIGKILL)
+        told = job.fail(r"the job ends: rank [01] \(part 1, host \S+\) was ended by SIGKILL|^$", 137, time.monotonic())
+    if left := list(Path(folder).glob("isthmus-pmix-*")):
+        raise Failure(f"left: {left}")
+    shutil.rmtree(folder)
+    return f"{said}; {told}"
 
 
 # --- two Slurm clusters -----------------------------------------------------------
@@ -423,7 +562,10 @@ CASES = {
         Case("run-killed-rank", killed_rank, places=("sites",), mpis=("mpich", "intel")),
         Case("run-killed-part", killed_part, places=("sites",), mpis=("mpich",)),
         Case("run-ended-part", ended_part, places=("sites",), mpis=("mpich",)),
+        Case("run-goes-on", goes_on, places=("sites",), mpis=("mpich",)),
+        Case("run-gathered", gathered, places=("sites",), mpis=("mpich",)),
         Case("run-pmi2", pmi2, places=("sites",), mpis=("mpich",)),
+        Case("run-pmix", pmix, places=("sites",), mpis=("openmpi",)),
         Case("run-slurm", by_slurm, places=("sites",), mpis=("mpich",)),
         Case("run-aborted", aborted, places=("sites",), mpis=("mpich",)),
     )

@@ -134,6 +134,7 @@ settings! {
     credit_total: Size = "1GiB", "The same over all peers of an endpoint. Bytes. Default 1GiB.";
     transfer: MessageTransfer = "adaptive", "How messages longer than 8 KiB are transferred: \"eager\", at once as far as the receiver's credit goes, waiting for more of it; \"rendezvous\", when the receiver has asked for them; \"mixed\", the first 16 KiB at once; \"adaptive\", at once as far as credit goes, and beyond that by the measured share of the peer's receives that are posted early. After an IP address, or a range of them, and =, to these hosts only; after RU= or RO=, for connections of that service level, before what is said of hosts; several entries separated by commas, such as \"10.2.0.1=rendezvous, adaptive\". Where the file is changed, running programs take it up within a few seconds. Default adaptive.";
     peer_timeout: Span = "60s", "How long a peer may be out of reach before operations on it fail. Time, such as \"60s\". Default 60s.";
+    lost_peer: LostPeer = "error", "What becomes of an operation when its peer is given up: \"error\", it fails with ECONNRESET or EHOSTUNREACH, whereupon MPICH ends the job whatever the error handler; or \"truncate\", sends end as if they had been received, and receives fail with FI_ETRUNC, which MPICH reports as MPI_ERR_TRUNCATE of that receive. `isthmus run --on-loss continue` sets it. Default error.";
     stall_warning: Span = "30s", "How long an operation may be pending with a peer that is within reach before the log says, in one line, what it waits for; said again whenever that time has doubled. Time; \"0s\" says nothing. Default 30s.";
     linger: Span = "10s", "How long closing an endpoint may take to deliver what was sent. Time. Default 10s.";
     congestion: TcpCongestion = "auto", "TCP congestion control on paths that leave the host, where the kernel offers it, such as \"bbr\"; \"system\" leaves the kernel's default; \"auto\" starts with cubic and takes bbr where packets are lost without a queue or the round trip is 50 ms or more. Default auto.";
@@ -346,6 +347,28 @@ impl FromStr for Switch {
     }
 }
 
+/// How operations with a peer that is given up end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LostPeer {
+    /// They fail.
+    #[default]
+    Error,
+    /// Sends succeed, and receives are truncated.
+    Truncate,
+}
+
+impl FromStr for LostPeer {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "error" => Ok(Self::Error),
+            "truncate" => Ok(Self::Truncate),
+            _ => Err("expected error or truncate".to_owned()),
+        }
+    }
+}
+
 /// A number of TCP streams, 1..=64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Streams(pub u32);
@@ -525,6 +548,7 @@ text_value! {
     TlsMode, Self::default();
     MessageTransfer, Self::default();
     Summary, Self::default();
+    LostPeer, Self::default();
     KeyFiles, Self::default();
     Size, Self(0);
     Span, Self(0);

@@ -1,11 +1,14 @@
 //! Messages between processes of `isthmus run` ("letters"), and their encoding.
 
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::failure::Failure;
+use crate::ranks::Lines;
 
 /// Version of the encoding, equal at both ends. Every change of it raises this number.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// Longest letter. Bytes. [`Letter::Ready`] of a part of [`RANKS_MAX`] ranks must fit.
 pub(crate) const LETTER_MAX: u32 = 1 << 20;
 /// Bytes of keys and values after which a [`Letter::Put`] ends and the next begins.
@@ -26,7 +29,30 @@ pub(crate) struct Hello {
     pub(crate) part: u32,
     pub(crate) parts: u32,
     pub(crate) host: String,
+    pub(crate) on_loss: OnLoss,
     pub(crate) role: Role,
+}
+
+/// What the job does when a rank, or a process of `isthmus run`, is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnLoss {
+    /// It ends.
+    #[default]
+    End,
+    /// It goes on, and ranks can ask for `PMI_dead_processes`.
+    Continue,
+}
+
+impl FromStr for OnLoss {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "end" => Ok(Self::End),
+            "continue" => Ok(Self::Continue),
+            _ => Err("expected end or continue".to_owned()),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,8 +86,15 @@ pub(crate) enum Letter {
     Answer(Option<String>),
     /// Up: this failure ends the job. Down: end, because of this failure.
     End(Failure),
-    /// Up: all ranks below have ended well. Down: all ranks of the world have.
-    Done,
+    /// Up: all ranks below have ended, with this exit status; `None` if all of them are lost. Down: all ranks of the
+    /// world have.
+    Done(Option<u8>),
+    /// Both directions: these ranks (first and last of each run) are lost for this reason, and the job goes on.
+    Lost { ranks: Vec<(u32, u32)>, failure: Failure },
+    /// Up: output of ranks below.
+    Output(Lines),
+    /// Down: the oldest output from here that was not printed is printed.
+    Printed,
 }
 
 /// A question about published port names. The hub keeps them.
@@ -155,6 +188,7 @@ mod tests {
             part: u32::MAX,
             parts: u32::MAX,
             host: long(64),
+            on_loss: OnLoss::Continue,
             role,
         };
         assert!(encode(&hello).len() <= isthmus_substrate::PAYLOAD_MAX);

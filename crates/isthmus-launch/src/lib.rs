@@ -14,12 +14,13 @@ mod letter;
 mod nodes;
 mod place;
 pub mod pmi;
+mod pmix;
 mod ranks;
 mod run;
 
 pub use failure::{Ended, Failure};
 pub use isthmus_substrate::meeting::At;
-pub use letter::{JOB_MAX, PARTS_MAX, RANKS_MAX, Start};
+pub use letter::{JOB_MAX, OnLoss, PARTS_MAX, RANKS_MAX, Start};
 pub use place::{Place, Wrong};
 pub use ranks::become_rank;
 pub use run::{Options, RunError, run};

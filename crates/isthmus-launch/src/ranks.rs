@@ -1,17 +1,21 @@
 //! The processes of the ranks: starts them, passes their PMI commands and output on, and ends them.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use serde::{Deserialize, Serialize};
 
 use crate::failure::Ended;
 use crate::letter::Start;
@@ -22,7 +26,10 @@ use crate::run::Input;
 const ANSWER: Duration = Duration::from_secs(10);
 /// After a rank's process ends, how long its last PMI commands may take to arrive.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-/// Longest line that `--label` keeps in one piece. Bytes.
+/// After a rank's process ends, how long its last output may take to be passed on. A process that the rank has left
+/// behind may hold its pipe open.
+const LAST_OUTPUT: Duration = Duration::from_secs(1);
+/// Longest line that `--label` and `--gather` keep in one piece. Bytes.
 const LINE_MAX: u64 = 64 << 10;
 
 /// What the ranks of one process have in common.
@@ -36,6 +43,59 @@ pub(crate) struct Program<'a> {
     pub(crate) job: &'a str,
     pub(crate) parts: u32,
     pub(crate) label: bool,
+    /// Pass the output on as [`Input::Output`], through this gate.
+    pub(crate) gather: Option<&'a Arc<Gate>>,
+    /// Folder for the output of each rank.
+    pub(crate) output: Option<&'a Path>,
+    /// Environment variables of each rank, of the PMIx server.
+    pub(crate) pmix: &'a [Vec<(String, String)>],
+}
+
+/// How many pieces of output of this process's ranks may be on their way to the printer. Count. Each has at most twice
+/// [`LINE_MAX`], which bounds the memory of all processes in between.
+const PIECES_MAX: usize = 16;
+
+/// Bounds the output on its way: threads that pass output on wait here.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    under_way: Mutex<usize>,
+    printed: Condvar,
+}
+
+impl Gate {
+    fn enter(&self) {
+        let under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let wait = self.printed.wait_while(under_way, |count| *count >= PIECES_MAX);
+        *wait.unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+
+    /// A piece was printed.
+    pub(crate) fn leave(&self) {
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        *under_way = under_way.saturating_sub(1);
+        self.printed.notify_one();
+    }
+}
+
+/// Lines that ranks have written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Lines {
+    /// Whether they were written to the standard error.
+    pub(crate) is_error: bool,
+    pub(crate) text: Vec<u8>,
+}
+
+impl Lines {
+    /// Writes them in one call, so that lines of several ranks do not mix. Errors are ignored: if nobody reads the
+    /// output, ranks may still be computing.
+    pub(crate) fn print(&self) {
+        let _ = if self.is_error {
+            io::stderr().write_all(&self.text)
+        } else {
+            let mut out = io::stdout().lock();
+            out.write_all(&self.text).and_then(|()| out.flush())
+        };
+    }
 }
 
 /// A rank's process.
@@ -45,8 +105,8 @@ pub(crate) struct RankProcess {
     pid: Pid,
     pmi: UnixStream,
     has_ended: bool,
-    /// Threads that label its output.
-    writers: Vec<JoinHandle<()>>,
+    /// Threads that pass its output on.
+    writers: Arc<[JoinHandle<()>]>,
 }
 
 /// Starts one rank. The calling thread must outlive the ranks: the kernel ends a rank when the thread that started it
@@ -91,26 +151,33 @@ pub(crate) fn start(
     ] {
         command.env(name, value);
     }
+    for (name, value) in program.pmix.get(rank as usize).into_iter().flatten() {
+        command.env(name, value);
+    }
     // Each rank has its own process group, and a terminal stops a background group that reads from it.
     if rank > 0 || io::stdin().is_terminal() {
         command.stdin(Stdio::null());
     }
-    if program.label {
+    if let Some(folder) = program.output {
+        let file = |end: &str| File::create(folder.join(format!("rank-{world}.{end}")));
+        command.stdout(file("out")?).stderr(file("err")?);
+    } else if program.label || program.gather.is_some() {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
     let mut child = command.spawn()?;
     drop(theirs);
     let pid = Pid::from_child(&child);
+    let label =
+        if program.label { format!("[rank {world}, part {}] ", start.appnum + 1) } else { String::new() };
+    let to = program.gather.map(|gate| (gate.clone(), inputs.clone()));
     let mut writers = Vec::new();
-    if program.label {
-        let label = format!("[rank {world}, part {}] ", start.appnum + 1);
-        if let Some(from) = child.stdout.take() {
-            writers.push(copy_labelled(from, io::stdout(), label.clone())?);
-        }
-        if let Some(from) = child.stderr.take() {
-            writers.push(copy_labelled(from, io::stderr(), label)?);
-        }
+    if let Some(from) = child.stdout.take() {
+        writers.push(pass_on(from, false, label.clone(), to.clone())?);
     }
+    if let Some(from) = child.stderr.take() {
+        writers.push(pass_on(from, true, label, to)?);
+    }
+    let writers: Arc<[_]> = writers.into();
     let (mut from, told) = (ours.try_clone()?, inputs.clone());
     let reader = named("isthmus-pmi", move || {
         let mut bytes = vec![0; 4096];
@@ -120,7 +187,8 @@ pub(crate) fn start(
             }
         }
     })?;
-    let told = inputs.clone();
+    let (told, last) =
+        (inputs.clone(), if program.gather.is_some() { writers.clone() } else { Arc::new([]) });
     named("isthmus-rank", move || {
         // The process stays a zombie, so that its id is not reused while we may still signal it.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
@@ -132,6 +200,11 @@ pub(crate) fn start(
         while !reader.is_finished() && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
         }
+        // Gathered output precedes the end of the job on its way.
+        let until = Instant::now() + LAST_OUTPUT;
+        while !last.iter().all(JoinHandle::is_finished) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
         let _ = told.send(Input::Ended(rank));
     })?;
     Ok(RankProcess { child, pid, pmi: ours, has_ended: false, writers })
@@ -141,28 +214,38 @@ fn named(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHan
     thread::Builder::new().name(name.to_owned()).spawn(body)
 }
 
-/// Copies lines, each after a label.
-fn copy_labelled(
+/// Passes whole lines on, each after a label: to the main thread, or to the own output.
+fn pass_on(
     from: impl Read + Send + 'static,
-    mut to: impl Write + Send + 'static,
+    is_error: bool,
     label: String,
+    to: Option<(Arc<Gate>, SyncSender<Input>)>,
 ) -> io::Result<JoinHandle<()>> {
-    named("isthmus-label", move || {
-        let mut from = BufReader::new(from);
-        let mut line = Vec::new();
+    named("isthmus-output", move || {
+        let mut from = BufReader::with_capacity(LINE_MAX as usize, from);
+        let mut text = Vec::new();
         loop {
-            line.clear();
-            line.extend_from_slice(label.as_bytes());
-            match (&mut from).take(LINE_MAX).read_until(b'\n', &mut line) {
+            text.extend_from_slice(label.as_bytes());
+            match (&mut from).take(LINE_MAX).read_until(b'\n', &mut text) {
                 Ok(0) | Err(_) => return,
                 Ok(_) => {}
             }
-            if line.last() != Some(&b'\n') {
-                line.push(b'\n');
+            if text.last() != Some(&b'\n') {
+                text.push(b'\n');
             }
-            // One call per line, so that lines of several ranks do not mix. Errors are ignored: if nobody reads the
-            // output, the rank may still be computing.
-            let _ = to.write_all(&line).and_then(|()| to.flush());
+            // Further lines that are here already go along.
+            if from.buffer().contains(&b'\n') && text.len() < LINE_MAX as usize {
+                continue;
+            }
+            let lines = Lines { is_error, text: std::mem::take(&mut text) };
+            let Some((gate, to)) = &to else {
+                lines.print();
+                continue;
+            };
+            gate.enter();
+            if to.send(Input::Output(lines)).is_err() {
+                return;
+            }
         }
     })
 }
@@ -195,8 +278,8 @@ impl RankProcess {
     }
 
     /// Waits until the labelled output is written. A process that the rank has left behind may hold it open.
-    pub(crate) fn drain(&mut self, until: Instant) {
-        for writer in self.writers.drain(..) {
+    pub(crate) fn drain(&self, until: Instant) {
+        for writer in self.writers.iter() {
             while !writer.is_finished() && Instant::now() < until {
                 thread::sleep(Duration::from_millis(5));
             }

@@ -18,10 +18,11 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::agent::{Action, Agent, Link, Me};
-use crate::letter::{Hello, LETTER_MAX, Start, decode, encode};
+use crate::letter::{Hello, LETTER_MAX, OnLoss, Start, decode, encode};
 use crate::place::Place;
-use crate::pmi::Session;
-use crate::ranks::{self, Program, RankProcess};
+use crate::pmi::{Asked, Request, Session};
+use crate::pmix::{Message, Server};
+use crate::ranks::{self, Gate, Lines, Program, RankProcess};
 
 /// Most inputs that wait for the main thread. Threads with further ones block.
 const INPUTS_MAX: usize = 1024;
@@ -54,8 +55,16 @@ pub struct Options {
     pub secret: Option<PathBuf>,
     /// How long to wait for the other processes.
     pub wait: Duration,
+    /// What the job does when a rank or a process is lost. The same at all parts.
+    pub on_loss: OnLoss,
     /// Begin each line of output with its rank.
     pub label: bool,
+    /// Print the output of all ranks at the first process of part 1.
+    pub gather: bool,
+    /// Folder for the output of each rank, which is created.
+    pub output: Option<PathBuf>,
+    /// The PMIx server, for programs that speak PMIx.
+    pub pmix: Option<PathBuf>,
     /// The program and its arguments.
     pub program: Vec<OsString>,
     /// Command line of a process that calls [`crate::become_rank`]; `program` follows it.
@@ -83,6 +92,10 @@ pub(crate) enum Input {
     Pmi(u32, Vec<u8>),
     Ended(u32),
     Signal(i32),
+    /// Output for [`Options::gather`].
+    Output(Lines),
+    /// The PMIx server says something.
+    Pmix(Message),
 }
 
 /// Starts the ranks of one process of a part. Returns the exit status when the job is over. `tell` receives lines for
@@ -125,6 +138,7 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<u8, RunError
         uri: String::new(),
         at: meeting.as_ref().map_or_else(String::new, |meeting| meeting.at().to_string()),
         wait: options.wait,
+        on_loss: options.on_loss,
         nonce: getrandom::u64().map_err(|error| system(&error))?,
     };
     Agent::check(&me).map_err(usage)?;
@@ -160,6 +174,8 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<u8, RunError
         calls: HashMap::new(),
         contexts: 0,
         ranks: Vec::new(),
+        gate: Arc::default(),
+        pmix: None,
         sessions: Vec::new(),
         announced: Announced::default(),
         began: Instant::now(),
@@ -213,6 +229,8 @@ struct Shell<'a> {
     /// The context of the latest request.
     contexts: u64,
     ranks: Vec<RankProcess>,
+    gate: Arc<Gate>,
+    pmix: Option<Server>,
     sessions: Vec<Session>,
     announced: Announced,
     began: Instant,
@@ -236,9 +254,14 @@ impl Shell<'_> {
                     self.kill_at.get_or_insert_with(|| Instant::now() + MERCY);
                     Instant::now() + MERCY + BURIAL
                 });
-                if self.ranks.iter().all(RankProcess::has_ended) || Instant::now() >= over {
+                // After a failure, others below may still send their ranks' last words.
+                let all_said = status == 0
+                    || !self.options.gather
+                    || !self.links.keys().any(|link| agent.is_below(*link));
+                let all_over = self.ranks.iter().all(RankProcess::has_ended) && all_said;
+                if all_over || Instant::now() >= over {
                     let until = Instant::now() + BURIAL;
-                    self.ranks.iter_mut().for_each(|rank| rank.drain(until));
+                    self.ranks.iter().for_each(|rank| rank.drain(until));
                     return Ok(status);
                 }
             }
@@ -292,6 +315,14 @@ impl Shell<'_> {
                 }
                 agent.signalled(now, number);
             }
+            Input::Output(lines) => agent.output(None, lines),
+            Input::Pmix(Message::Fence(bytes)) => agent.pmix_fence(now, &bytes),
+            Input::Pmix(Message::Connected(rank)) => agent.pmix_uses(now, rank, true),
+            Input::Pmix(Message::Finalized(rank)) => agent.pmix_uses(now, rank, false),
+            Input::Pmix(Message::Abort { rank, code, message }) if rank < self.options.ranks => {
+                agent.pmi(now, rank, Asked { request: Request::Abort { code, message }, thread: None });
+            }
+            Input::Pmix(Message::Abort { .. }) => {}
         }
     }
 
@@ -398,6 +429,12 @@ impl Shell<'_> {
                 Action::Tell(text) => {
                     (self.tell)(&format!("job {}, part {}: {text}", self.options.job, self.options.part));
                 }
+                Action::Print(lines) => lines.print(),
+                Action::Pmix(bytes) => {
+                    // An error means that the server has ended, and its ranks tell so.
+                    let _ = self.pmix.as_mut().map(|server| server.pass_fence(&bytes));
+                }
+                Action::Printed => self.gate.leave(),
                 Action::Finish(status) => self.finish = Some(status),
             }
         }
@@ -455,6 +492,15 @@ impl Shell<'_> {
     }
 
     fn launch(&mut self, agent: &mut Agent, start: &Start) {
+        if let Some(path) = &self.options.pmix {
+            match Server::start(path, start, self.options.ranks, &self.inputs) {
+                Ok(server) => self.pmix = Some(server),
+                Err(error) => {
+                    let why = format!("no PMIx server {}: {error}", path.display());
+                    return agent.not_started(self.now(), 0, &why);
+                }
+            }
+        }
         let program = Program {
             starter: &self.options.starter,
             words: &self.options.program,
@@ -462,7 +508,15 @@ impl Shell<'_> {
             job: &self.options.job,
             parts: self.options.parts,
             label: self.options.label,
+            gather: self.options.gather.then_some(&self.gate),
+            output: self.options.output.as_deref(),
+            pmix: self.pmix.as_ref().map_or(&[], |server| server.variables.as_slice()),
         };
+        if let Some(folder) = program.output
+            && let Err(error) = std::fs::create_dir_all(folder)
+        {
+            return agent.not_started(self.now(), 0, &format!("{}: {error}", folder.display()));
+        }
         for rank in 0..self.options.ranks {
             match ranks::start(&program, start, rank, &self.inputs) {
                 Ok(process) => {
@@ -476,6 +530,7 @@ impl Shell<'_> {
 
     fn close(&mut self) {
         self.announced = Announced::default();
+        self.pmix = None;
         if let Some(endpoint) = &self.endpoint {
             endpoint.close();
         }

@@ -1,6 +1,6 @@
 //! The reasons to refuse a call, each with its libfabric errno.
 
-use isthmus_io::{InterfaceError, OpenError, PostError};
+use isthmus_io::{InterfaceError, LostPeer, OpenError, PostError};
 use isthmus_proto::OpError;
 
 pub(crate) const FI_EOTHER: i32 = 256;
@@ -135,6 +135,15 @@ impl From<PostError> for Error {
     }
 }
 
+/// The same as [`completion_errno`] for a receive, by the setting `lost_peer`: MPICH ends the job for any errno of a
+/// receive but `FI_ETRUNC`.
+pub(crate) fn errno_of_receive(error: &OpError, lost_peer: LostPeer) -> i32 {
+    match error {
+        OpError::PeerGone(_) | OpError::Unreachable(_) if lost_peer == LostPeer::Truncate => FI_ETRUNC,
+        _ => completion_errno(error),
+    }
+}
+
 /// The errno with which a failed operation is reported in a completion queue.
 pub(crate) fn completion_errno(error: &OpError) -> i32 {
     match error {
@@ -145,5 +154,18 @@ pub(crate) fn completion_errno(error: &OpError) -> i32 {
         OpError::PeerGone(_) => libc::ECONNRESET,
         OpError::Unreachable(_) => libc::EHOSTUNREACH,
         OpError::Protocol(_) => libc::EPROTO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_peer_truncates_a_receive_only_where_that_is_set() {
+        let gone = OpError::PeerGone("gone".to_owned());
+        assert_eq!(errno_of_receive(&gone, LostPeer::Error), libc::ECONNRESET);
+        assert_eq!(errno_of_receive(&gone, LostPeer::Truncate), FI_ETRUNC);
+        assert_eq!(errno_of_receive(&OpError::Cancelled, LostPeer::Truncate), libc::ECANCELED);
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use isthmus_io::RegionTable;
 use isthmus_io::lock::Mutex;
+use isthmus_io::{LostPeer, RegionTable};
 use isthmus_proto::CompletionKind::{RemoteAccess, RemoteWrite};
 use isthmus_proto::{AtomicKind, Channel, Completion, CompletionKind, OpError, PeerId, RemoteRange};
 
@@ -58,6 +58,8 @@ pub(crate) struct Live {
     tickets: Tickets,
     joints: Joints,
     collectives: Collectives,
+    /// The setting `lost_peer`.
+    lost_peer: LostPeer,
     /// Completions on their way to the queues. The thread that drives the engine holds its lock.
     scratch: Mutex<Vec<Completion>>,
 }
@@ -115,6 +117,7 @@ impl Live {
             tickets: Tickets::default(),
             joints: Joints::default(),
             collectives: Collectives::default(),
+            lost_peer: domain.settings.lost_peer,
             scratch: Mutex::default(),
         });
         // An object that refers to it would keep it open and could not be closed.
@@ -331,6 +334,9 @@ impl Live {
             let event = if wrote { FI_REMOTE_WRITE } else { FI_REMOTE_READ };
             self.observers.count(key, event, completion.len);
         }
+        if completion.error.is_some() && self.lost_peer == LostPeer::Truncate {
+            outlive(completion);
+        }
         if self.counters.count_any(u64::MAX)
             && let Some(event) = counted_as(completion.kind).filter(|event| self.counters.count_any(*event))
         {
@@ -376,6 +382,16 @@ fn filling<'a, 'b>(open: &'b mut Option<Filling<'a>>, queue: &'a Queue) -> &'b m
         *open = None;
     }
     open.get_or_insert_with(|| queue.filling())
+}
+
+/// The setting `lost_peer` = "truncate": a send to a peer that is given up succeeds, as if the peer had received it just
+/// before its end. `errno_of_receive` has the other half.
+fn outlive(completion: &mut Completion) {
+    let is_lost = matches!(completion.error, Some(OpError::PeerGone(_) | OpError::Unreachable(_)));
+    if is_lost && matches!(completion.kind, CompletionKind::Send(_)) {
+        report(completion);
+        completion.error = None;
+    }
 }
 
 /// Logs a failure: many programs print only the errno.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 
-use isthmus_launch::{At, Options, Place, RunError, become_rank};
+use isthmus_launch::{At, OnLoss, Options, Place, RunError, become_rank};
 use isthmus_units::Span;
 
 use crate::env::{Mpi, variables};
@@ -46,9 +46,22 @@ pub(crate) struct Args {
     /// How long to wait for other parts
     #[arg(long, value_name = "TIME", default_value = "10min")]
     wait: Span,
+    /// What the job does when a rank, a process of isthmus run or a part is lost, the same at all parts: end, or continue
+    /// with the others (docs/run.md) [default: end]
+    #[arg(long, value_name = "WHAT", default_value = "end", hide_default_value = true)]
+    on_loss: OnLoss,
     /// Begin each line of the ranks' output with rank and part
     #[arg(long)]
     label: bool,
+    /// Print the output of this process's ranks at the first process of part 1, in whole lines
+    #[arg(long)]
+    gather: bool,
+    /// Write the output of each rank to rank-R.out and rank-R.err in this folder, which is made
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["label", "gather"])]
+    output: Option<PathBuf>,
+    /// Serve PMIx, for programs of Open MPI 5, by isthmus-pmix beside this program (docs/run.md)
+    #[arg(long, conflicts_with = "on_loss")]
+    pmix: bool,
     /// Folder that holds libisthmus-fi.so [default: found beside this program]
     #[arg(long, value_name = "DIR")]
     provider_path: Option<PathBuf>,
@@ -125,25 +138,34 @@ fn options(args: Args) -> Result<Options, RunError> {
         at: args.at,
         secret: args.secret,
         wait: args.wait.to_duration(),
+        on_loss: args.on_loss,
         label: args.label,
+        gather: args.gather,
+        output: args.output,
+        pmix: args.pmix.then(|| own.with_file_name("isthmus-pmix")),
         program: args.program,
         starter: [own.into(), OsString::from(BECOME)].into_iter().chain(starter).collect(),
-        defaults: defaults(args.provider_path)?,
+        defaults: defaults(args.provider_path, args.on_loss, args.pmix)?,
     })
 }
 
 /// Variables that make MPICH and Intel MPI use the provider. Each ignores those of the other.
-fn defaults(folder: Option<PathBuf>) -> Result<Vec<(String, String)>, RunError> {
+fn defaults(folder: Option<PathBuf>, on_loss: OnLoss, pmix: bool) -> Result<Vec<(String, String)>, RunError> {
     let set = || env::var_os("FI_PROVIDER_PATH").map(PathBuf::from);
     let folder = folder.or_else(install::provider_folder).or_else(set).ok_or_else(|| {
         RunError::Usage(format!("{LIBRARY} is not beside this program; give its folder with --provider-path"))
     })?;
     let folder = folder.display().to_string();
     let mut all: Vec<(String, String)> = Vec::new();
-    for (name, value) in [Mpi::Mpich, Mpi::Intel].into_iter().flat_map(|mpi| variables(mpi, &folder, false)) {
+    let mpis: &[Mpi] = if pmix { &[Mpi::Openmpi] } else { &[Mpi::Mpich, Mpi::Intel] };
+    for (name, value) in mpis.iter().flat_map(|mpi| variables(*mpi, &folder, false)) {
         if all.iter().all(|known| known.0 != name) {
             all.push((name.to_owned(), value));
         }
+    }
+    if on_loss == OnLoss::Continue {
+        // Else MPICH ends a rank that waits for a lost one, whatever its error handler.
+        all.push(("FI_ISTHMUS_LOST_PEER".to_owned(), "truncate".to_owned()));
     }
     Ok(all)
 }
@@ -162,7 +184,7 @@ mod tests {
 
     #[test]
     fn ranks_are_told_of_the_provider_once() {
-        let all = defaults(Some("/lib".into())).expect("a folder");
+        let all = defaults(Some("/lib".into()), OnLoss::End, false).expect("a folder");
         assert!(all.contains(&("FI_PROVIDER".to_owned(), "isthmus".to_owned())));
         assert!(all.contains(&("I_MPI_OFI_PROVIDER".to_owned(), "isthmus".to_owned())));
         let names: std::collections::HashSet<_> = all.iter().map(|pair| &pair.0).collect();

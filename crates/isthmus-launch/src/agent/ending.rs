@@ -17,9 +17,14 @@ impl Agent {
     }
 
     pub(super) fn fail_rank(&mut self, now: Duration, rank: u32, why: String, status: u8, kind: Kind) {
+        let failure = self.failure_of_rank(rank, why, status, kind);
+        self.fail(now, failure);
+    }
+
+    pub(super) fn failure_of_rank(&self, rank: u32, why: String, status: u8, kind: Kind) -> Failure {
         let first = self.start.as_ref().map_or(0, |start| start.first);
         let host = self.me.host.clone();
-        self.fail(now, Failure { part: self.me.part, rank: Some(first + rank), host, why, status, kind });
+        Failure { part: self.me.part, rank: Some(first + rank), host, why, status, kind }
     }
 
     /// Handles a failure here or below. Kills the ranks at once; the hub decides which failure is reported.
@@ -68,6 +73,7 @@ impl Agent {
         if self.phase == Phase::Over {
             return;
         }
+        let others_go_on = self.goes_on() && self.head.is_none();
         if !self.is_over() {
             self.act(Action::Kill);
         }
@@ -78,7 +84,8 @@ impl Agent {
         // One process of a part is enough to say it: the head, or a process that has no connection.
         let is_alone = self.up.as_ref().is_none_or(|up| up.host.is_none());
         if self.head.is_some() || is_alone {
-            self.act(Action::Tell(format!("the job ends: {failure}")));
+            let what = if others_go_on { "this part ends" } else { "the job ends" };
+            self.act(Action::Tell(format!("{what}: {failure}")));
         }
         self.act(Action::Finish(failure.status));
     }
@@ -90,6 +97,9 @@ impl Agent {
         }
         if let Some(up) = self.up.take_if(|up| up.link == link) {
             let Some(host) = up.host else { return self.not_found(why.to_owned()) };
+            while !self.speakers.is_empty() {
+                self.pass_printed();
+            }
             let role = if up.part == 1 && self.me.part != 1 {
                 "part 1".to_owned()
             } else {
@@ -103,24 +113,31 @@ impl Agent {
                 status: 1,
                 kind: Kind::Gone,
             };
+            if self.inherit(now, &failure) {
+                return;
+            }
             return match &self.phase {
                 Phase::Failing { best, .. } if best.kind >= failure.kind => self.end(best.clone()),
                 _ => self.end(failure),
             };
         }
-        let mut gone = None;
+        let (mut gone, mut done) = (None, None);
         if let Some(hub) = &mut self.hub {
             hub.asking.retain(|ask| ask.0 != link);
             for (number, place) in (1..).zip(&mut hub.parts) {
                 if let Some(part) = place.take_if(|part| part.link == Some(link)) {
-                    gone = Some(Failure {
-                        part: number,
-                        rank: None,
-                        host: part.host,
-                        why: format!("is gone: its isthmus run ended or is out of reach ({why})"),
-                        status: 1,
-                        kind: Kind::Gone,
-                    });
+                    done = part.done.then_some(part.status);
+                    gone = Some((
+                        Place::Part(number),
+                        Failure {
+                            part: number,
+                            rank: None,
+                            host: part.host,
+                            why: format!("is gone: its isthmus run ended or is out of reach ({why})"),
+                            status: 1,
+                            kind: Kind::Gone,
+                        },
+                    ));
                 }
             }
         }
@@ -128,22 +145,35 @@ impl Agent {
             for (index, place) in (0..).zip(&mut head.members) {
                 if let Some(member) = place.take_if(|member| member.link == Some(link)) {
                     let index: u32 = index;
-                    gone = Some(Failure {
-                        part: self.me.part,
-                        rank: None,
-                        host: member.host,
-                        why: format!(
-                            "lost a process: isthmus run number {index} ended or is out of reach ({why})"
-                        ),
-                        status: 1,
-                        kind: Kind::Gone,
-                    });
+                    done = member.done.then_some(member.status);
+                    gone = Some((
+                        Place::Member(index as usize),
+                        Failure {
+                            part: self.me.part,
+                            rank: None,
+                            host: member.host,
+                            why: format!(
+                                "lost a process: isthmus run number {index} ended or is out of reach ({why})"
+                            ),
+                            status: 1,
+                            kind: Kind::Gone,
+                        },
+                    ));
                 }
             }
         }
-        if let Some(failure) = gone {
-            self.fail(now, failure);
+        let Some((place, failure)) = gone else { return };
+        if !self.goes_on() {
+            return self.fail(now, failure);
         }
+        let ranks = match place {
+            // Its ranks had ended.
+            _ if done.is_some() => Vec::new(),
+            Place::Part(number) => self.ranks_of_part(number),
+            Place::Member(index) => self.ranks_of_member(index),
+        };
+        self.status = losing::with_status(self.status, done.flatten());
+        self.lose(now, ranks, failure);
     }
 
     /// This process received a signal.
@@ -158,6 +188,15 @@ impl Agent {
             status,
             kind: Kind::Gone,
         };
-        self.fail(now, failure);
+        if !self.leave(&failure) {
+            self.fail(now, failure);
+        }
     }
+}
+
+/// The process or part to which a connection led.
+enum Place {
+    Part(u32),
+    /// Index in the part.
+    Member(usize),
 }

@@ -10,6 +10,7 @@ impl Agent {
             part: self.me.part,
             parts: self.me.parts,
             host: self.me.host.clone(),
+            on_loss: self.me.on_loss,
             role,
         }
     }
@@ -71,6 +72,9 @@ impl Agent {
                 me.parts, hello.part, hello.parts
             ));
         }
+        if hello.on_loss != me.on_loss {
+            return Err("one of the two was started with --on-loss continue, the other without".to_owned());
+        }
         if matches!(self.phase, Phase::Running) {
             return Err("the job runs already".to_owned());
         }
@@ -116,6 +120,7 @@ impl Agent {
                     nodes: None,
                     fenced: false,
                     done: false,
+                    status: None,
                 };
                 hub.parts[hello.part as usize - 1] = Some(part);
                 let (known, asking) =
@@ -129,8 +134,15 @@ impl Agent {
             }
             Role::Member { index, ranks, node, .. } if hello.part == self.me.part => {
                 let Some(head) = &mut self.head else { return };
-                let member =
-                    Member { link: Some(link), ranks, node, host: hello.host, fenced: false, done: false };
+                let member = Member {
+                    link: Some(link),
+                    ranks,
+                    node,
+                    host: hello.host,
+                    fenced: false,
+                    done: false,
+                    status: None,
+                };
                 head.members[index as usize] = Some(member);
                 self.welcome(link);
                 self.check_gathered();
@@ -232,7 +244,8 @@ impl Agent {
 
     /// As a head: tells all processes of this part to start their ranks.
     pub(super) fn begin(&mut self, world: &World) {
-        let Some(head) = &self.head else { return };
+        let Some(head) = &mut self.head else { return };
+        head.counts = head.members.iter().flatten().map(|member| member.ranks).collect();
         let before = world.sizes.iter().take(self.me.part as usize - 1);
         let mut first: u32 = before.sum();
         let members: Vec<&Member> = head.members.iter().flatten().collect();

@@ -22,18 +22,20 @@
 mod ending;
 mod fence;
 mod gathering;
+mod losing;
 mod names;
 mod pmi;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use crate::failure::{Ended, Failure, Kind, signal_name};
 use crate::letter::{
-    Hello, JOB_MAX, Letter, PARTS_MAX, Question, RANKS_MAX, Role, Start, VERSION, World, puts,
+    Hello, JOB_MAX, Letter, OnLoss, PARTS_MAX, Question, RANKS_MAX, Role, Start, VERSION, World, puts,
 };
 use crate::nodes;
 use crate::pmi::{Asked, KEY_MAX, Reply, Request, VALUE_MAX};
+use crate::ranks::Lines;
 
 /// How long the hub waits for the reason why a rank was killed, such as a SIGTERM to its `isthmus run`.
 const GRACE: Duration = Duration::from_millis(500);
@@ -75,6 +77,7 @@ pub(crate) struct Me {
     pub(crate) at: String,
     /// How long to wait for the other processes.
     pub(crate) wait: Duration,
+    pub(crate) on_loss: OnLoss,
     /// Makes the name of the key-value space unique.
     pub(crate) nonce: u64,
 }
@@ -106,8 +109,14 @@ pub(crate) enum Action {
     },
     /// End all ranks.
     Kill,
+    /// To the PMIx server: a fence is passed, and ranks of the world gave these bytes.
+    Pmix(Vec<u8>),
     /// Say something to the user.
     Tell(String),
+    /// Write output of ranks.
+    Print(Lines),
+    /// A piece of output of this process's ranks was printed.
+    Printed,
     /// End with this exit status.
     Finish(u8),
 }
@@ -147,11 +156,15 @@ struct Member {
     host: String,
     fenced: bool,
     done: bool,
+    /// As of [`Letter::Done`].
+    status: Option<u8>,
 }
 
 #[derive(Debug)]
 struct Head {
     members: Vec<Option<Member>>,
+    /// Ranks of each member, from the start of the world on.
+    counts: Vec<u32>,
     is_ready: bool,
 }
 
@@ -165,6 +178,8 @@ struct Part {
     nodes: Option<Vec<u32>>,
     fenced: bool,
     done: bool,
+    /// As of [`Letter::Done`].
+    status: Option<u8>,
 }
 
 #[derive(Debug)]
@@ -216,8 +231,21 @@ pub(crate) struct Agent {
     fresh: Vec<(String, String)>,
     /// What other ranks have put, received from above since the last fence.
     fallen: Vec<(String, String)>,
+    /// Whether the process above knows that all ranks below wait in a fence.
+    is_fence_sent: bool,
+    /// What went up with that fence, in case the hub is lost before it passes. Only by [`OnLoss::Continue`].
+    sent: Vec<(String, String)>,
+    /// Ranks of the world that are lost.
+    dead: BTreeSet<u32>,
+    first_loss: Option<Failure>,
+    /// Exit status of this process's ranks, and of processes below that were done and have gone since.
+    status: Option<u8>,
     node_store: BTreeMap<String, String>,
+    /// Whether the PMIx server waits for a fence.
+    is_pmix_waiting: bool,
     askers: VecDeque<Asker>,
+    /// Whose output is on its way up: processes below, and `None` for this one.
+    speakers: VecDeque<Option<Link>>,
     has_told_wait: bool,
     has_told_spawn: bool,
     /// Why the latest search for the hub failed.
@@ -257,16 +285,18 @@ impl Agent {
             host: me.host.clone(),
             fenced: false,
             done: false,
+            status: None,
         };
         let head = (me.index == 0).then(|| {
             let mut members: Vec<Option<Member>> = (0..me.count).map(|_| None).collect();
             members[0] = Some(own);
-            Head { members, is_ready: false }
+            Head { members, counts: Vec::new(), is_ready: false }
         });
         let hub = (me.index == 0 && me.part == 1).then(|| {
             let mut parts: Vec<Option<Part>> = (0..me.parts).map(|_| None).collect();
             let (uri, host) = (me.uri.clone(), me.host.clone());
-            parts[0] = Some(Part { link: None, uri, host, nodes: None, fenced: false, done: false });
+            parts[0] =
+                Some(Part { link: None, uri, host, nodes: None, fenced: false, done: false, status: None });
             Hub { parts, asking: Vec::new(), names: HashMap::new() }
         });
         let mut agent = Self {
@@ -282,8 +312,15 @@ impl Agent {
             store_bytes: 0,
             fresh: Vec::new(),
             fallen: Vec::new(),
+            is_fence_sent: false,
+            sent: Vec::new(),
+            dead: BTreeSet::new(),
+            first_loss: None,
+            status: None,
             node_store: BTreeMap::new(),
+            is_pmix_waiting: false,
             askers: VecDeque::new(),
+            speakers: VecDeque::new(),
             has_told_wait: false,
             has_told_spawn: false,
             trouble: String::new(),
@@ -398,18 +435,58 @@ impl Agent {
     }
 
     pub(crate) fn letter(&mut self, now: Duration, link: Link, letter: Letter) {
+        // Last words of ranks come after the failure that ends the job.
+        if let Letter::Output(lines) = letter {
+            return self.output(Some(link), lines);
+        }
         if self.phase == Phase::Over {
             return;
         }
         match &self.up {
-            Some(up) if up.link == link => self.take_from_above(letter),
+            Some(up) if up.link == link => self.take_from_above(now, letter),
             _ => self.take_from_below(now, link, letter),
         }
     }
 
-    fn take_from_above(&mut self, letter: Letter) {
+    /// Output of ranks here, or from a process below: the hub prints it, and so does a process that has lost its
+    /// connection.
+    pub(crate) fn output(&mut self, from: Option<Link>, lines: Lines) {
+        match &self.up {
+            Some(up) if self.hub.is_none() => {
+                let link = up.link;
+                self.speakers.push_back(from);
+                self.act(Action::Send(link, Letter::Output(lines)));
+            }
+            _ => {
+                self.act(Action::Print(lines));
+                self.tell_printed(from);
+            }
+        }
+    }
+
+    fn tell_printed(&mut self, from: Option<Link>) {
+        self.act(match from {
+            Some(link) => Action::Send(link, Letter::Printed),
+            None => Action::Printed,
+        });
+    }
+
+    /// The oldest output that went up is printed, or lost with the connection.
+    fn pass_printed(&mut self) {
+        if let Some(from) = self.speakers.pop_front() {
+            self.tell_printed(from);
+        }
+    }
+
+    /// Whether this connection leads to a process below.
+    pub(crate) fn is_below(&self, link: Link) -> bool {
+        self.up.as_ref().is_none_or(|up| up.link != link)
+    }
+
+    fn take_from_above(&mut self, now: Duration, letter: Letter) {
         match letter {
             Letter::End(failure) => self.end(failure),
+            Letter::Printed => self.pass_printed(),
             _ if self.is_over() => {}
             Letter::Welcome { host } => {
                 if let Some(up) = &mut self.up {
@@ -433,9 +510,14 @@ impl Agent {
                 self.pass_fence(entries);
             }
             Letter::Answer(answer) => self.pass_answer(answer),
-            Letter::Done => self.finish(),
+            Letter::Done(status) => self.finish(status.unwrap_or(1)),
+            Letter::Lost { ranks, failure } => self.take_loss(now, ranks, failure),
             // Never sent downwards, or not acceptable now.
-            Letter::World(_) | Letter::Start(_) | Letter::Ready { .. } | Letter::Ask(_) => {}
+            Letter::World(_)
+            | Letter::Start(_)
+            | Letter::Ready { .. }
+            | Letter::Ask(_)
+            | Letter::Output(_) => {}
         }
     }
 
@@ -449,7 +531,7 @@ impl Agent {
             .as_mut()
             .and_then(|head| head.members.iter_mut().flatten().find(|m| m.link == Some(link)));
         let is_over = matches!(self.phase, Phase::Failing { .. } | Phase::Over);
-        let (fenced, done) = match (part, member) {
+        let (fenced, done, status) = match (part, member) {
             (Some(part), _) => {
                 if let Letter::Ready { nodes } = &letter
                     && part.nodes.is_none()
@@ -458,15 +540,15 @@ impl Agent {
                 {
                     part.nodes = Some(nodes.clone());
                 }
-                (&mut part.fenced, &mut part.done)
+                (&mut part.fenced, &mut part.done, &mut part.status)
             }
-            (None, Some(member)) => (&mut member.fenced, &mut member.done),
+            (None, Some(member)) => (&mut member.fenced, &mut member.done, &mut member.status),
             // From a process that only asks for its head.
             (None, None) => return,
         };
-        match letter {
+        match &letter {
             Letter::Fence if !is_over => *fenced = true,
-            Letter::Done if !is_over => *done = true,
+            Letter::Done(how) if !is_over => (*done, *status) = (true, *how),
             _ => {}
         }
         match letter {
@@ -475,16 +557,20 @@ impl Agent {
             Letter::Ready { .. } => self.check_world(),
             Letter::Put(entries) => self.take_in(now, entries),
             Letter::Fence => self.check_fence(now),
-            Letter::Done => {
+            Letter::Done(_) => {
                 self.check_done();
                 self.check_fence(now);
             }
+            Letter::Lost { ranks, failure } if self.goes_on() => self.lose(now, ranks, failure),
             Letter::Ask(question) => self.ask(question, Asker::Link(link)),
             // Never sent upwards.
             Letter::Welcome { .. }
             | Letter::Head { .. }
             | Letter::World(_)
             | Letter::Start(_)
+            | Letter::Lost { .. }
+            | Letter::Output(_)
+            | Letter::Printed
             | Letter::Answer(_) => {}
         }
     }

@@ -32,8 +32,10 @@ impl Agent {
                 }
                 Reply::Put(fits)
             }
+            Request::Get { key } if key == losing::DEAD => Reply::Get(self.dead()),
             Request::Get { key } => Reply::Get(self.store.get(&key).cloned()),
             Request::GetJob { key } if key == "universeSize" => Reply::GetJob(Some(start.size.to_string())),
+            Request::GetJob { key } if key == losing::DEAD => Reply::GetJob(self.dead()),
             Request::GetJob { key } => Reply::GetJob(self.store.get(&key).cloned()),
             Request::PutNode { key, value } => return self.put_node(rank, key, value, thread),
             Request::GetNode { key, wait } => match self.node_store.get(&key) {
@@ -133,14 +135,27 @@ impl Agent {
         if self.is_over() {
             return;
         }
-        if how.status() != 0 {
-            let kind = if matches!(how, Ended::Signal(_)) { Kind::End } else { Kind::Error };
-            return self.fail_rank(now, rank, how.to_string(), how.status(), kind);
+        let status = how.status();
+        let kind = if matches!(how, Ended::Signal(_)) { Kind::End } else { Kind::Error };
+        let failure = match status {
+            0 => silent.then(|| ("ended without MPI_Finalize".to_owned(), 1)),
+            _ => Some((how.to_string(), status)),
+        };
+        if self.goes_on() {
+            // A rank that ends by itself has a say in the job's exit status. One that is killed has none.
+            if kind == Kind::Error {
+                self.status = losing::with_status(self.status, Some(status));
+            }
+            if let Some((why, status)) = failure {
+                self.lose_rank(now, rank, why, status, kind);
+            }
+        } else {
+            if let Some((why, status)) = failure {
+                return self.fail_rank(now, rank, why, status, kind);
+            }
+            self.status = Some(0);
+            self.check_absent(now);
         }
-        if silent {
-            return self.fail_rank(now, rank, "ended without MPI_Finalize".to_owned(), 1, Kind::Error);
-        }
-        self.check_absent(now);
         if self.is_over() {
             return;
         }
@@ -153,7 +168,7 @@ impl Agent {
             match (&self.head, &self.up) {
                 (None, Some(up)) => {
                     let up = up.link;
-                    self.act(Action::Send(up, Letter::Done));
+                    self.act(Action::Send(up, Letter::Done(self.status)));
                 }
                 _ => self.check_done(),
             }
@@ -181,32 +196,39 @@ impl Agent {
         if !head.members.iter().flatten().all(|member| member.done) {
             return;
         }
+        let members = head.members.iter().flatten().map(|member| member.status);
+        let status = members.fold(self.status, losing::with_status);
         match (&mut self.hub, &self.up) {
             (Some(hub), _) => {
-                if let Some(own) = &mut hub.parts[0] {
+                if let Some(own) = hub.parts.iter_mut().flatten().find(|part| part.link.is_none()) {
                     own.done = true;
                 }
                 if hub.parts.iter().flatten().all(|part| part.done) {
+                    let parts = hub.parts.iter().flatten().map(|part| part.status);
+                    let status = parts.fold(status, losing::with_status);
+                    // Where no rank ended by itself, the first loss gives the status.
+                    let lost = self.first_loss.as_ref().map_or(1, |failure| failure.status);
+                    let status = status.unwrap_or(lost);
                     for link in self.heads() {
-                        self.act(Action::Send(link, Letter::Done));
+                        self.act(Action::Send(link, Letter::Done(Some(status))));
                     }
-                    self.finish();
+                    self.finish(status);
                 }
             }
             (None, Some(up)) => {
                 let up = up.link;
-                self.act(Action::Send(up, Letter::Done));
+                self.act(Action::Send(up, Letter::Done(status)));
             }
             (None, None) => {}
         }
     }
 
-    /// All ranks of the world have ended well.
-    pub(super) fn finish(&mut self) {
+    /// All ranks of the world have ended: with this exit status.
+    pub(super) fn finish(&mut self, status: u8) {
         for link in self.members() {
-            self.act(Action::Send(link, Letter::Done));
+            self.act(Action::Send(link, Letter::Done(Some(status))));
         }
         self.phase = Phase::Over;
-        self.act(Action::Finish(0));
+        self.act(Action::Finish(status));
     }
 }

@@ -22,6 +22,12 @@ struct Net {
     told: Vec<Vec<String>>,
     finished: Vec<Option<u8>>,
     killed: Vec<bool>,
+    /// Process, and output of ranks that it printed.
+    printed: Vec<(usize, String)>,
+    /// Pieces of its ranks' output that were printed.
+    acknowledged: Vec<usize>,
+    /// Process, and what its PMIx server got of a fence.
+    pmix: Vec<(usize, Vec<u8>)>,
 }
 
 /// (part, process of the part, processes of the part, ranks)
@@ -29,6 +35,10 @@ type Process = (u32, u32, u32, u32);
 
 impl Net {
     fn new(parts: u32, processes: &[Process]) -> Self {
+        Self::with(parts, processes, OnLoss::End)
+    }
+
+    fn with(parts: u32, processes: &[Process], on_loss: OnLoss) -> Self {
         let mut net = Self {
             agents: Vec::new(),
             now: Duration::ZERO,
@@ -42,9 +52,12 @@ impl Net {
             told: Vec::new(),
             finished: Vec::new(),
             killed: Vec::new(),
+            printed: Vec::new(),
+            acknowledged: Vec::new(),
+            pmix: Vec::new(),
         };
         for process in processes {
-            net.join(me(parts, *process));
+            net.join(Me { on_loss, ..me(parts, *process) });
         }
         net.settle();
         net
@@ -58,6 +71,7 @@ impl Net {
         self.told.push(Vec::new());
         self.finished.push(None);
         self.killed.push(false);
+        self.acknowledged.push(0);
         self.agents.len() - 1
     }
 
@@ -126,6 +140,9 @@ impl Net {
             Action::Launch(_) => {}
             Action::Reply { rank, reply, .. } => self.replies[at].push((rank, reply)),
             Action::Kill => self.killed[at] = true,
+            Action::Pmix(bytes) => self.pmix.push((at, bytes)),
+            Action::Printed => self.acknowledged[at] += 1,
+            Action::Print(lines) => self.printed.push((at, String::from_utf8(lines.text).expect("text"))),
             Action::Tell(text) => self.told[at].push(text),
             Action::Finish(status) => self.finished[at] = Some(status),
         }
@@ -199,6 +216,7 @@ fn me(parts: u32, (part, index, count, ranks): Process) -> Me {
         uri: format!("isthmus://{part}.{index}"),
         at: "file:/x".to_owned(),
         wait: Duration::from_secs(600),
+        on_loss: OnLoss::End,
         nonce: 7,
     }
 }
@@ -445,6 +463,200 @@ fn a_world_that_cannot_go_on_ends() {
     assert!(net.everything_told().contains("ended without MPI_Finalize"));
 }
 
+/// Two parts: two processes with two ranks each, and one with two.
+const TWO: &[Process] = &[(1, 0, 2, 2), (1, 1, 2, 2), (2, 0, 1, 2)];
+
+/// The ranks that have not ended call MPI_Finalize and end; the job must be over with this status at the processes that
+/// live.
+fn must_finish(net: &mut Net, gone: &[(usize, u32)], status: u8) {
+    let left: Vec<_> =
+        net.ranks().into_iter().filter(|rank| !gone.contains(rank) && !net.dead[rank.0]).collect();
+    for (at, rank) in &left {
+        net.pmi(*at, *rank, Request::Finalize);
+        net.ended(*at, *rank, Ended::Status(0));
+    }
+    for at in (0..net.agents.len()).filter(|at| !net.dead[*at]) {
+        assert_eq!(net.finished[at], Some(status), "process {at}: {:?}", net.told);
+    }
+}
+
+fn dead_as_seen(net: &mut Net, at: usize) -> Option<String> {
+    match net.ask(at, 0, get(losing::DEAD)) {
+        Reply::Get(value) => value,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_job_that_goes_on_outlives_killed_ranks_and_tells_the_others_of_them() {
+    let mut net = Net::with(3, THREE, OnLoss::Continue);
+    assert_eq!(dead_as_seen(&mut net, 0), None);
+    for (at, rank) in net.ranks() {
+        net.pmi(at, rank, Request::Init);
+    }
+    // The last rank that a fence waits for is killed; all others wait.
+    for (at, rank) in net.ranks().into_iter().filter(|rank| *rank != (5, 1)) {
+        net.pmi(at, rank, put(&format!("card-{at}-{rank}"), "x"));
+        net.pmi(at, rank, Request::Fence);
+    }
+    net.replies.iter_mut().for_each(Vec::clear);
+    net.ended(5, 1, Ended::Signal(9));
+    let passed = net.replies.iter().flatten().filter(|reply| reply.1 == Reply::Fence).count();
+    assert_eq!(passed, 10, "the others pass the fence");
+    assert_eq!(net.ask(1, 0, get("card-4-1")), Reply::Get(Some("x".to_owned())));
+    for rank in 1..4 {
+        net.ended(3, rank, Ended::Signal(9));
+    }
+    for at in 0..6 {
+        assert_eq!(dead_as_seen(&mut net, at).as_deref(), Some("4-6,10"), "process {at}");
+    }
+    let told = net.everything_told();
+    let line = "rank 10 (part 3, host host31) was ended by SIGKILL; the job goes on without it";
+    assert_eq!(told.matches(line).count(), 3, "{told}");
+    assert!(net.killed.iter().all(|killed| !killed));
+    must_finish(&mut net, &[(5, 1), (3, 1), (3, 2), (3, 3)], 0);
+}
+
+#[test]
+fn a_job_that_goes_on_outlives_processes_and_parts_also_that_of_the_hub() {
+    for (gone, dead) in [(1, "2-3"), (2, "4-5"), (0, "0-3")] {
+        for in_fence in [false, true] {
+            let mut net = Net::with(2, TWO, OnLoss::Continue);
+            if in_fence {
+                // All ranks of part 2 wait already when the loss comes.
+                for rank in 0..2 {
+                    net.pmi(2, rank, put(&format!("card-{rank}"), "y"));
+                    net.pmi(2, rank, Request::Fence);
+                }
+            }
+            net.die(gone);
+            net.pass(GRACE);
+            // A process that has lost its head ends, and its ranks count as lost.
+            if gone == 0 {
+                assert_eq!((net.finished[1], net.killed[1]), (Some(1), true));
+                net.dead[1] = true;
+            }
+            let at = if gone == 2 { 1 } else { 2 };
+            assert_eq!(dead_as_seen(&mut net, at).as_deref(), Some(dead), "{gone}");
+            assert!(net.told[at].concat().contains(&format!("goes on without ranks {dead}")) || gone == 2);
+            let left: Vec<_> = net.ranks().into_iter().filter(|rank| !net.dead[rank.0]).collect();
+            net.replies.iter_mut().for_each(Vec::clear);
+            for (at, rank) in &left {
+                if !(in_fence && *at == 2) {
+                    net.pmi(*at, *rank, Request::Fence);
+                }
+            }
+            let waits = net.agents.iter().zip(&net.dead).filter(|(_, dead)| !**dead);
+            let waits = waits.flat_map(|(agent, _)| &agent.ranks).filter(|rank| rank.fence.is_some()).count();
+            assert_eq!(waits, 0, "the fence passed without {dead}");
+            if in_fence && gone != 2 {
+                assert_eq!(net.ask(2, 1, get("card-0")), Reply::Get(Some("y".to_owned())));
+            }
+            must_finish(&mut net, &[], 0);
+        }
+    }
+}
+
+#[test]
+fn a_part_that_is_told_to_end_leaves_the_others() {
+    for (part, at, dead) in [(2, 2, "4-5"), (1, 0, "0-3")] {
+        let mut net = Net::with(2, TWO, OnLoss::Continue);
+        net.agents[at].signalled(net.now, 15);
+        net.settle();
+        assert_eq!((net.finished[at], net.killed[at]), (Some(143), true));
+        let members: &[usize] = if part == 1 { &[0, 1] } else { &[2] };
+        for gone in members {
+            net.dead[*gone] = true;
+        }
+        members.iter().for_each(|gone| net.die(*gone));
+        let other = if part == 1 { 2 } else { 0 };
+        assert_eq!(dead_as_seen(&mut net, other).as_deref(), Some(dead));
+        let told = net.told[other].concat();
+        let why = "was told to end: its isthmus run received SIGTERM; the job goes on without ranks";
+        assert_eq!(told.matches(why).count(), 1, "{told}");
+        assert!(!told.contains("is gone"), "{told}");
+        must_finish(&mut net, &[], 0);
+    }
+}
+
+#[test]
+fn the_status_of_a_job_that_goes_on_is_that_of_ranks_that_end_by_themselves() {
+    // One rank fails by itself, after another was killed.
+    let mut net = Net::with(2, TWO, OnLoss::Continue);
+    net.ended(2, 0, Ended::Signal(9));
+    net.ended(0, 1, Ended::Status(7));
+    must_finish(&mut net, &[(2, 0), (0, 1)], 7);
+    // All are killed.
+    let mut net = Net::with(2, TWO, OnLoss::Continue);
+    for (at, rank) in net.ranks() {
+        net.ended(at, rank, Ended::Signal(9));
+    }
+    assert_eq!(net.finished, vec![Some(137); 3]);
+    // A rank that ends the job itself ends it.
+    let mut net = Net::with(2, TWO, OnLoss::Continue);
+    net.pmi(2, 1, Request::Abort { code: 9, message: String::new() });
+    net.pass(GRACE);
+    assert_eq!(net.finished, vec![Some(9); 3]);
+}
+
+#[test]
+fn losses_of_ranks_that_cannot_be_change_nothing() {
+    let mut net = Net::with(2, TWO, OnLoss::Continue);
+    let failure =
+        Failure { part: 2, rank: None, host: String::new(), why: String::new(), status: 1, kind: Kind::Gone };
+    let link = net.links.iter().position(|ends| ends.0 == 2).expect("part 2's") as Link;
+    let ranks = vec![(0, u32::MAX), (5, 2)];
+    net.agents[0].letter(net.now, link, Letter::Lost { ranks, failure });
+    net.settle();
+    assert_eq!(dead_as_seen(&mut net, 0), None);
+}
+
+#[test]
+fn output_is_printed_at_the_first_process_also_last_words() {
+    let mut net = Net::new(3, THREE);
+    let lines = |text: &str| Lines { is_error: false, text: text.as_bytes().to_vec() };
+    net.agents[5].output(None, lines("a"));
+    net.agents[0].output(None, lines("b"));
+    net.settle();
+    net.ended(4, 0, Ended::Signal(11));
+    net.agents[4].output(None, lines("last"));
+    net.settle();
+    let printed: Vec<_> = net.printed.iter().map(|(at, text)| (*at, text.as_str())).collect();
+    assert_eq!(printed, [(0, "b"), (0, "a"), (0, "last")]);
+    assert_eq!(net.acknowledged, [1, 0, 0, 0, 1, 1]);
+    // Nobody prints it if the connection is gone: so it is printed here.
+    net.die(0);
+    net.agents[3].output(None, lines("alone"));
+    net.settle();
+    assert_eq!(net.printed.last(), Some(&(3, "alone".to_owned())));
+    assert_eq!(net.acknowledged[3], 1);
+}
+
+#[test]
+fn a_fence_of_pmix_passes_what_ranks_gave_between_processes() {
+    let mut net = Net::new(2, TWO);
+    for at in 0..3 {
+        assert!(net.pmix.is_empty(), "the others wait");
+        let bytes = [at as u8, 255];
+        net.agents[at].pmix_fence(net.now, &bytes);
+        net.settle();
+    }
+    net.pmix.iter_mut().for_each(|(_, bytes)| bytes.sort_unstable());
+    net.pmix.sort();
+    let all = vec![0, 1, 2, 255, 255, 255];
+    assert_eq!(net.pmix, [(0, all.clone()), (1, all.clone()), (2, all)]);
+    // The next fence gets nothing of the last.
+    net.pmix.clear();
+    (0..3).for_each(|at| net.agents[at].pmix_fence(net.now, &[]));
+    net.settle();
+    assert_eq!(net.pmix.iter().filter(|(_, bytes)| bytes.is_empty()).count(), 3);
+    // A rank that ends while it uses the server fails.
+    net.agents[2].pmix_uses(net.now, 0, true);
+    net.ended(2, 0, Ended::Status(0));
+    net.pass(GRACE_ERROR);
+    assert!(net.everything_told().contains("rank 4 (part 2, host host20) ended without MPI_Finalize"));
+}
+
 #[test]
 fn names_of_ports_are_known_in_all_parts() {
     let mut net = Net::new(3, THREE);
@@ -483,7 +695,7 @@ fn hostile_letters_change_nothing() {
         Letter::Welcome { host: String::new() },
     ] {
         net.agents[0].letter(net.now, hub_link, letter);
-        net.agents[0].letter(net.now, 9999, Letter::Done);
+        net.agents[0].letter(net.now, 9999, Letter::Done(Some(0)));
         net.settle();
     }
     assert!(net.finished.iter().all(Option::is_none));

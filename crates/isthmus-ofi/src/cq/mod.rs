@@ -14,9 +14,9 @@ use crate::abi::{
 use crate::convert::{Plain, copy_prefix};
 use crate::domain::DomainState;
 use crate::door::{Guard, Object, close, entries, give, refusals};
-use crate::error::{Error, completion_errno};
+use crate::error::{Error, completion_errno, errno_of_receive};
 use crate::fid::{head, ops, table};
-use crate::flags::{FI_AFFINITY, FI_CLASS_CQ, version};
+use crate::flags::{FI_AFFINITY, FI_CLASS_CQ, FI_RECV, version};
 use crate::wait::Deadline;
 use crate::waitobj::{self, waits};
 use crate::waitset::{self, SetState};
@@ -178,6 +178,12 @@ unsafe fn write_error(cq: &Cq, entry: &Entry, out: *mut fi_cq_err_entry) {
         }
         _ => (entry.tagged.len, 0),
     };
+    let is_receive = entry.tagged.flags & FI_RECV != 0;
+    let errno = if is_receive {
+        errno_of_receive(error, cq.domain.settings.lost_peer)
+    } else {
+        completion_errno(error)
+    };
     let number = cq.queue.keep_text(error.to_string());
     // SAFETY: these fields are in all versions.
     unsafe {
@@ -188,7 +194,7 @@ unsafe fn write_error(cq: &Cq, entry: &Entry, out: *mut fi_cq_err_entry) {
         (*out).data = entry.tagged.data;
         (*out).tag = entry.tagged.tag;
         (*out).olen = beyond;
-        (*out).err = completion_errno(error);
+        (*out).err = errno;
         (*out).prov_errno = number;
     }
     if cq.domain.fabric.api_version >= version(1, 5) {

@@ -1,0 +1,183 @@
+//! The PMIx server of this process's ranks, for programs of Open MPI 5: a program of its own (`pmix/isthmus-pmix.c`), since
+//! only libpmix speaks PMIx. Its top describes the messages.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::SyncSender;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::FdFlags;
+
+use crate::letter::Start;
+use crate::run::Input;
+
+/// How long the server may take to start.
+const BEGIN: Duration = Duration::from_secs(20);
+/// How long it may take to end, and to remove its files.
+const END: Duration = Duration::from_millis(500);
+/// Longest message. Bytes. What the ranks of a world give to a fence: some 200 bytes each.
+const MESSAGE_MAX: u32 = 1 << 29;
+
+/// A message of the server.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// All ranks wait in a fence, and gave these bytes.
+    Fence(Vec<u8>),
+    /// A rank of this process has connected.
+    Connected(u32),
+    /// A rank of this process needs the server no more.
+    Finalized(u32),
+    /// A rank of this process ends the job.
+    Abort { rank: u32, code: i32, message: String },
+}
+
+/// The server's process.
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Child,
+    channel: UnixStream,
+    /// Environment variables of each rank.
+    pub(crate) variables: Vec<Vec<(String, String)>>,
+}
+
+impl Server {
+    /// Starts the server of so many ranks.
+    pub(crate) fn start(
+        program: &Path,
+        start: &Start,
+        ranks: u32,
+        inputs: &SyncSender<Input>,
+    ) -> io::Result<Self> {
+        let (channel, theirs) = UnixStream::pair()?;
+        rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
+        let number = theirs.as_raw_fd();
+        let words = [start.space.clone(), start.size.to_string(), start.first.to_string(), ranks.to_string()];
+        let child = Command::new(program).args(words).arg(number.to_string()).stdin(Stdio::null()).spawn()?;
+        drop(theirs);
+        let mut server = Self { child, channel, variables: Vec::new() };
+        server.channel.set_read_timeout(Some(BEGIN))?;
+        for _ in 0..ranks {
+            match read(&mut server.channel)? {
+                (b'E', bytes) => server.variables.push(variables(&bytes)),
+                _ => return Err(io::Error::other("the PMIx server does not speak as this release does")),
+            }
+        }
+        server.channel.set_read_timeout(None)?;
+        let (mut channel, inputs) = (server.channel.try_clone()?, inputs.clone());
+        thread::Builder::new().name("isthmus-pmix".to_owned()).spawn(move || {
+            while let Some(message) = read(&mut channel).ok().and_then(|(letter, bytes)| parse(letter, bytes))
+            {
+                if inputs.send(Input::Pmix(message)).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(server)
+    }
+
+    /// Ends a fence: what all ranks of the world gave.
+    pub(crate) fn pass_fence(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let len = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+        self.channel.write_all(&[&len.to_ne_bytes()[..], b"F", bytes].concat())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It ends when the channel does. Errors: it has ended already.
+        let _ = self.channel.shutdown(std::net::Shutdown::Both);
+        let until = Instant::now() + END;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() >= until {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn read(channel: &mut UnixStream) -> io::Result<(u8, Vec<u8>)> {
+    let mut head = [0; 5];
+    channel.read_exact(&mut head)?;
+    let len = u32::from_ne_bytes([head[0], head[1], head[2], head[3]]);
+    if len > MESSAGE_MAX {
+        return Err(io::Error::other("a message of the PMIx server is too long"));
+    }
+    let mut bytes = vec![0; len as usize];
+    channel.read_exact(&mut bytes)?;
+    Ok((head[4], bytes))
+}
+
+fn variables(bytes: &[u8]) -> Vec<(String, String)> {
+    let text = String::from_utf8_lossy(bytes);
+    let pairs = text.split('\0').filter_map(|pair| pair.split_once('='));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn parse(letter: u8, bytes: Vec<u8>) -> Option<Message> {
+    match letter {
+        b'F' => Some(Message::Fence(bytes)),
+        b'C' | b'Z' => {
+            let rank = String::from_utf8(bytes).ok()?.parse().ok()?;
+            Some(if letter == b'C' { Message::Connected(rank) } else { Message::Finalized(rank) })
+        }
+        b'A' => {
+            let text = String::from_utf8(bytes).ok()?;
+            let mut words = text.splitn(3, ' ');
+            Some(Message::Abort {
+                rank: words.next()?.parse().ok()?,
+                code: words.next()?.parse().ok()?,
+                message: words.next()?.to_owned(),
+            })
+        }
+        _ => None,
+    }
+}
+
+/// Bytes as text, for the key-value space.
+pub(crate) fn to_text(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing to a `String` cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The bytes of [`to_text`]; other text gives none.
+pub(crate) fn from_text(text: &str) -> Vec<u8> {
+    let digits = text.as_bytes().chunks_exact(2);
+    let byte =
+        |pair: &[u8]| std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok());
+    digits.map(byte).collect::<Option<Vec<u8>>>().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_survive_as_text() {
+        let all: Vec<u8> = (0..=255).collect();
+        assert_eq!(from_text(&to_text(&all)), all);
+        assert_eq!(from_text("zz"), Vec::<u8>::new());
+    }
+
+    #[test]
+    fn messages_of_the_server_are_understood() {
+        assert_eq!(
+            variables(b"A=1\0B=x=y\0"),
+            [("A", "1"), ("B", "x=y")].map(|(a, b)| (a.to_owned(), b.to_owned()))
+        );
+        assert!(
+            matches!(parse(b'A', b"1 7 no way".to_vec()), Some(Message::Abort { rank: 1, code: 7, message }) if message == "no way")
+        );
+        assert!(parse(b'A', b"x".to_vec()).is_none() && parse(b'?', Vec::new()).is_none());
+    }
+}
