@@ -100,6 +100,17 @@ impl PacketSocket {
         }
     }
 
+    /// As [`UdpSocket::leave_by`]. Frames have one interface.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn leave_by(&mut self, host: IpAddr, interface: Option<&str>) -> io::Result<()> {
+        match self {
+            Self::Udp(socket) => socket.leave_by(host, interface),
+            Self::Ethernet(_) => Ok(()),
+        }
+    }
+
     /// About how many packets the system has dropped since the last call because the receive buffer was full. 0 if
     /// unknown.
     pub fn take_dropped(&mut self) -> u64 {

@@ -10,6 +10,7 @@ use isthmus_wire::Address;
 
 use crate::MoverError;
 use crate::channel::Channel;
+use crate::descriptors::wait_for;
 use crate::disk::Disk;
 use crate::expand::is_pattern;
 use crate::landing::Landing;
@@ -202,7 +203,7 @@ fn root(source: &Path) -> Result<Root, Trouble> {
     let (Some(above), Some(own)) = (real.parent(), real.file_name()) else {
         return Err(fault(&"the root of the file system cannot be copied as a whole; name its folders"));
     };
-    let dir = Arc::new(confine::folder(above).map_err(|error| fault(&error))?);
+    let dir = Arc::new(wait_for(|| confine::folder(above)).map_err(|error| fault(&error))?);
     let name = source.file_name().unwrap_or(own).as_bytes().to_vec();
     Ok(Root { dir, at: own.as_bytes().to_vec(), name: (!is_contents(written)).then_some(name) })
 }
@@ -218,7 +219,7 @@ fn landing(destination: &Path, into: bool, rules: Rules, block: u64) -> Result<L
         let above = destination.parent().filter(|above| !above.as_os_str().is_empty());
         (above.unwrap_or(Path::new(".")).to_owned(), name.as_bytes().to_vec())
     };
-    let root = confine::folder(&folder).map_err(|error| match error.kind() {
+    let root = wait_for(|| confine::folder(&folder)).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
             fault(&format_args!("there is no folder {}; make it first", folder.display()))
         }

@@ -16,6 +16,7 @@ use crate::MoverError;
 use crate::admission::Admission;
 use crate::channel::Channel;
 use crate::config::{Export, ServeConfig};
+use crate::descriptors::wait_for;
 use crate::expand::{MATCHES_MAX, expand};
 use crate::landing::Landing;
 use crate::port::Port;
@@ -340,7 +341,7 @@ impl Service {
         let transfer = (as_id, open.transfer);
         self.admission.lock().admit(order, self.succession.has(&transfer))?;
         self.succession.succeed(transfer, order, &wire.sender())?;
-        let root = Arc::new(confine::folder(&export.path).map_err(|error| {
+        let root = Arc::new(wait_for(|| confine::folder(&export.path)).map_err(|error| {
             let text = "its folder cannot be opened where it is served";
             MoverError::Local(format!("export {:?}: {text}: {error}; tell who runs the service", open.export))
         })?);
@@ -483,12 +484,12 @@ fn below(root: &Arc<OwnedFd>, export: &str, path: &[u8]) -> std::io::Result<Root
     }
     let name = named(names::split(&tidy).1);
     // If the path has no link, no folder need be kept open. There may be many such paths.
-    match confine::open(root, &tidy, OFlags::PATH, Mode::empty()) {
+    match wait_for(|| confine::open(root, &tidy, OFlags::PATH, Mode::empty())) {
         Ok(file) if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Symlink => {
             Ok(Root { dir: root.clone(), at: tidy, name })
         }
         _ => {
-            let (dir, at) = confine::follow(root, &tidy)?;
+            let (dir, at) = wait_for(|| confine::follow(root, &tidy))?;
             Ok(Root { dir: Arc::new(dir), at, name })
         }
     }

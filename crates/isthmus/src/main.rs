@@ -30,6 +30,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use isthmus_io::log::Severity;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -87,6 +88,14 @@ struct SharedCp {
     args: cp::Args,
 }
 
+/// Allows this process as many descriptors as it may allow itself. The usual limit, 1,024, is that of programs that
+/// call `select(2)`.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    // If this fails, what lacks descriptors later says so.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
 fn main() -> ExitCode {
     output::end(run())
 }
@@ -117,6 +126,9 @@ fn run() -> ExitCode {
         log_to(|| output::LogWriter, LevelFilter::WARN, format);
         None
     };
+    if daemon || matches!(command, Command::Cp(_) | Command::SshServe(_)) {
+        raise_descriptors();
+    }
     match command {
         Command::Env(args) => env::main(args),
         Command::Doctor(args) => doctor::main(args),
