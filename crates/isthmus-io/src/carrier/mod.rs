@@ -172,6 +172,14 @@ impl Carrier {
         }
     }
 
+    /// Whether the other end of a settled lane has answered. UDP lanes carry data before that.
+    pub(crate) fn is_answered(&self, shared: &Carriers) -> bool {
+        match self {
+            Self::Udp(lane) => shared.udp.as_ref().is_some_and(|udp| lane.is_answered(udp)),
+            _ => true,
+        }
+    }
+
     /// Whether [`Carriers::run_pass`], and not the descriptor, tells that the lane is readable or writable.
     pub(crate) fn is_polled(&self) -> bool {
         match self {
