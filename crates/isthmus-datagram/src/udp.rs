@@ -181,7 +181,7 @@ impl UdpSocket {
 
     /// Sends with the socket's DSCP. quinn-udp would set 0 in each message.
     fn send_marked(&self, to: SocketAddr, segment: usize, packets: &[u8]) -> io::Result<()> {
-        match self.send_with(Control::default(), to, segment, packets) {
+        match self.send_with(Control::NONE, to, segment, packets) {
             // quinn-udp takes note of that.
             Err(error) if cannot_segment(&error) => self.send_unmarked(to, segment, packets),
             sent => sent,
@@ -191,7 +191,7 @@ impl UdpSocket {
     /// Sends by the interface of this index, whatever the kernel's route is. The source address stays that of the
     /// socket.
     fn send_by(&self, interface: u32, to: SocketAddr, segment: usize, packets: &[u8]) -> io::Result<()> {
-        let control = || Control::default().leaving_by(interface, to.is_ipv4());
+        let control = || Control::NONE.leaving_by(interface, to.is_ipv4());
         match self.send_with(control(), to, segment, packets) {
             Err(error) if cannot_segment(&error) && packets.len() > segment => packets
                 .chunks(segment)
@@ -255,7 +255,6 @@ fn cannot_segment(error: &io::Error) -> bool {
 }
 
 /// Control messages to send with packets (`cmsg(3)`).
-#[derive(Default)]
 struct Control {
     bytes: [u8; CONTROL_BYTES],
     len: usize,
@@ -265,6 +264,8 @@ struct Control {
 const CONTROL_BYTES: usize = 32 + 40;
 
 impl Control {
+    const NONE: Self = Self { bytes: [0; CONTROL_BYTES], len: 0 };
+
     /// UDP_SEGMENT (`udp(7)`): the system cuts a message into packets of this many bytes.
     fn segmented(self, segment: u16) -> Self {
         self.with(libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes())

@@ -110,9 +110,10 @@ impl Transfer {
         if let Err(error) = &done {
             wire.shutdown(error);
         }
+        let was_heard = wire.was_heard();
         drop(wire);
         port.leave();
-        done.map_err(|error| self.explained(error))
+        done.map_err(|error| self.explained(error, was_heard))
     }
 
     /// A quick estimate of the bytes to send: the lengths of the single files named. Bytes.
@@ -127,12 +128,16 @@ impl Transfer {
         }
     }
 
-    fn explained(&self, error: MoverError) -> MoverError {
+    fn explained(&self, error: MoverError, was_heard: bool) -> MoverError {
+        let at = self.service.locator;
         match error {
-            MoverError::Lost(text) => MoverError::Lost(format!(
-                "the service at {} is lost: {text}; when it is there again, the same command continues",
-                self.service.locator
+            MoverError::Lost(text) if was_heard => MoverError::Lost(format!(
+                "the service at {at} is lost: {text}; when it is there again, the same command continues"
             )),
+            MoverError::Lost(text) => {
+                let then = "once it does, the same command continues";
+                MoverError::Lost(format!("the service at {at} does not answer: {text}; {then}"))
+            }
             error => error,
         }
     }

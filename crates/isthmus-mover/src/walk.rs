@@ -269,7 +269,10 @@ impl Walker<'_> {
         if path != ITSELF
             && let Err(error) = names::check(path)
         {
-            return self.trouble(at, path, &error);
+            return self.emit(Found::Trouble(Trouble {
+                path: path.to_vec(),
+                text: format!("{error}; neither it nor what is in it is copied"),
+            }));
         }
         // The path to a source may have changed since it was found.
         let stat = if depth == 0 {

@@ -229,7 +229,7 @@ fn by_service(
 ) -> Result<End, MoverError> {
     let sites = sites(args.sites.as_ref())?;
     let (service, plain, routers) =
-        place::locate(&remote.site, &sites, &settings).map_err(MoverError::Usage)?;
+        place::locate(&remote, &sites, &settings).map_err(MoverError::Usage)?;
     if !routers.0.is_empty() {
         settings.routers = routers;
     }
