@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
 
 pub use ethernet::{
-    EthernetError, EthernetSocket, FRAME_HEADER_BYTES, Interface, LinkState, frame_header, is_frames_only,
-    link_local_of, link_state, may_open, mtu_of, parse_frame,
+    EthernetError, EthernetSocket, FRAME_HEADER_BYTES, Interface, LinkState, frame_header, is_bridge,
+    is_frames_only, link_local_of, link_state, may_open, mtu_of, parse_frame,
 };
 pub use udp::{SEND_BYTES, UdpSocket, mark};
 
