@@ -20,8 +20,8 @@ pub enum NameError {
     Malformed(String),
     /// Longer than the system takes.
     #[error(
-        "{0:?} is too long: a name may have {NAME_MAX} bytes, a path {PATH_MAX}, {DEPTH_MAX} folders deep; name a \
-         folder further down as another source"
+        "{0:?} is too long: a name may have {NAME_MAX} bytes, a path {PATH_MAX}, {DEPTH_MAX} folders deep; nothing below \
+         it is copied; name a folder further down as another source"
     )]
     TooLong(String),
 }

@@ -269,10 +269,8 @@ impl Walker<'_> {
         if path != ITSELF
             && let Err(error) = names::check(path)
         {
-            return self.emit(Found::Trouble(Trouble {
-                path: path.to_vec(),
-                text: format!("{error}; neither it nor what is in it is copied"),
-            }));
+            // It names the path.
+            return self.emit(Found::Trouble(Trouble { path: path.to_vec(), text: error.to_string() }));
         }
         // The path to a source may have changed since it was found.
         let stat = if depth == 0 {
