@@ -102,11 +102,12 @@ pub(crate) fn wait_for<T, E: Into<io::Error>>(mut open: impl FnMut() -> Result<T
     }
 }
 
-/// At most `most` files that are open at once: with two descriptors each they take half of those that the process may
-/// have.
+/// At most `most` long files that one side of a session has open at once. With up to three descriptors each they leave
+/// more than half of those that are free now: short files, folders and the other side need some too.
 pub(crate) fn share_of_descriptors(most: usize) -> usize {
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64);
     let limit = getrlimit(Resource::Nofile).current;
-    limit.map_or(most, |limit| most.min((limit / 4) as usize)).max(1)
+    limit.map_or(most, |limit| most.min((limit.saturating_sub(open) / 8) as usize)).max(1)
 }
 
 #[cfg(test)]

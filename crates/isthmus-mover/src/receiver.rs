@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::MoverError;
 use crate::buffer::Buffer;
-use crate::descriptors;
+use crate::descriptors::{self, share_of_descriptors};
 use crate::digest;
 use crate::disk::Disk;
 use crate::gauge::{at_first, is_near};
@@ -58,7 +58,9 @@ pub(crate) struct ReceivingSide<'a> {
     /// Memory of each entry, and of all. Bytes.
     weights: HashMap<u64, usize>,
     announced: usize,
+    /// Long files that are open, and their limit.
     large: usize,
+    large_most: usize,
     next_id: u64,
     /// Entries that are not prepared yet, in order: they wait for a descriptor. When the first was tried last.
     waiting: VecDeque<Entry>,
@@ -105,6 +107,7 @@ impl<'a> ReceivingSide<'a> {
             weights: HashMap::new(),
             announced: 0,
             large: 0,
+            large_most: share_of_descriptors(LARGE_OPEN + 2),
             next_id: 0,
             waiting: VecDeque::new(),
             tried: now,
@@ -409,7 +412,10 @@ impl<'a> ReceivingSide<'a> {
     fn prepare(&mut self) -> Result<(), MoverError> {
         self.tried = Instant::now();
         while let Some(entry) = self.waiting.pop_front() {
-            if !self.prepare_entry(&entry)? {
+            let is_long = matches!(entry.kind, Kind::File { size, .. } if size > self.receiving.block);
+            // Others of this session must be complete before.
+            let is_early = is_long && self.large >= self.large_most;
+            if is_early || !self.prepare_entry(&entry)? {
                 self.waiting.push_front(entry);
                 return Ok(());
             }
@@ -433,9 +439,6 @@ impl<'a> ReceivingSide<'a> {
 
     /// Prepares an entry. False if it must wait for a descriptor.
     fn prepare_entry(&mut self, entry: &Entry) -> Result<bool, MoverError> {
-        if self.large > LARGE_OPEN + 1 {
-            return Err(MoverError::Refused("the sender announces too many long files".to_owned()));
-        }
         let (id, path, what) = (entry.id, entry.path.clone(), What::of(&entry.kind));
         let block = self.receiving.block;
         let size = if let Kind::File { size, share, .. } = entry.kind { share.bytes(size, block) } else { 0 };
