@@ -193,9 +193,9 @@ impl UdpSocket {
     fn send_by(&self, interface: u32, to: SocketAddr, segment: usize, packets: &[u8]) -> io::Result<()> {
         let control = || Control::NONE.leaving_by(interface, to.is_ipv4());
         match self.send_with(control(), to, segment, packets) {
-            Err(error) if cannot_segment(&error) && packets.len() > segment => packets
-                .chunks(segment)
-                .try_for_each(|packet| self.send_with(control(), to, segment, packet)),
+            Err(error) if cannot_segment(&error) && packets.len() > segment => {
+                packets.chunks(segment).try_for_each(|packet| self.send_with(control(), to, segment, packet))
+            }
             sent => sent,
         }
     }

@@ -76,7 +76,9 @@ impl Bounds {
                 at.pop();
                 own = own.min(at.len());
             } else {
-                return refused("which goes up (\"..\") after a name that is no folder, and so may lead outside");
+                return refused(
+                    "which goes up (\"..\") after a name that is no folder, and so may lead outside",
+                );
             }
         }
         self.leads_in(&at)

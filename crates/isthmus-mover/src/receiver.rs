@@ -20,7 +20,8 @@ use crate::source::HEAD_ROOM;
 use crate::target::Target;
 use crate::watch::{Bottleneck, Heard, Named, Notice, Progress, Spans, Stages, Summary, Watch, What, since};
 use crate::wire::{
-    Answer, BATCH_MAX, Control, ENTRIES_BYTES, ENTRIES_OPEN, Entry, Header, Kind, Outcome, Status, Trouble, Verdict,
+    Answer, BATCH_MAX, Control, ENTRIES_BYTES, ENTRIES_OPEN, Entry, Header, Kind, Outcome, Status, Trouble,
+    Verdict,
 };
 
 /// Buffers posted beyond the sender's window, so that it never waits for one. Count.
@@ -365,7 +366,8 @@ impl<'a> ReceivingSide<'a> {
                 for (id, verdict) in closes {
                     if let Some(target) = self.targets.get(&id).cloned() {
                         self.close(id, target, verdict);
-                    } else if self.waiting.front().is_some_and(|first| (first.id..self.next_id).contains(&id)) {
+                    } else if self.waiting.front().is_some_and(|first| (first.id..self.next_id).contains(&id))
+                    {
                         self.early.insert(id, verdict);
                     }
                 }

@@ -274,7 +274,8 @@ impl Walker<'_> {
         }
         // The path to a source may have changed since it was found.
         let stat = if depth == 0 {
-            wait_for(|| confine::open(within, name, OFlags::PATH, Mode::empty())).and_then(|there| Ok(fstat(there)?))
+            wait_for(|| confine::open(within, name, OFlags::PATH, Mode::empty()))
+                .and_then(|there| Ok(fstat(there)?))
         } else {
             statat(within, name, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from)
         };

@@ -241,6 +241,9 @@ mod tests {
             });
             assert_eq!(shown, expected, "{value:?}");
         }
-        assert_eq!(filter("info,a=b=c,*,isthmus_io=loud", LevelFilter::WARN).1, ["a=b=c", "*", "isthmus_io=loud"]);
+        assert_eq!(
+            filter("info,a=b=c,*,isthmus_io=loud", LevelFilter::WARN).1,
+            ["a=b=c", "*", "isthmus_io=loud"]
+        );
     }
 }

@@ -112,7 +112,8 @@ pub(super) fn driver_of(name: &str) -> io::Result<String> {
     request.ifr_ifru.ifru_data = info.as_mut_ptr().cast();
     // SAFETY: the request reads an ifreq, and reads and writes the structure that it refers to.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), ETHTOOL as _, &raw mut request) })?;
-    let name: Vec<u8> = info[1..9].iter().flat_map(|word| word.to_ne_bytes()).take_while(|c| *c != 0).collect();
+    let name: Vec<u8> =
+        info[1..9].iter().flat_map(|word| word.to_ne_bytes()).take_while(|c| *c != 0).collect();
     Ok(String::from_utf8_lossy(&name).into_owned())
 }
 
