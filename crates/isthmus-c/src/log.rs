@@ -64,21 +64,40 @@ fn printed() -> Option<Severity> {
     *PRINTED.get_or_init(|| parse(&std::env::var(VARIABLE).unwrap_or_default()))
 }
 
-/// Parses `ISTHMUS_LOG`: a level, or a list of levels, some of them for parts of the command `isthmus`
-/// ("isthmus_router=debug,info"). The last level for everything, or for this library, counts.
+/// The name by which `ISTHMUS_LOG` calls the library's lines.
+const TARGET: &str = "isthmus_io";
+
+/// Parses `ISTHMUS_LOG`, by the rules of the command `isthmus` (docs/decisions.md), which those of `EnvFilter` of the
+/// crate tracing-subscriber are. `tests/log_levels.txt` has examples. Warnings are the default.
 fn parse(value: &str) -> Option<Severity> {
-    let mut of_all = value.split(',').filter_map(|part| match part.trim().split_once('=') {
-        None => Some(part.trim()),
-        Some(("isthmus" | "isthmus_io", level)) => Some(level),
-        Some(_) => None,
-    });
-    match of_all.next_back().unwrap_or_default().to_ascii_lowercase().as_str() {
-        "off" | "error" => None,
-        "info" => Some(Severity::Info),
-        "debug" | "trace" => Some(Severity::Debug),
-        // Warnings too if nothing is set, or nothing that is known.
-        _ => Some(Severity::Warn),
+    let mut found = (0, Some(Severity::Warn));
+    for part in value.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (target, level) = match (part.split_once('='), level(part)) {
+            (Some((target, "")), _) => (target, Some(Severity::Debug)),
+            (Some((target, named)), _) => match level(named) {
+                Some(level) => (target, level),
+                None => continue,
+            },
+            (None, Some(level)) => ("", level),
+            (None, None) => (part, Some(Severity::Debug)),
+        };
+        // The longest target counts, and of equal ones the last.
+        if TARGET.starts_with(target) && target.len() >= found.0 {
+            found = (target.len(), level);
+        }
     }
+    found.1
+}
+
+/// Parses a level. The library has no errors to tell, and nothing below debug.
+fn level(name: &str) -> Option<Option<Severity>> {
+    Some(match name.to_ascii_lowercase().as_str() {
+        "off" | "0" | "error" | "1" => None,
+        "warn" | "2" => Some(Severity::Warn),
+        "info" | "3" => Some(Severity::Info),
+        "debug" | "4" | "trace" | "5" => Some(Severity::Debug),
+        _ => return None,
+    })
 }
 
 /// `enum isthmus_severity`.
@@ -123,17 +142,10 @@ mod tests {
 
     #[test]
     fn the_variable_is_read_as_the_command_reads_it() {
-        for (value, expected) in [
-            ("", Some(Severity::Warn)),
-            ("off", None),
-            ("info", Some(Severity::Info)),
-            ("DEBUG", Some(Severity::Debug)),
-            ("isthmus_router=debug", Some(Severity::Warn)),
-            ("isthmus_router=debug, info", Some(Severity::Info)),
-            ("warn,isthmus_io=debug", Some(Severity::Debug)),
-            ("nonsense", Some(Severity::Warn)),
-        ] {
-            assert_eq!(parse(value), expected, "{value:?}");
+        let cases = include_str!("../tests/log_levels.txt");
+        for line in cases.lines().filter(|line| !line.starts_with('#')) {
+            let (value, expected) = line.rsplit_once(": ").expect("a value and a level");
+            assert_eq!(parse(value), level(expected).expect("a level"), "{value:?}");
         }
     }
 }

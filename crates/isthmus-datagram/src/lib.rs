@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
 
 pub use ethernet::{
-    EthernetError, EthernetSocket, FRAME_HEADER_BYTES, Interface, LinkState, frame_header, is_frames_only,
-    link_local_of, link_state, may_open, mtu_of, parse_frame,
+    EthernetError, EthernetSocket, FRAME_HEADER_BYTES, Interface, LinkState, frame_header, is_bridge,
+    is_frames_only, link_local_of, link_state, may_open, mtu_of, parse_frame,
 };
 pub use udp::{SEND_BYTES, UdpSocket, mark};
 
@@ -97,6 +97,17 @@ impl PacketSocket {
         match self {
             Self::Udp(socket) => socket.send(to, segment, packets),
             Self::Ethernet(socket) => socket.send(to, segment, packets),
+        }
+    }
+
+    /// As [`UdpSocket::leave_by`]. Frames have one interface.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn leave_by(&mut self, host: IpAddr, interface: Option<&str>) -> io::Result<()> {
+        match self {
+            Self::Udp(socket) => socket.leave_by(host, interface),
+            Self::Ethernet(_) => Ok(()),
         }
     }
 

@@ -1,5 +1,6 @@
 //! A UDP socket. It sends and receives packets in batches, never fragmented, with their time of arrival.
 
+use std::collections::HashMap;
 use std::fmt::Arguments;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -8,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
+use rustix::net::netdevice::name_to_index;
 use socket2::{Domain, MsgHdr, Protocol, Socket, Type};
 
 use crate::clocks::Clocks;
@@ -39,6 +41,8 @@ pub struct UdpSocket {
     own_refusal: OwnRefusal,
     /// Whether packets have a DSCP other than 0.
     marked: bool,
+    /// Hosts whose packets leave by an interface other than that of the kernel's route, and the index of it.
+    by: HashMap<IpAddr, u32>,
 }
 
 /// Counts attempts in a row for which the system had no buffer (`ENOBUFS`, `ENOMEM`).
@@ -81,6 +85,7 @@ impl UdpSocket {
             refused: Refused::default(),
             own_refusal: OwnRefusal::default(),
             marked: false,
+            by: HashMap::new(),
         })
     }
 
@@ -91,6 +96,18 @@ impl UdpSocket {
     pub fn mark(&mut self, dscp: u8) -> io::Result<()> {
         self.marked = dscp != 0;
         mark(&self.socket, dscp)
+    }
+
+    /// Makes packets to `host` leave by `interface` from now on; `None`: by the kernel's route.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub fn leave_by(&mut self, host: IpAddr, interface: Option<&str>) -> io::Result<()> {
+        match interface {
+            None => self.by.remove(&host),
+            Some(name) => self.by.insert(host, name_to_index(&self.socket, name)?),
+        };
+        Ok(())
     }
 
     /// The descriptor to poll.
@@ -136,10 +153,11 @@ impl UdpSocket {
 
     /// Sends packets of `segment` bytes each. The last one may be shorter.
     pub fn send(&self, to: SocketAddr, segment: usize, packets: &[u8]) -> Sent {
-        let sent = if self.marked {
-            self.send_marked(to, segment, packets)
-        } else {
-            self.send_unmarked(to, segment, packets)
+        let by = if self.by.is_empty() { None } else { self.by.get(&to.ip()) };
+        let sent = match by {
+            Some(interface) => self.send_by(*interface, to, segment, packets),
+            None if self.marked => self.send_marked(to, segment, packets),
+            None => self.send_unmarked(to, segment, packets),
         };
         let (sent, error) = match sent {
             Ok(()) => (Sent::Yes, None),
@@ -163,19 +181,33 @@ impl UdpSocket {
 
     /// Sends with the socket's DSCP. quinn-udp would set 0 in each message.
     fn send_marked(&self, to: SocketAddr, segment: usize, packets: &[u8]) -> io::Result<()> {
+        match self.send_with(Control::NONE, to, segment, packets) {
+            // quinn-udp takes note of that.
+            Err(error) if cannot_segment(&error) => self.send_unmarked(to, segment, packets),
+            sent => sent,
+        }
+    }
+
+    /// Sends by the interface of this index, whatever the kernel's route is. The source address stays that of the
+    /// socket.
+    fn send_by(&self, interface: u32, to: SocketAddr, segment: usize, packets: &[u8]) -> io::Result<()> {
+        let control = || Control::NONE.leaving_by(interface, to.is_ipv4());
+        match self.send_with(control(), to, segment, packets) {
+            Err(error) if cannot_segment(&error) && packets.len() > segment => {
+                packets.chunks(segment).try_for_each(|packet| self.send_with(control(), to, segment, packet))
+            }
+            sent => sent,
+        }
+    }
+
+    fn send_with(&self, control: Control, to: SocketAddr, segment: usize, packets: &[u8]) -> io::Result<()> {
+        let control = if packets.len() > segment { control.segmented(segment as u16) } else { control };
         let (address, pieces) = (to.into(), [IoSlice::new(packets)]);
         let mut message = MsgHdr::new().with_addr(&address).with_buffers(&pieces);
-        let control = segment_control(segment as u16);
-        if packets.len() > segment {
-            message = message.with_control(&control);
+        if control.len > 0 {
+            message = message.with_control(&control.bytes[..control.len]);
         }
-        match self.socket.sendmsg(&message, 0) {
-            // The interface cannot segment messages. quinn-udp takes note of that.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL)) => {
-                self.send_unmarked(to, segment, packets)
-            }
-            sent => sent.map(|_| ()),
-        }
+        self.socket.sendmsg(&message, 0).map(|_| ())
     }
 
     fn send_unmarked(&self, to: SocketAddr, segment: usize, packets: &[u8]) -> io::Result<()> {
@@ -217,18 +249,53 @@ pub fn mark(socket: &Socket, dscp: u8) -> io::Result<()> {
     socket.set_tos_v4(field)
 }
 
-/// Control message UDP_SEGMENT (`udp(7)`): the system cuts a message into packets of this many bytes.
-fn segment_control(segment: u16) -> [u8; SEGMENT_CONTROL_BYTES] {
-    let len = size_of::<libc::cmsghdr>() + size_of::<u16>();
-    let mut control = [0; SEGMENT_CONTROL_BYTES];
-    let fields = len.to_ne_bytes().into_iter();
-    let fields = fields.chain(libc::SOL_UDP.to_ne_bytes()).chain(libc::UDP_SEGMENT.to_ne_bytes());
-    control.iter_mut().zip(fields.chain(segment.to_ne_bytes())).for_each(|(to, byte)| *to = byte);
-    control
+/// Whether the interface cannot cut messages into packets.
+fn cannot_segment(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL))
 }
 
-/// Length of that message: a header and a number of 2 bytes, padded to whole words.
-const SEGMENT_CONTROL_BYTES: usize = size_of::<libc::cmsghdr>() + size_of::<usize>();
+/// Control messages to send with packets (`cmsg(3)`).
+struct Control {
+    bytes: [u8; CONTROL_BYTES],
+    len: usize,
+}
+
+/// Room for the two that there are. Bytes.
+const CONTROL_BYTES: usize = 32 + 40;
+
+impl Control {
+    const NONE: Self = Self { bytes: [0; CONTROL_BYTES], len: 0 };
+
+    /// UDP_SEGMENT (`udp(7)`): the system cuts a message into packets of this many bytes.
+    fn segmented(self, segment: u16) -> Self {
+        self.with(libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes())
+    }
+
+    /// IP_PKTINFO (`ip(7)`) or IPV6_PKTINFO (`ipv6(7)`): the packets leave by the interface of this index.
+    fn leaving_by(self, interface: u32, is_v4: bool) -> Self {
+        // `struct in_pktinfo` begins with the index, and `struct in6_pktinfo` ends with it. No address is given.
+        let mut info = [0; 20];
+        if is_v4 {
+            info[..4].copy_from_slice(&interface.to_ne_bytes());
+            self.with(libc::IPPROTO_IP, libc::IP_PKTINFO, &info[..12])
+        } else {
+            info[16..].copy_from_slice(&interface.to_ne_bytes());
+            self.with(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info)
+        }
+    }
+
+    fn with(mut self, level: i32, kind: i32, data: &[u8]) -> Self {
+        let len = size_of::<libc::cmsghdr>() + data.len();
+        let (level, kind) = (level.to_ne_bytes(), kind.to_ne_bytes());
+        let mut at = self.len;
+        for field in [&len.to_ne_bytes()[..], &level, &kind, data] {
+            self.bytes[at..at + field.len()].copy_from_slice(field);
+            at += field.len();
+        }
+        self.len += len.next_multiple_of(size_of::<usize>());
+        self
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -269,6 +336,31 @@ mod tests {
         }
         assert!(got == bytes);
         assert!(sizes[..30].iter().all(|size| *size == 1_000) && sizes[30] == 500, "{sizes:?}");
+    }
+
+    /// There is one interface that leads to loopback addresses, so another one shows that the choice reaches the kernel.
+    #[test]
+    fn packets_leave_by_the_interface_that_was_chosen_for_their_host() {
+        for own in ["127.0.0.1:0", "[::1]:0"] {
+            let bind = || UdpSocket::bind(own.parse().expect("valid"), |_| {});
+            let (Ok(mut a), Ok(mut b)) = (bind(), bind()) else { continue };
+            let to = b.socket.local_addr().expect("bound").as_socket().expect("IP");
+            assert!(a.leave_by(to.ip(), Some("nonesuch0")).is_err());
+            a.leave_by(to.ip(), Some("lo")).expect("every host has it");
+            let bytes = [7; 2500];
+            assert_eq!(a.send(to, 1_000, &bytes), Sent::Yes);
+            let mut sizes = Vec::new();
+            while sizes.iter().sum::<usize>() < bytes.len() {
+                wait(&b);
+                b.receive(|_, _, packet| sizes.push(packet.len())).expect("no error");
+            }
+            assert_eq!(sizes, [1_000, 1_000, 500]);
+            // No interface has the highest index.
+            a.by.insert(to.ip(), i32::MAX as u32);
+            assert_eq!(a.send(to, 1_000, &bytes), Sent::Dropped, "{own}");
+            a.leave_by(to.ip(), None).expect("always possible");
+            assert_eq!(a.send(to, 1_000, &bytes), Sent::Yes);
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::Path;
 
 use if_addrs::Interface;
-use isthmus_datagram::{LinkState, link_state};
+use isthmus_datagram::{LinkState, is_bridge, link_state};
 
 /// A version of IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +91,8 @@ trait Kernel {
     fn link(&self, interface: &str) -> LinkState;
     /// Whether it is a hardware device, not a bridge, a tunnel or another virtual interface.
     fn is_device(&self, interface: &str) -> bool;
+    /// Whether it is a bridge, such as those of containers and virtual machines.
+    fn is_bridge(&self, interface: &str) -> bool;
 }
 
 /// The kernel of this host.
@@ -107,6 +109,10 @@ impl Kernel for Host {
 
     fn is_device(&self, interface: &str) -> bool {
         Path::new("/sys/class/net").join(interface).join("device").exists()
+    }
+
+    fn is_bridge(&self, interface: &str) -> bool {
+        is_bridge(interface)
     }
 }
 
@@ -210,7 +216,8 @@ fn pick(all: &[Interface], kernel: &impl Kernel, wanted: &str) -> Result<Chosen,
         return Ok(chosen(found, Why::Route));
     }
     let by_device = by_preference(all.iter().filter(is_up).filter(|i| kernel.is_device(&i.name)));
-    if let Some(found) = by_device.or_else(|| by_preference(all.iter().filter(is_up))) {
+    let by_other = || by_preference(all.iter().filter(is_up).filter(|i| !kernel.is_bridge(&i.name)));
+    if let Some(found) = by_device.or_else(by_other).or_else(|| by_preference(all.iter().filter(is_up))) {
         return Ok(chosen(found, Why::Carrier));
     }
     let own = by_preference(all.iter().filter(|i| i.is_loopback()));
@@ -249,6 +256,7 @@ mod tests {
         down: &'static [&'static str],
         bare: &'static [&'static str],
         devices: &'static [&'static str],
+        bridges: &'static [&'static str],
     }
 
     impl Kernel for Made {
@@ -267,6 +275,10 @@ mod tests {
 
         fn is_device(&self, interface: &str) -> bool {
             self.devices.contains(&interface)
+        }
+
+        fn is_bridge(&self, interface: &str) -> bool {
+            self.bridges.contains(&interface)
         }
     }
 
@@ -304,11 +316,15 @@ mod tests {
             Made { down: &["docker0", "virbr0"], ..Made::default() },
             // They are up, as containers run: a device goes before them.
             Made { devices: &["ib0"], ..Made::default() },
+            // A bridge that never had a port has a carrier, as far as the kernel says.
+            Made { bridges: &["docker0", "virbr0"], ..Made::default() },
             // The kernel still has a route by an interface that lost its carrier.
             Made { v4: Some("172.17.0.1"), bare: &["docker0", "virbr0"], ..Made::default() },
         ] {
             assert_eq!(picked(&all, &kernel), ("10.1.0.1".to_owned(), Why::Carrier));
         }
+        let only = Made { down: &["ib0", "virbr0"], bridges: &["docker0"], ..Made::default() };
+        assert_eq!(picked(&all, &only), ("172.17.0.1".to_owned(), Why::Carrier), "a host may have no other");
         let all_down = Made { down: &["docker0", "virbr0"], bare: &["ib0"], ..Made::default() };
         assert_eq!(picked(&all, &all_down), ("127.0.0.1".to_owned(), Why::Loopback));
     }

@@ -10,6 +10,7 @@ use isthmus_wire::Address;
 
 use crate::MoverError;
 use crate::channel::Channel;
+use crate::descriptors::wait_for;
 use crate::disk::Disk;
 use crate::expand::is_pattern;
 use crate::landing::Landing;
@@ -109,9 +110,10 @@ impl Transfer {
         if let Err(error) = &done {
             wire.shutdown(error);
         }
+        let was_heard = wire.was_heard();
         drop(wire);
         port.leave();
-        done.map_err(|error| self.explained(error))
+        done.map_err(|error| self.explained(error, was_heard))
     }
 
     /// A quick estimate of the bytes to send: the lengths of the single files named. Bytes.
@@ -126,12 +128,16 @@ impl Transfer {
         }
     }
 
-    fn explained(&self, error: MoverError) -> MoverError {
+    fn explained(&self, error: MoverError, was_heard: bool) -> MoverError {
+        let at = self.service.locator;
         match error {
-            MoverError::Lost(text) => MoverError::Lost(format!(
-                "the service at {} is lost: {text}; when it is there again, the same command continues",
-                self.service.locator
+            MoverError::Lost(text) if was_heard => MoverError::Lost(format!(
+                "the service at {at} is lost: {text}; when it is there again, the same command continues"
             )),
+            MoverError::Lost(text) => {
+                let then = "once it does, the same command continues";
+                MoverError::Lost(format!("the service at {at} does not answer: {text}; {then}"))
+            }
             error => error,
         }
     }
@@ -202,7 +208,7 @@ fn root(source: &Path) -> Result<Root, Trouble> {
     let (Some(above), Some(own)) = (real.parent(), real.file_name()) else {
         return Err(fault(&"the root of the file system cannot be copied as a whole; name its folders"));
     };
-    let dir = Arc::new(confine::folder(above).map_err(|error| fault(&error))?);
+    let dir = Arc::new(wait_for(|| confine::folder(above)).map_err(|error| fault(&error))?);
     let name = source.file_name().unwrap_or(own).as_bytes().to_vec();
     Ok(Root { dir, at: own.as_bytes().to_vec(), name: (!is_contents(written)).then_some(name) })
 }
@@ -218,7 +224,7 @@ fn landing(destination: &Path, into: bool, rules: Rules, block: u64) -> Result<L
         let above = destination.parent().filter(|above| !above.as_os_str().is_empty());
         (above.unwrap_or(Path::new(".")).to_owned(), name.as_bytes().to_vec())
     };
-    let root = confine::folder(&folder).map_err(|error| match error.kind() {
+    let root = wait_for(|| confine::folder(&folder)).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
             fault(&format_args!("there is no folder {}; make it first", folder.display()))
         }

@@ -17,7 +17,7 @@ use crate::journal::Head;
 use crate::links::Bounds;
 use crate::target::{Target, Wanted, boot, sync_folder, unique};
 use crate::wire::{Answer, Entry, ITSELF, Kind, Meta, Outcome, Rules, Time};
-use crate::{confine, meta, names};
+use crate::{confine, descriptors, meta, names};
 
 /// Limit on folders that are kept open; it bounds descriptors.
 const FOLDERS_MAX: usize = 64;
@@ -59,6 +59,8 @@ pub(crate) enum Prepared {
     Over(Outcome),
     /// An answer, and the file if it will come.
     Asked(Answer, Option<Box<Target>>),
+    /// Nothing yet, for want of a descriptor. It must be tried again after [`descriptors::PAUSE`].
+    Later,
 }
 
 impl Landing {
@@ -125,14 +127,14 @@ impl Landing {
     }
 
     /// Does everything for an entry that can be done at once. It calls `alive` now and then.
-    pub(crate) fn prepare(&mut self, entry: Entry, alive: &mut dyn FnMut()) -> Prepared {
-        let (path, kind) = (entry.path.clone(), entry.kind.clone());
+    pub(crate) fn prepare(&mut self, entry: &Entry, alive: &mut dyn FnMut()) -> Prepared {
+        let Entry { path, kind, .. } = entry;
         let refused = |text| match kind {
             Kind::File { .. } => Prepared::Asked(Answer::Refused(text), None),
             _ => Prepared::Over(Outcome::Failed(text)),
         };
-        let is_below = self.is_in_refused(&path);
-        if kind == Kind::FolderEnd && (is_below || self.refused.remove(&path)) {
+        let is_below = self.is_in_refused(path);
+        if *kind == Kind::FolderEnd && (is_below || self.refused.remove(path)) {
             // Its failure was reported when it began.
             return Prepared::Over(Outcome::Done(None));
         }
@@ -140,16 +142,19 @@ impl Landing {
             // The failure of its folder was reported.
             return refused(String::new());
         }
-        self.try_prepare(entry, alive).unwrap_or_else(|error| {
-            let may_not = error.kind() == io::ErrorKind::PermissionDenied;
-            let mut remedy =
-                if may_not { "; who runs the receiving side may not write there" } else { "" }.to_owned();
-            if kind == Kind::Folder && path != ITSELF && self.refused.len() < REFUSED_MAX {
-                self.refused.insert(path.clone());
-                remedy.push_str("; nothing in it is copied");
-            }
-            refused(format!("{}: {error}{remedy}", names::shown(&path)))
-        })
+        let error = match self.try_prepare(entry, alive) {
+            Ok(prepared) => return prepared,
+            Err(error) if descriptors::may_come(&error) => return Prepared::Later,
+            Err(error) => descriptors::explained(error),
+        };
+        let may_not = error.kind() == io::ErrorKind::PermissionDenied;
+        let mut remedy =
+            if may_not { "; who runs the receiving side may not write there" } else { "" }.to_owned();
+        if *kind == Kind::Folder && path != ITSELF && self.refused.len() < REFUSED_MAX {
+            self.refused.insert(path.clone());
+            remedy.push_str("; nothing in it is copied");
+        }
+        refused(format!("{}: {error}{remedy}", names::shown(path)))
     }
 
     /// Whether a path is in a folder that could not be made.
@@ -158,9 +163,9 @@ impl Landing {
         !self.refused.is_empty() && above.any(|folder| self.refused.contains(folder))
     }
 
-    fn try_prepare(&mut self, entry: Entry, alive: &mut dyn FnMut()) -> io::Result<Prepared> {
+    fn try_prepare(&mut self, entry: &Entry, alive: &mut dyn FnMut()) -> io::Result<Prepared> {
         if entry.path == ITSELF {
-            return self.itself(&entry);
+            return self.itself(entry);
         }
         if entry.kind == Kind::Folder {
             self.make_destination()?;
@@ -172,6 +177,9 @@ impl Landing {
         if let (Kind::Symlink(text), Some(bounds)) = (&entry.kind, &self.bounds)
             && let Err(why) = bounds.hold(&self.base, names::split(&path).0, text)
         {
+            if descriptors::is_short(&why) {
+                return Err(why);
+            }
             let text = format!("a symbolic link to {:?}, {why}", names::shown(text));
             return Err(io::Error::other(format!("{text}; this export does not take it")));
         }
@@ -190,7 +198,7 @@ impl Landing {
         };
         match &entry.kind {
             Kind::File { .. } => self.file(entry, path.clone(), parent, name, there.as_ref(), alive),
-            Kind::Symlink(text) => self.link(&parent, &path, text, &entry, there.as_ref()),
+            Kind::Symlink(text) => self.link(&parent, &path, text, entry, there.as_ref()),
             Kind::Folder if self.rules.dry_run => match there.as_ref() {
                 None => self.would(folder, &entry.kind),
                 Some(stat) => is_folder(stat).map(|()| Prepared::Over(Outcome::Kept)),
@@ -281,6 +289,7 @@ impl Landing {
             return Ok(folder.clone());
         }
         let folder = Arc::new(confine::open_folder(&self.base, path)?);
+        descriptors::have_come();
         if self.folders.len() >= FOLDERS_MAX {
             self.folders.clear();
         }
@@ -290,7 +299,7 @@ impl Landing {
 
     fn file(
         &mut self,
-        entry: Entry,
+        entry: &Entry,
         path: Vec<u8>,
         parent: Arc<OwnedFd>,
         name: &[u8],
@@ -321,7 +330,7 @@ impl Landing {
             path,
             parent,
             name: name.to_vec(),
-            meta: entry.meta,
+            meta: entry.meta.clone(),
             head,
             sparse,
             share,
@@ -498,7 +507,7 @@ mod tests {
         for (id, path) in [&b"beside/link"[..], b"link", ITSELF].into_iter().enumerate() {
             let kind = Kind::Symlink(b"text".to_vec());
             let entry = Entry { id: id as u64, path: path.to_vec(), kind, meta: Meta::default() };
-            let is_done = matches!(landing.prepare(entry, &mut || ()), Prepared::Over(Outcome::Done(_)));
+            let is_done = matches!(landing.prepare(&entry, &mut || ()), Prepared::Over(Outcome::Done(_)));
             assert_eq!(is_done, path == b"link");
         }
         let link = std::fs::read_link(place.path().join("new")).expect("the new name");

@@ -19,7 +19,7 @@
 //!   `digest` is BLAKE3 of files by blocks.
 //! - `sessions` holds what a service reports of its sessions.
 //! - `walk`, `expand` and `source` read files. `landing`, `links` and `target` write them. Both use `disk`. `confine`
-//!   keeps all paths below the folder.
+//!   keeps all paths below the folder. `descriptors` waits where no descriptor is free.
 //!
 //! Memory of each side of a session:
 //!
@@ -36,6 +36,7 @@ pub mod channel;
 pub mod client;
 pub mod config;
 pub mod confine;
+mod descriptors;
 #[allow(unsafe_code, reason = "buffers are lent to the kernel here, until they are given back")]
 mod disk;
 mod error;

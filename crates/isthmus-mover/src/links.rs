@@ -12,6 +12,7 @@ use std::sync::Arc;
 use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat};
 
 use crate::confine;
+use crate::descriptors::is_short;
 
 const OUTSIDE: &str = "which is outside of the export";
 
@@ -44,13 +45,15 @@ impl Bounds {
     /// Whether a link with this text in the folder `path` below `base` stays inside.
     ///
     /// # Errors
-    /// Why it may not.
-    pub(crate) fn hold(&self, base: &OwnedFd, path: &[u8], text: &[u8]) -> Result<(), &'static str> {
+    /// Why it may not, or that of the system for want of a descriptor.
+    pub(crate) fn hold(&self, base: &OwnedFd, path: &[u8], text: &[u8]) -> io::Result<()> {
+        let refused = |why: &str| Err(io::Error::other(why));
         let mut at = match text.strip_prefix(b"/") {
             Some(_) => Vec::new(),
             None => {
-                let base = place(base).map_err(|_| "of which the folder cannot be found")?;
-                let below = base.strip_prefix(&self.place[..]).ok_or(OUTSIDE)?;
+                let base =
+                    place(base).map_err(|_| io::Error::other("of which the folder cannot be found"))?;
+                let Some(below) = base.strip_prefix(&self.place[..]) else { return refused(OUTSIDE) };
                 below.iter().map(Vec::as_slice).chain(components(path)).map(<[u8]>::to_vec).collect()
             }
         };
@@ -60,7 +63,7 @@ impl Bounds {
         if text.first() == Some(&b'/') {
             let above = self.place.iter().zip(&names).take_while(|(own, name)| own == *name).count();
             if above < self.place.len() {
-                return Err(OUTSIDE);
+                return refused(OUTSIDE);
             }
             names.drain(..above);
         }
@@ -68,29 +71,41 @@ impl Bounds {
             if name != b".." {
                 at.push(name.to_vec());
             } else if at.is_empty() {
-                return Err(OUTSIDE);
-            } else if at.len() <= own || self.is_folder(&at) {
+                return refused(OUTSIDE);
+            } else if at.len() <= own || self.is_folder(&at)? {
                 at.pop();
                 own = own.min(at.len());
             } else {
-                return Err("which goes up (\"..\") after a name that is no folder, and so may lead outside");
+                return refused(
+                    "which goes up (\"..\") after a name that is no folder, and so may lead outside",
+                );
             }
         }
         self.leads_in(&at)
     }
 
-    fn is_folder(&self, at: &[Vec<u8>]) -> bool {
-        confine::open_folder(&self.root, &at.join(&b'/')).is_ok()
+    fn is_folder(&self, at: &[Vec<u8>]) -> io::Result<bool> {
+        match confine::open_folder(&self.root, &at.join(&b'/')) {
+            Err(error) if is_short(&error) => Err(error),
+            opened => Ok(opened.is_ok()),
+        }
     }
 
     /// Checks where the existing part of the path leads.
-    fn leads_in(&self, at: &[Vec<u8>]) -> Result<(), &'static str> {
+    fn leads_in(&self, at: &[Vec<u8>]) -> io::Result<()> {
         for len in (1..=at.len()).rev() {
             let flags = OFlags::PATH | OFlags::CLOEXEC;
-            let Ok(there) = openat(&self.root, at[..len].join(&b'/'), flags, Mode::empty()) else { continue };
-            let there = place(there).map_err(|_| "of which the end cannot be found")?;
+            let there = openat(&self.root, at[..len].join(&b'/'), flags, Mode::empty());
+            let there = match there.map_err(io::Error::from) {
+                Ok(there) => there,
+                // Only what is missing may be judged by its name.
+                Err(error) if is_short(&error) => return Err(error),
+                Err(_) => continue,
+            };
+            let there = place(there).map_err(|_| io::Error::other("of which the end cannot be found"))?;
             let is_inside = there.starts_with(&self.place);
-            return if is_inside { Ok(()) } else { Err("which leads out of the export by another link") };
+            let by_another = || io::Error::other("which leads out of the export by another link");
+            return if is_inside { Ok(()) } else { Err(by_another()) };
         }
         Ok(())
     }
@@ -130,9 +145,10 @@ mod tests {
         }
 
         /// Checks a link at `path` in a transfer whose folder is `base`.
-        fn judge(&self, base: &str, path: &str, text: impl AsRef<Path>) -> Result<(), &'static str> {
+        fn judge(&self, base: &str, path: &str, text: impl AsRef<Path>) -> Result<(), String> {
             let base = confine::folder(&self.root().join(base)).expect("opened");
-            self.bounds.hold(&base, path.as_bytes(), text.as_ref().as_os_str().as_bytes())
+            let text = text.as_ref().as_os_str().as_bytes();
+            self.bounds.hold(&base, path.as_bytes(), text).map_err(|error| error.to_string())
         }
     }
 

@@ -1,11 +1,12 @@
 //! The loop of the side that receives files.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::MoverError;
 use crate::buffer::Buffer;
+use crate::descriptors::{self, share_of_descriptors};
 use crate::digest;
 use crate::disk::Disk;
 use crate::gauge::{at_first, is_near};
@@ -20,6 +21,7 @@ use crate::target::Target;
 use crate::watch::{Bottleneck, Heard, Named, Notice, Progress, Spans, Stages, Summary, Watch, What, since};
 use crate::wire::{
     Answer, BATCH_MAX, Control, ENTRIES_BYTES, ENTRIES_OPEN, Entry, Header, Kind, Outcome, Status, Trouble,
+    Verdict,
 };
 
 /// Buffers posted beyond the sender's window, so that it never waits for one. Count.
@@ -57,8 +59,15 @@ pub(crate) struct ReceivingSide<'a> {
     /// Memory of each entry, and of all. Bytes.
     weights: HashMap<u64, usize>,
     announced: usize,
+    /// Long files that are open, and their limit.
     large: usize,
+    large_most: usize,
     next_id: u64,
+    /// Entries that are not prepared yet, in order: they wait for a descriptor. When the first was tried last.
+    waiting: VecDeque<Entry>,
+    tried: Instant,
+    /// The sender's verdicts on them.
+    early: HashMap<u64, Verdict>,
     parked: Vec<Parked>,
     answers: Vec<(u64, Answer)>,
     outcomes: Vec<(u64, Outcome)>,
@@ -99,7 +108,11 @@ impl<'a> ReceivingSide<'a> {
             weights: HashMap::new(),
             announced: 0,
             large: 0,
+            large_most: share_of_descriptors(LARGE_OPEN + 2),
             next_id: 0,
+            waiting: VecDeque::new(),
+            tried: now,
+            early: HashMap::new(),
             parked: Vec::new(),
             answers: Vec::new(),
             outcomes: Vec::new(),
@@ -149,6 +162,9 @@ impl<'a> ReceivingSide<'a> {
             if finished && self.writing == 0 && self.closing == 0 {
                 return self.finish();
             }
+            if self.tried.elapsed() >= descriptors::PAUSE {
+                self.prepare()?;
+            }
             self.unpark()?;
             self.send_answers()?;
             self.measure();
@@ -171,7 +187,11 @@ impl<'a> ReceivingSide<'a> {
 
     /// Whether all entries of the sender are settled.
     fn is_complete(&self) -> bool {
-        self.totals.is_some() && self.folders == 0 && self.targets.is_empty() && self.parked.is_empty()
+        self.totals.is_some()
+            && self.folders == 0
+            && self.waiting.is_empty()
+            && self.targets.is_empty()
+            && self.parked.is_empty()
     }
 
     fn finish(&mut self) -> Result<(), MoverError> {
@@ -258,9 +278,10 @@ impl<'a> ReceivingSide<'a> {
     /// Gives the disk threads the parked blocks whose entries are known now.
     fn unpark(&mut self) -> Result<(), MoverError> {
         let Some(seal) = self.seal.clone() else { return Ok(()) };
+        let unprepared = self.waiting.front().map_or(self.next_id, |entry| entry.id);
         let mut at = 0;
         while let Some(parked) = self.parked.get(at) {
-            if parked.header.pieces.iter().any(|piece| piece.id >= self.next_id) {
+            if parked.header.pieces.iter().any(|piece| piece.id >= unprepared) {
                 at += 1;
                 continue;
             }
@@ -338,13 +359,16 @@ impl<'a> ReceivingSide<'a> {
                 for entry in entries {
                     self.on_entry(entry)?;
                 }
+                self.prepare()?;
             }
             Control::Walked { files, bytes } => self.totals = Some((files, bytes)),
             Control::Closes(closes) => {
                 for (id, verdict) in closes {
                     if let Some(target) = self.targets.get(&id).cloned() {
-                        self.closing += 1;
-                        self.pool.put(Job::Close { id, target, verdict });
+                        self.close(id, target, verdict);
+                    } else if self.waiting.front().is_some_and(|first| (first.id..self.next_id).contains(&id))
+                    {
+                        self.early.insert(id, verdict);
                     }
                 }
             }
@@ -362,11 +386,12 @@ impl<'a> ReceivingSide<'a> {
     }
 
     fn on_entry(&mut self, entry: Entry) -> Result<(), MoverError> {
-        if entry.id != self.next_id || self.large > LARGE_OPEN + 1 {
+        if entry.id != self.next_id {
             return Err(MoverError::Refused("the sender announces entries out of order".to_owned()));
         }
         let weight = entry.weight();
-        if self.targets.len() >= ENTRIES_OPEN || self.announced + weight > ENTRIES_BYTES {
+        let open = self.targets.len() + self.waiting.len();
+        if open >= ENTRIES_OPEN || self.announced + weight > ENTRIES_BYTES {
             let text = format!(
                 "the sender announces more than {ENTRIES_OPEN} files, or {ENTRIES_BYTES} bytes of names and attributes, \
                  ahead of their content"
@@ -379,6 +404,43 @@ impl<'a> ReceivingSide<'a> {
             Kind::FolderEnd => self.folders = self.folders.saturating_sub(1),
             _ => {}
         }
+        self.announced += weight;
+        self.waiting.push_back(entry);
+        Ok(())
+    }
+
+    /// Prepares the entries that wait, as far as there are descriptors. Those of this session come back when the files
+    /// that it writes are complete, so the loop must go on meanwhile.
+    fn prepare(&mut self) -> Result<(), MoverError> {
+        self.tried = Instant::now();
+        while let Some(entry) = self.waiting.pop_front() {
+            let is_long = matches!(entry.kind, Kind::File { size, .. } if size > self.receiving.block);
+            // Others of this session must be complete before.
+            let is_early = is_long && self.large >= self.large_most;
+            if is_early || !self.prepare_entry(&entry)? {
+                self.waiting.push_front(entry);
+                return Ok(());
+            }
+            if !self.targets.contains_key(&entry.id) {
+                self.announced -= entry.weight();
+            }
+            if let Some(verdict) = self.early.remove(&entry.id)
+                && let Some(target) = self.targets.get(&entry.id).cloned()
+            {
+                self.close(entry.id, target, verdict);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the sender's verdict on a file.
+    fn close(&mut self, id: u64, target: Arc<Target>, verdict: Verdict) {
+        self.closing += 1;
+        self.pool.put(Job::Close { id, target, verdict });
+    }
+
+    /// Prepares an entry. False if it must wait for a descriptor.
+    fn prepare_entry(&mut self, entry: &Entry) -> Result<bool, MoverError> {
         let (id, path, what) = (entry.id, entry.path.clone(), What::of(&entry.kind));
         let block = self.receiving.block;
         let size = if let Kind::File { size, share, .. } = entry.kind { share.bytes(size, block) } else { 0 };
@@ -395,6 +457,7 @@ impl<'a> ReceivingSide<'a> {
             return Err(error);
         }
         match prepared {
+            Prepared::Later => return Ok(false),
             Prepared::Over(outcome) => {
                 match (&outcome, what) {
                     (Outcome::Failed(text), _) => self.fail(path, text.clone()),
@@ -417,14 +480,13 @@ impl<'a> ReceivingSide<'a> {
                             self.pool.put(Job::Reserve { id, target: target.clone(), from: 0 });
                         }
                         self.targets.insert(id, target);
-                        self.weights.insert(id, weight);
-                        self.announced += weight;
+                        self.weights.insert(id, entry.weight());
                     }
                     None => self.files += 1,
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Tells the watcher about an answer. Returns the number of bytes that need not come.

@@ -8,6 +8,7 @@ use crossbeam_channel::{Receiver, never, select};
 
 use crate::MoverError;
 use crate::buffer::Buffer;
+use crate::descriptors::share_of_descriptors;
 use crate::digest;
 use crate::disk::Disk;
 use crate::gauge::{Gauge, scaled};
@@ -84,7 +85,9 @@ pub(crate) struct SendingSide<'a> {
     entities: HashMap<u64, Entity>,
     /// Name of a single file at the destination, if it differs.
     name: Option<Vec<u8>>,
+    /// Announced files of several blocks, and their limit.
     large: usize,
+    large_most: usize,
     next_id: u64,
     entries: Vec<Entry>,
     entries_len: usize,
@@ -141,6 +144,7 @@ impl<'a> SendingSide<'a> {
             entities: HashMap::new(),
             name: None,
             large: 0,
+            large_most: share_of_descriptors(LARGE_OPEN),
             next_id: 0,
             entries: Vec::new(),
             entries_len: 0,
@@ -283,7 +287,7 @@ impl<'a> SendingSide<'a> {
 
     fn wants_entries(&self) -> bool {
         let has_room = self.plan.unsettled() < ENTRIES_OPEN && self.plan.weight() < ENTRIES_BYTES / 2;
-        !self.walked && has_room && self.large < LARGE_OPEN
+        !self.walked && has_room && self.large < self.large_most
     }
 
     fn find(&mut self, found: Found) -> Result<(), MoverError> {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use isthmus_io::log::Sparing;
+use isthmus_io::{InterfaceError, OpenError};
 use isthmus_proto::PeerId;
 use isthmus_trust::Trust;
 use isthmus_wire::{Address, Versions};
@@ -16,6 +17,7 @@ use crate::MoverError;
 use crate::admission::Admission;
 use crate::channel::Channel;
 use crate::config::{Export, ServeConfig};
+use crate::descriptors::wait_for;
 use crate::expand::{MATCHES_MAX, expand};
 use crate::landing::Landing;
 use crate::port::Port;
@@ -170,7 +172,14 @@ fn run(
 ) -> Result<(), MoverError> {
     let settings = current.config.settings();
     let settings = settings.map_err(|error| MoverError::Usage(format!("listen: {error}")))?;
-    let port = Port::open(&settings).map_err(|error| MoverError::Local(error.to_string()))?;
+    let port = Port::open(&settings).map_err(|error| match error {
+        // The user wrote `listen`, and no `interface`.
+        OpenError::Interface(InterfaceError::Unknown { wanted, present }) => MoverError::Local(format!(
+            "listen = \"{}\": this host has no address {wanted}; it has {present}",
+            current.config.listen
+        )),
+        error => MoverError::Local(error.to_string()),
+    })?;
     let (to, inbox) = crossbeam_channel::unbounded();
     let port = Arc::new(port);
     let listen = |buffer| port.recv(None, TAG_OPEN, buffer, 0, to.clone());
@@ -296,8 +305,8 @@ impl Service {
         // The audit trail: one line for each session, with the identity that the client proved.
         let seconds = begun.elapsed().as_secs_f64();
         match done {
-            Ok((what, Summary { files, bytes, kept, failed, .. })) => tracing::info!(
-                %from, as_id, certificate, seconds, digests = files,
+            Ok((what, digests, Summary { files, bytes, kept, failed, .. })) => tracing::info!(
+                %from, as_id, certificate, seconds, digests,
                 "{from}: {what}: {files} files, {bytes} bytes, {kept} kept, {failed} failed"
             ),
             // Anybody can connect and be refused, so these lines are limited.
@@ -315,7 +324,7 @@ impl Service {
         wire: &mut Wire,
         message: &[u8],
         order: u64,
-    ) -> Result<(String, Summary), MoverError> {
+    ) -> Result<(String, u64, Summary), MoverError> {
         let heard = wire.channel.receive(Opening::decode(message).map_or(&[], |opening| opening.bytes));
         wire.flush()?;
         heard?;
@@ -331,7 +340,7 @@ impl Service {
         order: u64,
         open: Open,
         rest: Vec<Control>,
-    ) -> Result<(String, Summary), MoverError> {
+    ) -> Result<(String, u64, Summary), MoverError> {
         // Without certificates the client states its AS itself.
         let claimed = self.port.peer_address(peer).as_id.0;
         let as_id = wire.channel.peer_as().map_or(claimed, |proven| proven.0);
@@ -340,7 +349,7 @@ impl Service {
         let transfer = (as_id, open.transfer);
         self.admission.lock().admit(order, self.succession.has(&transfer))?;
         self.succession.succeed(transfer, order, &wire.sender())?;
-        let root = Arc::new(confine::folder(&export.path).map_err(|error| {
+        let root = Arc::new(wait_for(|| confine::folder(&export.path)).map_err(|error| {
             let text = "its folder cannot be opened where it is served";
             MoverError::Local(format!("export {:?}: {text}: {error}; tell who runs the service", open.export))
         })?);
@@ -350,6 +359,8 @@ impl Service {
             format!("{}/{}: {error}", open.export, names::shown(path))
         };
         let usage = |path: &[u8], error: &dyn std::fmt::Display| MoverError::Usage(of(path, error));
+        // A dry run compares none.
+        let digests = |summary: Summary| if open.rules.dry_run { 0 } else { summary.files };
         let dry = if open.rules.dry_run { "dry run, nothing is copied: " } else { "" };
         let from = self.port.peer_address(peer).locator;
         let flow = match &open.way {
@@ -377,7 +388,7 @@ impl Service {
                 let side = ReceivingSide::start(receiving, landing, wire, &mut quiet)?;
                 let summary = side.run(rest)?;
                 entry.end(summary);
-                Ok((what, summary))
+                Ok((what, digests(summary), summary))
             }
             TransferRequest::Get { paths, choice } => {
                 let what = format!("{dry}get {} paths of {}", paths.len(), open.export);
@@ -397,7 +408,7 @@ impl Service {
                 let side = SendingSide::start(sending, roots, filter, wire, &mut quiet)?;
                 let summary = side.run()?;
                 entry.end(summary);
-                Ok((what, summary))
+                Ok((what, digests(summary), summary))
             }
         }
     }
@@ -483,12 +494,12 @@ fn below(root: &Arc<OwnedFd>, export: &str, path: &[u8]) -> std::io::Result<Root
     }
     let name = named(names::split(&tidy).1);
     // If the path has no link, no folder need be kept open. There may be many such paths.
-    match confine::open(root, &tidy, OFlags::PATH, Mode::empty()) {
+    match wait_for(|| confine::open(root, &tidy, OFlags::PATH, Mode::empty())) {
         Ok(file) if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Symlink => {
             Ok(Root { dir: root.clone(), at: tidy, name })
         }
         _ => {
-            let (dir, at) = confine::follow(root, &tidy)?;
+            let (dir, at) = wait_for(|| confine::follow(root, &tidy))?;
             Ok(Root { dir: Arc::new(dir), at, name })
         }
     }

@@ -20,6 +20,9 @@ use crate::wire::{Control, Status};
 pub(crate) const TAG_OPEN: u64 = 1 << 63;
 /// A side that is silent for this time counts as lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// A client waits this much longer for a service's first answer. Before that the endpoint itself gives the service up,
+/// and knows why.
+const FIRST_ANSWER: Duration = Duration::from_secs(2);
 /// Interval at which a side sends its status.
 pub(crate) const BEAT: Duration = Duration::from_millis(500);
 
@@ -282,7 +285,7 @@ impl Wire {
         status: impl FnOnce() -> Status,
     ) -> Result<bool, MoverError> {
         let now = Instant::now();
-        if now - self.heard > PATIENCE {
+        if now - self.heard > if self.was_heard { PATIENCE } else { PATIENCE + FIRST_ANSWER } {
             let text = format!("the other side has been silent for {} s", PATIENCE.as_secs());
             return Err(MoverError::Lost(text));
         }

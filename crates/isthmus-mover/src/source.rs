@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use crate::buffer::{Buffer, PAGE};
 use crate::cache::Opened;
+use crate::descriptors::wait_for;
 use crate::plan::Part;
 use crate::wire::{HEADER_MAX, Header, Kind, Piece, Share, Time, Verdict};
 use crate::{confine, digest, meta, names};
@@ -93,8 +94,8 @@ impl Source {
 
     fn open(&self) -> Result<OwnedFd, Verdict> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        let file =
-            confine::open(&self.dir, &self.at, flags, Mode::empty()).map_err(|e| self.unreadable(&e))?;
+        let opened = wait_for(|| confine::open(&self.dir, &self.at, flags, Mode::empty()));
+        let file = opened.map_err(|e| self.unreadable(&e))?;
         self.version(&file)?;
         Ok(file)
     }

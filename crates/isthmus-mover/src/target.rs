@@ -16,6 +16,7 @@ use rustix::fs::{
 use rustix::io::{Errno, pread, write};
 
 use crate::cache::Opened;
+use crate::descriptors::{self, wait_for};
 use crate::digest::{self, Digest};
 use crate::journal::{self, HEAD_LEN, Head};
 use crate::meta::Kept;
@@ -186,6 +187,7 @@ impl Target {
         };
         let file = lock_named(&wanted.parent, &partial, how, || open(&partial, OFlags::empty()))?;
         let journal = open(&journal, OFlags::APPEND)?;
+        descriptors::have_come();
         if shared {
             lock(&journal, FlockOperation::NonBlockingLockExclusive)?;
         }
@@ -425,7 +427,8 @@ impl Target {
         let Wanted { parent, name, meta, sync, sparse, .. } = &self.wanted;
         let temporary = unique(name)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = Opened::short(openat(parent, &temporary, flags, Mode::from_raw_mode(0o600))?);
+        let mode = Mode::from_raw_mode(0o600);
+        let file = Opened::short(wait_for(|| openat(parent, &temporary, flags, mode))?);
         let written = (|| {
             fill(&file, piece, bytes, *sparse)?;
             let kept = meta::apply(&file, meta)?;
@@ -451,12 +454,12 @@ fn fill(file: &Opened, piece: &Piece, bytes: &[u8], sparse: bool) -> io::Result<
 
 /// A new unnamed file in `parent`. None if the file system does not support it.
 fn nameless(parent: &OwnedFd) -> io::Result<Option<OwnedFd>> {
-    match openat(parent, ".", OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC, Mode::from_raw_mode(0o600))
-    {
+    let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+    wait_for(|| match openat(parent, ".", flags, Mode::from_raw_mode(0o600)) {
         Ok(file) => Ok(Some(file)),
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+        Err(error) => Err(error),
+    })
 }
 
 /// Gives an unnamed file this name, and replaces the file that had it.

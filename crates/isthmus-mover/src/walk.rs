@@ -10,6 +10,7 @@ use crossbeam_channel::Sender;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, readlinkat, statat};
 
+use crate::descriptors::wait_for;
 use crate::wire::{Choice, ITSELF, Kind, Meta, RANKS_MAX, Share, Trouble};
 use crate::{confine, meta, names};
 
@@ -181,7 +182,7 @@ impl Patterns {
     }
 }
 
-fn is_folder(within: &OwnedFd, name: &[u8]) -> bool {
+fn is_folder(within: impl AsFd, name: &[u8]) -> bool {
     statat(within, name, AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
@@ -268,11 +269,13 @@ impl Walker<'_> {
         if path != ITSELF
             && let Err(error) = names::check(path)
         {
-            return self.trouble(at, path, &error);
+            // It names the path.
+            return self.emit(Found::Trouble(Trouble { path: path.to_vec(), text: error.to_string() }));
         }
         // The path to a source may have changed since it was found.
         let stat = if depth == 0 {
-            confine::open(within, name, OFlags::PATH, Mode::empty()).and_then(|there| Ok(fstat(there)?))
+            wait_for(|| confine::open(within, name, OFlags::PATH, Mode::empty()))
+                .and_then(|there| Ok(fstat(there)?))
         } else {
             statat(within, name, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from)
         };
@@ -280,8 +283,8 @@ impl Walker<'_> {
             Ok(stat) => stat,
             Err(error) => return self.refused(at, path, &error),
         };
-        let open =
-            |flags| confine::open(within, name, OFlags::RDONLY | OFlags::NONBLOCK | flags, Mode::empty());
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let open = |more| wait_for(|| confine::open(within, name, flags | more, Mode::empty()));
         let kind = FileType::from_raw_mode(stat.st_mode);
         let is_folder = kind == FileType::Directory;
         if path == ITSELF && !is_folder {
@@ -355,14 +358,15 @@ impl Walker<'_> {
             meta.mode |= 0o700;
         }
         self.item(at, path, Kind::Folder, meta.clone())?;
-        let entries = match Dir::read_from(&folder) {
+        // A deep tree has all folders of its path open: one descriptor each.
+        let mut entries = match Dir::new(folder) {
             Ok(entries) => entries,
             Err(error) => return self.refused(at, path, &io::Error::from(error)),
         };
-        for entry in entries {
-            let entry = match entry {
-                Ok(entry) => entry,
-                Err(error) => {
+        while let Some(entry) = entries.read() {
+            let (folder, entry) = match (entries.fd(), entry) {
+                (Ok(folder), Ok(entry)) => (folder, entry),
+                (Err(error), _) | (_, Err(error)) => {
                     self.refused(at, path, &io::Error::from(error))?;
                     break;
                 }
@@ -375,7 +379,7 @@ impl Walker<'_> {
             let path = if path == ITSELF { name.to_vec() } else { names::join(path, name) };
             // Entries that are left out are not examined further; they may be gone by now.
             let is_folder = match entry.file_type() {
-                FileType::Unknown => is_folder(&folder, name),
+                FileType::Unknown => is_folder(folder, name),
                 kind => kind == FileType::Directory,
             };
             // Patterns match paths below the root, not the root's own name.
@@ -386,7 +390,7 @@ impl Walker<'_> {
                 // A user's own file may have such a name.
                 self.skip(&at, &path, "named as files that are not whole yet; not copied")?;
             } else {
-                self.visit(folder.as_fd(), name, &at, &path, depth + 1)?;
+                self.visit(folder, name, &at, &path, depth + 1)?;
             }
         }
         self.item(at, path, Kind::FolderEnd, meta)

@@ -39,8 +39,29 @@ fn inside() {
     let again = Substrate::from_toml(&config, "test").expect("valid");
     let refused = Endpoint::create(&again.devices()[0], &EndpointOptions::default());
     assert!(matches!(refused, Err(Error::Device(text)) if text.contains(ADDRESS)));
+    pass_a_bridge();
     choose();
     println!("seen inside");
+}
+
+/// A bridge of containers that never ran comes first, and has a carrier as far as the kernel says.
+fn pass_a_bridge() {
+    ip(&["link", "add", "name", "adocker0", "type", "bridge"]);
+    ip(&["addr", "add", "172.30.0.1/16", "dev", "adocker0"]);
+    ip(&["link", "add", "name", "isth0", "type", "veth", "peer", "name", "isth0p"]);
+    ip(&["addr", "add", "10.99.8.1/24", "dev", "isth0"]);
+    ["adocker0", "isth0p", "isth0"].map(|name| ip(&["link", "set", name, "up"]));
+    let start = std::time::Instant::now();
+    let chosen = || {
+        let substrate = Substrate::from_toml("[device.any]\ntransport = \"tcp\"\n", "test").expect("valid");
+        substrate.default_device().ok()?.address().ok().map(|ip| ip.to_string())
+    };
+    // The kernel notices a carrier a moment after it is there.
+    while chosen().is_none_or(|ip| ip != "10.99.8.1") {
+        assert!(start.elapsed() < LIMIT, "{:?}", chosen());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    ["adocker0", "isth0"].map(|name| ip(&["link", "del", name]));
 }
 
 /// Two interfaces whose AS and subnet nobody configured: their networks tell which leads where.

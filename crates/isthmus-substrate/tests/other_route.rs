@@ -16,6 +16,8 @@ use support::{LIMIT, pattern};
 const TRANSPORT: &str = "ISTHMUS_TEST_TRANSPORT";
 /// Longest time to a connection: 3 s by the route that leads nowhere, and the next one. UDP is tried for 3 s before.
 const MOST: Duration = Duration::from_secs(12);
+/// Longest time to a connection by the route that was found. A route that leads nowhere costs 3 s.
+const AT_ONCE: Duration = Duration::from_millis(2900);
 
 #[test]
 fn a_vpn_that_claims_the_peers_address_is_passed_by_tcp() {
@@ -61,6 +63,14 @@ fn open() -> Endpoint {
     }
 }
 
+/// Packets that sockets of this host have got by UDP.
+fn udp_received() -> u64 {
+    let table = std::fs::read_to_string("/proc/self/net/snmp").expect("proc");
+    // Two lines begin so: the names of the columns, and their values. The first value is `InDatagrams`.
+    let values = table.lines().filter_map(|line| line.strip_prefix("Udp: ")).nth(1).expect("UDP");
+    values.split(' ').next().and_then(|value| value.parse().ok()).expect("a number")
+}
+
 /// The far host: accepts who comes.
 #[test]
 fn far() {
@@ -73,14 +83,15 @@ fn far() {
     ip("addr add 10.99.9.2/24 dev isthfar");
     ip("link set isthfar up");
     ip("route add default via 10.99.9.1");
-    let endpoint = open();
-    println!("uri {}", endpoint.uri());
+    let endpoints = [open(), open()];
+    endpoints.iter().for_each(|endpoint| println!("uri {}", endpoint.uri()));
     let start = Instant::now();
     while start.elapsed() < 2 * LIMIT {
-        if let Some(Event::Requested(request)) =
-            endpoint.next_event(Some(Duration::from_secs(1))).expect("open")
-        {
-            endpoint.accept(request, 0).expect("asked for");
+        for endpoint in &endpoints {
+            let event = endpoint.next_event(Some(Duration::from_millis(100))).expect("open");
+            if let Some(Event::Requested(request)) = event {
+                endpoint.accept(request, 0).expect("asked for");
+            }
         }
     }
 }
@@ -115,7 +126,7 @@ fn near() {
     }
     ip("route add default via 10.99.9.2 dev isthnear onlink");
     far.tell("go");
-    let uri = far.hear("uri ");
+    let (uri, second) = (far.hear("uri "), far.hear("uri "));
     let endpoint = open();
     assert!(endpoint.uri().contains("10.99.9.1:"), "{}", endpoint.uri());
     let start = Instant::now();
@@ -133,5 +144,17 @@ fn near() {
     assert_eq!(lines.iter().filter(said).count(), 1, "{lines:#?}");
     let blocking = SendOptions { blocking: true, ..Default::default() };
     endpoint.send(connection, &pattern(60_000, 1), &blocking).expect("it arrives");
+    if std::env::var(TRANSPORT).is_ok_and(|transport| transport == "udp") {
+        // Lanes by UDP take the interface that TCP found.
+        let before = udp_received();
+        let start = Instant::now();
+        let connection = endpoint.connect(&second, b"", Level::Ro, 0, &Default::default()).expect("asked");
+        let connected = endpoint.next_event(Some(LIMIT)).expect("open");
+        let took = start.elapsed();
+        assert!(matches!(connected, Some(Event::Connected { .. })), "{connected:?} {lines:#?}");
+        assert!(took < AT_ONCE, "{took:?}");
+        endpoint.send(connection, &pattern(60_000, 1), &blocking).expect("it arrives");
+        assert!(udp_received() > before, "it went by TCP");
+    }
     println!("seen inside");
 }

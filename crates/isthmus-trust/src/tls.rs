@@ -11,7 +11,7 @@ use std::sync::Arc;
 use isthmus_wire::AsId;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, TrustAnchor, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
@@ -165,8 +165,13 @@ impl Trust {
             return Err(fault(&files.certificate, message));
         }
         is_private(&files.key)?;
-        let key = PrivateKeyDer::from_pem_file(&files.key)
-            .map_err(|e| fault(&files.key, format!("no private key in PEM: {e}")))?;
+        let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| {
+            let text = match error {
+                pem::Error::Io(error) => error.to_string(),
+                error => format!("no private key in PEM: {error}"),
+            };
+            fault(&files.key, text)
+        })?;
         let neighbours = Neighbours::load(files, own, admits, role)?;
         Self::new(chain, key, neighbours, protocols)
             .map_err(|e| fault(&files.certificate, format!("not usable with {}: {e}", files.key.display())))

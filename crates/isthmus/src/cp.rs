@@ -228,8 +228,7 @@ fn by_service(
     mut settings: Settings,
 ) -> Result<End, MoverError> {
     let sites = sites(args.sites.as_ref())?;
-    let (service, plain, routers) =
-        place::locate(&remote.site, &sites, &settings).map_err(MoverError::Usage)?;
+    let (service, plain, routers) = place::locate(&remote, &sites, &settings).map_err(MoverError::Usage)?;
     if !routers.0.is_empty() {
         settings.routers = routers;
     }

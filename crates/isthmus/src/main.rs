@@ -30,7 +30,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use isthmus_io::log::Severity;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// MPI across far-apart sites
@@ -87,6 +89,14 @@ struct SharedCp {
     args: cp::Args,
 }
 
+/// Allows this process as many descriptors as it may allow itself. The usual limit, 1,024, is that of programs that
+/// call `select(2)`.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    // If this fails, what lacks descriptors later says so.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
 fn main() -> ExitCode {
     output::end(run())
 }
@@ -117,6 +127,9 @@ fn run() -> ExitCode {
         log_to(|| output::LogWriter, LevelFilter::WARN, format);
         None
     };
+    if daemon || matches!(command, Command::Cp(_) | Command::SshServe(_)) {
+        raise_descriptors();
+    }
     match command {
         Command::Env(args) => env::main(args),
         Command::Doctor(args) => doctor::main(args),
@@ -161,15 +174,31 @@ fn no_color() -> bool {
     std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
+/// The filter of the log: `default`, as far as `value` says nothing else. Also returns the parts of `value` that are
+/// none. `EnvFilter` alone would print those, and end the process if it cannot, and would forget the default as soon as
+/// `value` names any part of the program.
+fn filter(value: &str, default: LevelFilter) -> (EnvFilter, Vec<&str>) {
+    let mut filter = EnvFilter::default().add_directive(default.into());
+    let mut faulty = Vec::new();
+    for part in value.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        match part.parse() {
+            Ok(directive) => filter = filter.add_directive(directive),
+            Err(_) => faulty.push(part),
+        }
+    }
+    (filter, faulty)
+}
+
 /// Starts the log. `ISTHMUS_LOG` sets the filter; by default `default` and above is logged.
 fn log_to<W>(writer: W, default: LevelFilter, format: LogFormat)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let filter = tracing_subscriber::EnvFilter::builder()
-        .with_env_var("ISTHMUS_LOG")
-        .with_default_directive(default.into())
-        .from_env_lossy();
+    let value = std::env::var("ISTHMUS_LOG").unwrap_or_default();
+    let (filter, faulty) = filter(&value, default);
+    for part in faulty {
+        errln!("isthmus: ISTHMUS_LOG: {part:?} is no level and no PART=LEVEL; it is ignored");
+    }
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     match format {
         LogFormat::Text => {
@@ -183,4 +212,38 @@ where
         Severity::Info => tracing::info!(target: "isthmus_io", "{text}"),
         Severity::Debug => tracing::debug!(target: "isthmus_io", "{text}"),
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+
+    /// The level of lines of the library, by the file that the test of `isthmus-c/src/log.rs` reads too.
+    #[test]
+    fn the_log_is_filtered_as_the_library_filters_its_own() {
+        let cases = include_str!("../../isthmus-c/tests/log_levels.txt");
+        for line in cases.lines().filter(|line| !line.starts_with('#')) {
+            let (value, expected) = line.rsplit_once(": ").expect("a value and a level");
+            let subscriber = tracing_subscriber::registry().with(filter(value, LevelFilter::WARN).0);
+            let shown = tracing::subscriber::with_default(subscriber, || {
+                if tracing::enabled!(target: "isthmus_io", Level::DEBUG) {
+                    "debug"
+                } else if tracing::enabled!(target: "isthmus_io", Level::INFO) {
+                    "info"
+                } else if tracing::enabled!(target: "isthmus_io", Level::WARN) {
+                    "warn"
+                } else {
+                    "off"
+                }
+            });
+            assert_eq!(shown, expected, "{value:?}");
+        }
+        assert_eq!(
+            filter("info,a=b=c,*,isthmus_io=loud", LevelFilter::WARN).1,
+            ["a=b=c", "*", "isthmus_io=loud"]
+        );
+    }
 }

@@ -107,6 +107,18 @@ fn a_service_whose_log_is_on_a_full_disk_serves() {
     serves_with(full().into(), full().into());
 }
 
+/// What is wrong with the filter of the log cannot be said either.
+#[test]
+fn a_faulty_filter_of_the_log_ends_no_command() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for log in [full().into(), closed(), Stdio::piped()] {
+        let mut command = isthmus(folder.path());
+        command.arg("devices").env("ISTHMUS_LOG", "info,a=b=c").stdout(Stdio::null()).stderr(log);
+        let done = command.spawn().and_then(Child::wait_with_output).expect("it runs");
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    }
+}
+
 #[test]
 fn a_service_whose_log_nobody_takes_any_more_serves() {
     serves_with(closed(), closed());

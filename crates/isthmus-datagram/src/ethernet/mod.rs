@@ -145,6 +145,11 @@ pub fn link_state(interface: &str) -> LinkState {
     }
 }
 
+/// Whether the interface is a bridge. One without ports has a carrier as far as the kernel says, and leads nowhere.
+pub fn is_bridge(interface: &str) -> bool {
+    sys::driver_of(interface).is_ok_and(|driver| driver == "bridge")
+}
+
 /// The IPv6 address derived from an Ethernet address (RFC 4291, appendix A).
 pub fn link_local_of(mac: [u8; 6]) -> Ipv6Addr {
     let mut octets = [0; 16];

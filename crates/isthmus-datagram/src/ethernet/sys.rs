@@ -82,9 +82,8 @@ pub(super) fn address(index: i32, mac: Mac, ethertype: u16) -> libc::sockaddr_ll
     }
 }
 
-/// Describes the interface of this name.
-pub(super) fn find(name: &str) -> io::Result<Found> {
-    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+/// A request about the interface of this name.
+fn request_about(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: an all-zero ifreq is valid.
     let mut request: libc::ifreq = unsafe { zeroed() };
     let bytes = name.as_bytes();
@@ -94,6 +93,34 @@ pub(super) fn find(name: &str) -> io::Result<Found> {
     for (to, from) in request.ifr_name.iter_mut().zip(bytes) {
         *to = *from as libc::c_char;
     }
+    Ok(request)
+}
+
+/// SIOCETHTOOL of `sockios.h`.
+const ETHTOOL: libc::c_ulong = 0x8946;
+/// ETHTOOL_GDRVINFO of `ethtool.h`, and the length of `struct ethtool_drvinfo`. Words of 4 bytes. The name of the driver
+/// is behind the first word and has 32 bytes.
+const DRIVER: u32 = 3;
+const DRIVER_WORDS: usize = 49;
+
+/// The name of the driver of the interface of this name.
+pub(super) fn driver_of(name: &str) -> io::Result<String> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+    let mut request = request_about(name)?;
+    let mut info = [0; DRIVER_WORDS];
+    info[0] = DRIVER;
+    request.ifr_ifru.ifru_data = info.as_mut_ptr().cast();
+    // SAFETY: the request reads an ifreq, and reads and writes the structure that it refers to.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), ETHTOOL as _, &raw mut request) })?;
+    let name: Vec<u8> =
+        info[1..9].iter().flat_map(|word| word.to_ne_bytes()).take_while(|c| *c != 0).collect();
+    Ok(String::from_utf8_lossy(&name).into_owned())
+}
+
+/// Describes the interface of this name.
+pub(super) fn find(name: &str) -> io::Result<Found> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+    let mut request = request_about(name)?;
     let mut ask = |what: libc::c_ulong| {
         // SAFETY: each of these requests reads and writes one ifreq.
         check(unsafe { libc::ioctl(socket.as_raw_fd(), what as _, &raw mut request) }).map(|()| request)

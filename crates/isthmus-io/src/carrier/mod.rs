@@ -172,6 +172,14 @@ impl Carrier {
         }
     }
 
+    /// Whether the other end of a settled lane has answered. UDP lanes carry data before that.
+    pub(crate) fn is_answered(&self, shared: &Carriers) -> bool {
+        match self {
+            Self::Udp(lane) => shared.udp.as_ref().is_some_and(|udp| lane.is_answered(udp)),
+            _ => true,
+        }
+    }
+
     /// Whether [`Carriers::run_pass`], and not the descriptor, tells that the lane is readable or writable.
     pub(crate) fn is_polled(&self) -> bool {
         match self {
@@ -777,6 +785,9 @@ impl Carriers {
         let by_tcp = if to.ip() == self.own { for_tcp(to) } else { to };
         let packets = (self.segments.limit(to.ip()), self.paths.dscp());
         let other = self.other_routes.interface(to.ip());
+        if let Some(udp) = &mut self.udp {
+            udp.leave_by(to.ip(), other);
+        }
         if let Some(tls) = self.tls.as_ref().filter(|_| !self.routers.contains(&to)) {
             let lane = tls.dialled(TcpLane::dial(by_tcp, self.from, other, packets)?)?;
             return Ok(match by {
@@ -834,7 +845,11 @@ impl Carriers {
 
     /// A host has answered this attempt to connect.
     pub(crate) fn on_answer(&mut self, host: IpAddr, attempt: u32) {
-        self.other_routes.on_answer(host, attempt);
+        if self.other_routes.on_answer(host, attempt)
+            && let Some(udp) = &mut self.udp
+        {
+            udp.forget(host);
+        }
     }
 
     /// Begins a look at all lanes for paths that drop large packets.
@@ -883,10 +898,6 @@ impl Carriers {
     /// The carrier of a lane to `to`; `None` if that must be found out.
     fn way_to(&self, to: SocketAddr) -> Option<Known> {
         let local = self.is_near(to.ip());
-        // The UDP socket is bound to no interface, so its packets would take the kernel's route.
-        if self.other_routes.interface(to.ip()).is_some() {
-            return Some(Known::Tcp);
-        }
         let Some(udp) = &self.udp else { return Some(Known::Tcp) };
         if self.transport == Transport::Ethernet && is_frames_only(to.ip()) && !local {
             return Some(Known::Udp);

@@ -4,8 +4,8 @@
 //! networks than it leads to, or by an interface whose cable is out while another one leads to the same network. If a
 //! host does not answer a TCP lane that way, and the kernel's table has a route to it by another interface, the next
 //! attempt to connect is bound to that interface (`SO_BINDTODEVICE`). Attempts by the first route and by the others
-//! alternate until one answers. Lanes with that host then stay with it. Only TCP lanes do that; UDP lanes share one
-//! socket, and give way to TCP where nothing comes back.
+//! alternate until one answers. Lanes with that host then stay with it. UDP lanes take the interface that TCP found:
+//! their packets name it (`IP_PKTINFO`).
 //!
 //! If the user named an interface, the setting decides, and nothing else is tried.
 
@@ -158,18 +158,21 @@ impl OtherRoutes {
         by.to_string()
     }
 
-    /// The host has answered the attempt of this number: further ones go as it went.
-    pub(super) fn on_answer(&mut self, host: IpAddr, attempt: u32) {
-        let Some(routes) = self.hosts.get_mut(&host) else { return };
+    /// The host has answered the attempt of this number: further ones go as it went. True if another route than the
+    /// kernel's was found.
+    pub(super) fn on_answer(&mut self, host: IpAddr, attempt: u32) -> bool {
+        let Some(routes) = self.hosts.get_mut(&host) else { return false };
         routes.attempt = attempt;
-        let Some(other) = routes.other().map(str::to_owned) else { return };
-        if !std::mem::replace(&mut routes.told, true) {
+        let Some(other) = routes.other().map(str::to_owned) else { return false };
+        let is_new = !std::mem::replace(&mut routes.told, true);
+        if is_new {
             let first = routes.first.as_deref().unwrap_or("no interface");
             warn_log!(
-                "{host} does not answer by {first}, where the kernel's route leads, but by {other}: lanes by TCP take that for \
+                "{host} does not answer by {first}, where the kernel's route leads, but by {other}: lanes take that for \
                  10 minutes; correct the route (ip route get {host}), or set interface to {other}"
             );
         }
+        is_new
     }
 }
 
@@ -292,10 +295,11 @@ fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000
         }
         assert_eq!(taken, ["kernel", "eth1", "kernel", "eth2", "kernel", "eth1"]);
         routes.on_failure(host, 6);
-        routes.on_answer(host, 7);
+        assert!(routes.on_answer(host, 7), "another route was found");
+        assert!(!routes.on_answer(host, 7), "it is known");
         assert_eq!(routes.interface(host), Some("eth2"), "what answered is dialled again");
         // A lane that was dialled before by the first route has answered late.
-        routes.on_answer(host, 6);
+        assert!(!routes.on_answer(host, 6));
         assert_eq!(routes.interface(host), None);
     }
 

@@ -125,7 +125,9 @@ impl Shell {
                 return false;
             }
         }
-        if let Some((to, attempt)) = lane.target.take().map(|target| *target) {
+        if let Some((to, attempt)) = lane.target.take().map(|target| *target)
+            && lane.carrier.is_answered(&self.carriers)
+        {
             self.carriers.on_answer(to.ip(), attempt);
         }
         let id = LaneId(index as u32);

@@ -13,6 +13,7 @@ use rustix::io::{Errno, write};
 
 use super::{Wanted, is_at, is_there, read_all, sync_folder};
 use crate::cache::Opened;
+use crate::descriptors::wait_for;
 use crate::digest::{self, Digest};
 use crate::journal::{self, Head};
 use crate::meta::Kept;
@@ -84,11 +85,11 @@ fn all_blocks(wanted: &Wanted, file: &Opened) -> io::Result<Option<Vec<Digest>>>
     for rank in 0..wanted.share.ranks {
         let name = partial(wanted, rank).1;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let journal = match openat(&wanted.parent, name, flags, Mode::empty()) {
-            Ok(journal) => journal,
-            Err(Errno::NOENT) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
+        let journal = wait_for(|| match openat(&wanted.parent, &name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => Ok(None),
+            opened => opened.map(Some),
+        });
+        let Some(journal) = journal? else { return Ok(None) };
         let bytes = read_all(&journal)?;
         let Some(earlier) = Head::decode(&bytes).filter(|earlier| earlier.fits(head)) else {
             return Ok(None);

@@ -66,11 +66,11 @@ pub(crate) fn parse(text: &OsStr) -> Place {
 
 /// Address of a service, whether it is plain, and the routers that lead to it.
 pub(crate) fn locate(
-    site: &str,
+    Remote { site, export, .. }: &Remote,
     sites: &SitesConfig,
     settings: &Settings,
 ) -> Result<(Address, bool, Routers), String> {
-    if let Some(known) = sites.sites.get(site) {
+    if let Some(known) = sites.sites.get(&site[..]) {
         let fault = |error: &dyn std::fmt::Display| format!("[site.{site}]: {error}");
         let address = known.endpoint().map_err(|error| fault(&error))?;
         let routers = known.routers().map_err(|error| fault(&error))?;
@@ -81,6 +81,14 @@ pub(crate) fn locate(
         let (as_id, subnet) = (AsId(settings.as_id), SubnetId(settings.subnet));
         let address = Address { as_id, subnet, incarnation: 0, ..Address::from(at) };
         return Ok((address, false, Routers::default()));
+    }
+    // HOST:PORT:EXPORT whose port is none: the first colon ended the site.
+    if let Some((port, _)) = export.split_once(':')
+        && !port.is_empty()
+        && port.bytes().all(|byte| byte.is_ascii_digit())
+        && let Err(error) = format!("{site}:{port}").parse::<HostPort>()
+    {
+        return Err(error.to_string());
     }
     let names: Vec<&str> = sites.sites.keys().map(String::as_str).collect();
     Err(if names.is_empty() {
@@ -100,6 +108,15 @@ pub(crate) fn locate(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_that_is_none_is_said_to_be_none() {
+        let Place::Remote(place) = parse(OsStr::new("host:99999:data/")) else { panic!("remote") };
+        let error = locate(&place, &SitesConfig::default(), &Settings::default()).expect_err("no port");
+        assert!(error.contains("\"host:99999\" has no port from 0 to 65535"), "{error}");
+        let Place::Remote(place) = parse(OsStr::new("host:9:data/")) else { panic!("remote") };
+        assert_eq!(place.site, "host:9");
+    }
 
     #[test]
     fn places_read_as_people_write_them() {

@@ -278,6 +278,22 @@ impl Udp {
         }
     }
 
+    /// Forgets which protocol does well for this host: its lanes take another route from now on.
+    pub(super) fn forget(&mut self, host: IpAddr) {
+        self.known.remove(&host);
+    }
+
+    /// Makes packets to this host leave by `interface`; `None`: by the kernel's route, unless lanes use another one.
+    pub(super) fn leave_by(&mut self, host: IpAddr, interface: Option<&str>) {
+        let mut lanes = self.lanes.values();
+        if interface.is_none() && lanes.any(|lane_record| lane_record.peer.ip() == host) {
+            return;
+        }
+        if let Err(error) = self.socket.leave_by(host, interface) {
+            info_log!("packets to {host} take the kernel's route: {error}");
+        }
+    }
+
     /// The reason for this host's protocol, if one was chosen.
     pub(super) fn reason(&self, host: IpAddr) -> Option<&str> {
         self.known.get(&host).map(|(_, _, reason)| reason.as_str())
