@@ -171,6 +171,7 @@ fn run(
     let settings = current.config.settings();
     let settings = settings.map_err(|error| MoverError::Usage(format!("listen: {error}")))?;
     let port = Port::open(&settings).map_err(|error| MoverError::Local(error.to_string()))?;
+    port.await_proof();
     let (to, inbox) = crossbeam_channel::unbounded();
     let port = Arc::new(port);
     let listen = |buffer| port.recv(None, TAG_OPEN, buffer, 0, to.clone());
@@ -320,6 +321,7 @@ impl Service {
         wire.flush()?;
         heard?;
         let (open, rest) = greet(wire)?;
+        self.port.vouch(peer);
         self.grant(current, peer, wire, order, open, rest)
     }
 
