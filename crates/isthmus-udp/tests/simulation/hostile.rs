@@ -218,11 +218,15 @@ fn an_address_that_never_answered_gets_at_most_three_times_what_came_from_it() {
 fn streams_and_answers_that_wait_are_bounded() {
     let config = PortConfig { streams_max: 4, ..PortConfig::default() };
     let mut port = Port::new(config, [1; 16]);
-    (1..20).for_each(|source| drop(say(&mut port, source, 0, 0)));
+    (1..20).for_each(|source| {
+        say(&mut port, source, 0, 0);
+    });
     assert_eq!(port.len(), 4);
     let config = PortConfig { strangers_max: 0, ..PortConfig::default() };
     let mut port = Port::new(config, [1; 16]);
-    (1..1_000).for_each(|source| drop(say(&mut port, source, 0, 0)));
+    (1..1_000).for_each(|source| {
+        say(&mut port, source, 0, 0);
+    });
     let mut out = Vec::new();
     let answers = std::iter::from_fn(|| port.poll_transmit(0, 64, 65_000, &mut out)).count();
     assert!((1..=64).contains(&answers), "{answers}");
@@ -250,16 +254,22 @@ const CHUNK: usize = 64 << 10;
 fn of_who_was_not_admitted_little_is_held_behind_a_gap() {
     let mut port = Port::new(PortConfig { guest_gap: 64 << 10, ..PortConfig::default() }, [1; 16]);
     // Everything except the first byte.
-    (0..1_000).for_each(|number| drop(say(&mut port, 1, number, 1 + 1000 * number)));
+    (0..1_000).for_each(|number| {
+        say(&mut port, 1, number, 1 + 1000 * number);
+    });
     assert!(port.guests_memory() <= 3 * CHUNK, "{} bytes", port.guests_memory());
     // The rest was dropped. It may be sent again, and readable data are not limited.
-    (0..1_000).for_each(|number| drop(say(&mut port, 1, 1_000 + number, 1000 * number)));
+    (0..1_000).for_each(|number| {
+        say(&mut port, 1, 1_000 + number, 1000 * number);
+    });
     let Some(Event::Accepted(id, _)) = port.poll_event() else { panic!("not accepted") };
     assert_eq!(port.stream(id).map(|stream| stream.readable()), Some(1_000_000));
     let now = 10_000;
     port.with(now, id, |stream| stream.consume(now, 1_000_000));
     port.admit_stream(id);
-    (0..900).for_each(|number| drop(say(&mut port, 1, 2_000 + number, 1_000_001 + 1000 * number)));
+    (0..900).for_each(|number| {
+        say(&mut port, 1, 2_000 + number, 1_000_001 + 1000 * number);
+    });
     assert!(port.memory() > 8 * CHUNK, "{} bytes of one that was admitted", port.memory());
 }
 
