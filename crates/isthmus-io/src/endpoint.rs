@@ -341,6 +341,17 @@ impl Endpoint {
         self.with_shell(|shell| shell.carriers_mut().allow_plain());
     }
 
+    /// From now on, incoming lanes count as those of strangers until the program vouches for their peer
+    /// ([`Endpoint::vouch`]). For an open endpoint, where a greeting proves nothing.
+    pub fn await_proof(&self) {
+        self.with_shell(|shell| shell.await_proof());
+    }
+
+    /// This peer has proved to the program who it is.
+    pub fn vouch(&self, peer: PeerId) {
+        self.with_shell(|shell| shell.vouch(peer, &self.core));
+    }
+
     /// Locks the engine, for changes that may leave work for the next pass.
     fn work(&self) -> MutexGuard<'_, Core> {
         let guard = self.core.lock();

@@ -47,6 +47,8 @@ pub(crate) struct Lane {
     pub(crate) carrier: Carrier,
     /// We dialled it.
     pub(crate) dialled: bool,
+    /// We dialled it, or its peer has proved who it is.
+    pub(crate) vouched: bool,
     /// Its destination and the number of the attempt ([`Carriers::attempt`]), from dialling until it comes up. Boxed, since
     /// most lanes have come up, and silent ones must cost little (`tests/scale.rs`).
     pub(crate) target: Option<Box<(SocketAddr, u32)>>,
@@ -79,6 +81,7 @@ impl Lane {
         Self {
             carrier,
             dialled,
+            vouched: dialled,
             target: None,
             phase: Phase::Settling,
             since: Instant::now(),

@@ -22,7 +22,7 @@ use socket2::Socket;
 use crate::carrier::{Carriers, Outdone, PathNews, Silence, Transfer, Untrusted};
 use crate::lane::{IDLE_READS, Lane, Phase, Spares, fill, read_some};
 use crate::lock::Mutex;
-use crate::log::{info_log, warn_refused, warn_sparingly};
+use crate::log::{info_few, info_log, warn_refused, warn_sparingly};
 use crate::memory::ProcessMemory;
 use crate::poller::{Events, Poller, Ready};
 use crate::settings::{Changes, Protocols};
@@ -210,7 +210,8 @@ impl Shell {
         let decisions = guard.engine.take_decisions();
         let untold = if decisions.is_empty() { 0 } else { guard.engine.counters().decisions_untold };
         drop(guard);
-        decisions.iter().for_each(|(peer, what)| info_log!("{peer}: {what}"));
+        // There is one about the credit of each peer, and of an open endpoint everybody can be one.
+        decisions.iter().for_each(|(peer, what)| info_few!("{peer}: {what}"));
         if untold > self.untold {
             info_log!("{} decisions more than there was room for were made since", untold - self.untold);
             self.untold = untold;
@@ -580,6 +581,8 @@ impl Shell {
         let Some(lane) = self.lanes[index].as_mut() else { return };
         if lane.phase == Phase::Ungreeted && core.lock().engine.is_greeted(LaneId(index as u32)) {
             lane.phase = Phase::Open;
+            lane.vouched =
+                self.unauthenticated.vouches_for(core.lock().engine.lane_peer(LaneId(index as u32)));
             lane.carrier.admitted(&mut self.carriers);
             self.open += 1;
             self.ungreeted -= 1;

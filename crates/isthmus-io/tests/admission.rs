@@ -5,14 +5,16 @@ mod support;
 
 use std::fmt::Arguments;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use isthmus_io::log::{Severity, set_hook};
 use isthmus_io::{Access, Admission, Endpoint, RegionTable, Settings};
 use isthmus_proto::{RemoteRange, RmaRequest};
 use isthmus_wire::frame::{Bye, Frame, Hello, MAGIC, Read, Refuse, RefuseReason, Write};
 use isthmus_wire::{Address, Key, PROTOCOL_OLDEST, PROTOCOL_VERSION};
+use socket2::{Domain, Socket, Type};
 use support::*;
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -109,7 +111,7 @@ fn strangers_are_not_admitted_and_leave_a_conversation_alone() {
     let known = wrong.peer(&Address { key: Key([9; 32]), ..a.address() }).expect("near");
     send(&wrong, known, 78, Box::leak(Box::new([7; 8])));
     // Time for some attempts.
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    std::thread::sleep(Duration::from_millis(100));
     wrong.leave();
 
     let said: Vec<String> =
@@ -194,4 +196,56 @@ fn an_endpoint_that_is_open_talks_by_host_and_port() {
     let closed = support::open();
     let text = closed.peer(&Address::from(far.address().locator)).expect_err("no key").to_string();
     assert!(text.contains("FI_ISTHMUS_ADMISSION=open"), "{text}");
+}
+
+/// A guest asks for an answer, breaks its lane, and says that it listens at a third host. It is called back at the one
+/// that it came from.
+#[test]
+fn a_guest_that_names_a_third_host_is_called_back_itself() {
+    let settings =
+        Settings { admission: Admission::Open, transport: isthmus_io::Transport::Tcp, ..settings() };
+    let a = Endpoint::open(&settings, None, Arc::default()).expect("loopback");
+    let listen = |host: [u8; 4], port| {
+        let listener = TcpListener::bind((IpAddr::from(host), port)).expect("loopback");
+        listener.set_nonblocking(true).expect("a socket");
+        listener
+    };
+    let own = listen([127, 0, 0, 2], 0);
+    let port = own.local_addr().expect("bound").port();
+    let third = listen([127, 0, 0, 3], port);
+    let claimed = Address { incarnation: 99, ..Address::from(third.local_addr().expect("bound")) };
+    let guest = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    guest.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).expect("loopback");
+    guest.connect(&a.address().locator.into()).expect("it listens");
+    let mut words = hello(claimed, a.address(), 0).to_bytes().to_vec();
+    Frame::from(Read { connection: 0, seq: 1, token: 5, key: 1, addr: 0, len: 8 }).encode(&mut words);
+    (&guest).write_all(&words).expect("room");
+    drop(guest);
+    let until = Instant::now() + LIMIT;
+    while own.accept().is_err() {
+        assert!(third.accept().is_err(), "the third host is called");
+        assert!(Instant::now() < until, "nobody is called");
+        a.wait(Some(Duration::from_millis(10)));
+        a.poll(&mut Vec::new());
+    }
+    a.leave();
+}
+
+/// `isthmus state` and `isthmus top` tell root and the process's own user what goes on, and nobody else.
+#[test]
+fn another_user_is_told_nothing_of_a_process() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: it takes root to become another user");
+    }
+    let endpoint = open();
+    let asked = || isthmus_io::state_of(std::process::id()).unwrap_or_default();
+    assert!(asked().contains("endpoint"), "{}", asked());
+    let other = std::thread::spawn(move || {
+        let (nobody, same) = (65_534, libc::uid_t::MAX);
+        // SAFETY: changes the user of this thread only, which ends after its question.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, same, nobody, same) }, 0);
+        asked()
+    });
+    assert_eq!(other.join().expect("an answer, or none"), "");
+    endpoint.leave();
 }

@@ -7,12 +7,14 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use isthmus_io::Endpoint;
-use isthmus_io::log::{Severity, set_hook};
+use isthmus_io::log::{FEW, Severity, set_hook};
+use isthmus_io::{Admission, Endpoint, Settings, Transport};
+use isthmus_wire::frame::{Hello, MAGIC};
+use isthmus_wire::{Address, PROTOCOL_OLDEST, PROTOCOL_VERSION};
 use socket2::{Domain, Socket, Type};
 use support::*;
 
@@ -98,10 +100,13 @@ fn busy() -> Duration {
 fn strangers_lock_nobody_out_hold_little_memory_and_fill_no_log() {
     set_hook(keep);
     let (a, b) = (open(), open());
+    let mut silent = strangers(&b, 1);
     half_open_connections_lock_nobody_out(&a, &b);
+    who_greets_an_open_endpoint_is_a_stranger_until_it_is_vouched_for();
     what_is_held_of_a_stranger_is_bounded();
     exhausted_descriptors_cost_neither_lines_nor_time(&a);
     exchange(&a, &b);
+    wait_until("who says nothing stays for longer than 5 s", || is_closed(&mut silent[0]));
 }
 
 fn half_open_connections_lock_nobody_out(a: &Endpoint, b: &Endpoint) {
@@ -116,6 +121,46 @@ fn half_open_connections_lock_nobody_out(a: &Endpoint, b: &Endpoint) {
     exchange(b, a);
     assert_eq!(b.counters().lanes_lost, 0, "the first attempt was turned away");
     assert_eq!(lines("have not said who they are").len(), 1);
+}
+
+fn who_greets_an_open_endpoint_is_a_stranger_until_it_is_vouched_for() {
+    let settings = Settings { admission: Admission::Open, transport: Transport::Tcp, ..settings() };
+    let open = || Endpoint::open(&settings, None, Arc::default()).expect("loopback");
+    let (a, b) = (open(), open());
+    a.await_proof();
+    exchange(&b, &a);
+    a.vouch(a.peer(&b.address()).expect("near"));
+    let before = lines("credit:").len();
+    let mut greeted = strangers(&a, 1100);
+    for (number, stranger) in greeted.iter_mut().enumerate() {
+        let source =
+            Address { incarnation: 1 + number as u32, ..SocketAddr::from(([127, 0, 0, 1], 9)).into() };
+        let (version, oldest, target) = (PROTOCOL_VERSION, PROTOCOL_OLDEST, a.address());
+        let hello = Hello { magic: MAGIC, version, source, target, credit: 0, hops: 0, oldest, payload: 0 };
+        // It may have been closed since.
+        let _ = stranger.write_all(&hello.to_bytes());
+    }
+    wait_until("the oldest guests are not closed for new ones", || {
+        strangers(&a, 1);
+        greeted.iter_mut().filter(|stranger| has_ended(stranger)).count() >= 76
+    });
+    exchange(&b, &a);
+    assert_eq!(b.counters().lanes_lost, 0, "who was vouched for has lost its lane");
+    let said = lines("credit:").len() - before;
+    assert!(said <= 2 * FEW as usize, "{said} lines about guests");
+}
+
+/// Whether the other end has closed it, after what it may have said.
+fn has_ended(stranger: &mut TcpStream) -> bool {
+    stranger.set_nonblocking(true).expect("a socket");
+    let mut heard = [0; 256];
+    loop {
+        match stranger.read(&mut heard) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => return error.kind() != ErrorKind::WouldBlock,
+        }
+    }
 }
 
 fn what_is_held_of_a_stranger_is_bounded() {

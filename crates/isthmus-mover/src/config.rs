@@ -320,6 +320,33 @@ mod tests {
         assert!(error.starts_with("sites.toml:2:") && error.contains("HOST:PORT"), "{error}");
     }
 
+    /// Certificates name a role. One of another role neither offers files nor asks for them.
+    #[test]
+    fn only_a_movers_certificate_moves_files() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let make = |as_id, name, role| {
+            let about = isthmus_trust::Keygen { as_id, folder: folder.path(), name, days: 1 };
+            about.make_as(Some(role)).expect("made")
+        };
+        make(2, "other", Role::Mover);
+        for role in [Role::Mover, Role::Router, Role::Host] {
+            make(1, &role.to_string(), role);
+            let tls = format!(
+                "[tls]\ncertificate = {0:?}\nkey = {1:?}\nauthorities = [{2:?}]\n",
+                folder.path().join(format!("{role}.pem")),
+                folder.path().join(format!("{role}.key")),
+                folder.path().join("as2.pem")
+            );
+            let serve = MINIMAL.replace("plain = true", "admits = [2]") + &tls;
+            let serve = ServeConfig::parse("serve.toml", &serve).expect("accepted");
+            let sites = SitesConfig::parse("sites.toml", &tls).expect("accepted");
+            for answer in [serve.trust().map(drop), sites.trust(2).map(drop)] {
+                let said = answer.err().map_or_else(String::new, |error| error.to_string());
+                assert_eq!(said.contains("that of no mover"), role != Role::Mover, "{role}: {said}");
+            }
+        }
+    }
+
     #[test]
     fn the_guides_configurations_are_accepted() {
         let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/mover.md");

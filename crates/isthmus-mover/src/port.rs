@@ -90,6 +90,16 @@ impl Port {
         Ok(Self { endpoint, posted, stop })
     }
 
+    /// From now on, lanes of peers that did not prove who they are ([`Port::vouch`]) take no descriptors from others.
+    pub(crate) fn await_proof(&self) {
+        self.endpoint.await_proof();
+    }
+
+    /// This peer has proved who it is.
+    pub(crate) fn vouch(&self, peer: PeerId) {
+        self.endpoint.vouch(peer);
+    }
+
     pub(crate) fn address(&self) -> Address {
         self.endpoint.address()
     }

@@ -180,6 +180,7 @@ fn run(
         )),
         error => MoverError::Local(error.to_string()),
     })?;
+    port.await_proof();
     let (to, inbox) = crossbeam_channel::unbounded();
     let port = Arc::new(port);
     let listen = |buffer| port.recv(None, TAG_OPEN, buffer, 0, to.clone());
@@ -329,6 +330,7 @@ impl Service {
         wire.flush()?;
         heard?;
         let (open, rest) = greet(wire)?;
+        self.port.vouch(peer);
         self.grant(current, peer, wire, order, open, rest)
     }
 

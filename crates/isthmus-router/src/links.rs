@@ -218,6 +218,13 @@ fn to_keep(settings: &Settings) -> Vec<Kept> {
     kept
 }
 
+/// Whether a link may stand: its AS is admitted, and its certificate is not denied.
+fn may_stand(settings: &Settings, link: &Link) -> bool {
+    let shown = link.certificate.as_ref();
+    let is_denied = shown.is_some_and(|shown| settings.tls.as_ref().is_none_or(|tls| tls.denies(shown)));
+    settings.config.admits.contains(&link.neighbour.0) && !is_denied
+}
+
 fn limits(settings: &Settings) -> Limits {
     // The other ends dial the same number of links to us.
     link::limits(settings.config.limits.memory.0, 2 * to_keep(settings).len())
@@ -228,12 +235,7 @@ impl Router {
     /// and redials it.
     pub(crate) fn follow_links(self: &Arc<Self>) {
         let settings = self.settings();
-        let is_denied = |link: &Link| {
-            let shown = link.certificate.as_ref();
-            shown.is_some_and(|shown| settings.tls.as_ref().is_none_or(|tls| tls.denies(shown)))
-        };
-        let admits = |link: &Link| settings.config.admits.contains(&link.neighbour.0);
-        self.links.cut_unless(|link| admits(link) && !is_denied(link));
+        self.links.cut_unless(|link| may_stand(&settings, link));
         for kept in to_keep(&settings) {
             if self.links.kept.lock().insert(kept) {
                 tokio::spawn(self.clone().keep_link(kept));
@@ -342,6 +344,10 @@ impl Router {
         let (dialled, transport) = (gateway.is_some(), link.gauge.transport());
         info!(%peer, neighbour = neighbour.0, subnet = subnet.0, %transport, dialled, "link up");
         self.links.add(&link);
+        // A reload may have come after the handshake began, which was by the settings before.
+        if !may_stand(&self.settings(), &link) {
+            link.cut.notify_one();
+        }
         self.links.changed.notify_waiters();
         let arrival = Arrival { subnet, peer, neighbour: Some(neighbour) };
         let take = |lane| {

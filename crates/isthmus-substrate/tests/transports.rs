@@ -2,12 +2,14 @@
 
 mod support;
 
-use std::time::Duration;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use isthmus_substrate::{
-    Access, Connection, EndpointOptions, Error, Event, Failure, Level, MemoryHandle, RemoteOptions,
-    SendOptions, Transfer,
+    Access, Connection, Endpoint, EndpointOptions, Error, Event, Failure, Level, MemoryHandle, RemoteOptions,
+    SendOptions, Substrate, Transfer,
 };
 use support::*;
 
@@ -261,5 +263,72 @@ fn a_full_receiver_of_unreliable_messages_drops_them_and_goes_on() {
             *came == *last
         });
         assert!(tries <= 401, "{tries} came of 400");
+    }
+}
+
+/// Passes UDP packets on to `target` and back, each of them `delay` later. Returns where it listens.
+fn delayed(target: SocketAddr, delay: Duration) -> SocketAddr {
+    let [near, far] = [(); 2].map(|()| Arc::new(UdpSocket::bind("127.0.0.1:0").expect("a port")));
+    far.connect(target).expect("loopback");
+    let at = near.local_addr().expect("bound");
+    let client: Arc<Mutex<Option<SocketAddr>>> = Arc::default();
+    for (from, to, is_outward) in [(near.clone(), far.clone(), true), (far, near, false)] {
+        let (later, due) = mpsc::channel::<(Instant, Vec<u8>)>();
+        let caller = client.clone();
+        std::thread::spawn(move || {
+            let mut room = vec![0; 1 << 16];
+            // An ICMP error of an earlier packet is no end.
+            while let Ok((len, who)) = from.recv_from(&mut room).or_else(|_| from.recv_from(&mut room)) {
+                if is_outward {
+                    *caller.lock().expect("no panic") = Some(who);
+                }
+                if later.send((Instant::now() + delay, room[..len].to_vec())).is_err() {
+                    return;
+                }
+            }
+        });
+        let client = client.clone();
+        std::thread::spawn(move || {
+            for (at, packet) in due {
+                std::thread::sleep(at.saturating_duration_since(Instant::now()));
+                let client = *client.lock().expect("no panic");
+                let _ = match client.filter(|_| !is_outward) {
+                    Some(client) => to.send_to(&packet, client),
+                    None => to.send(&packet),
+                };
+            }
+        });
+    }
+    at
+}
+
+/// Datagrams are not encrypted. So a peer whose lanes are encrypted because its round trip is 1 ms or more gets none,
+/// and sends none.
+#[test]
+fn unreliable_messages_to_a_far_peer_go_by_its_encrypted_lanes() {
+    for (encrypt, datagrams) in [("far", 0), ("never", 4)] {
+        let open = || {
+            let text = format!(
+                "[device]\ninterface = \"127.0.0.1\"\nfabric = \"off\"\nencrypt = \"{encrypt}\"\n\
+                 transport = \"udp-everywhere\"\n"
+            );
+            let substrate = Substrate::from_toml(&text, "test").expect("valid");
+            Endpoint::create(substrate.default_device().expect("up"), &Default::default()).expect("loopback")
+        };
+        let (a, b) = (open(), open());
+        let uri = b.uri();
+        let (place, key) = uri.split_once('#').expect("with a key");
+        let (subnet, at) = place.rsplit_once('/').expect("with a locator");
+        let far = delayed(at.parse().expect("an address"), Duration::from_millis(4));
+        let (to_b, to_a) = connect_at(&a, &b, &format!("{subnet}/{far}#{key}"), Level::Uu);
+        for (from, to, by) in [(&a, &b, to_b), (&b, &a, to_a)] {
+            for number in 0..4 {
+                let message = pattern(100, number);
+                from.send(by, &message, &SendOptions { silent: true, ..Default::default() }).expect("sent");
+                assert!(*receive(to, from) == *message);
+            }
+            let traffic = from.traffic_with(by).expect("connected");
+            assert_eq!(traffic.datagrams_sent, datagrams, "encrypt = {encrypt}, {traffic:?}");
+        }
     }
 }

@@ -402,3 +402,81 @@ impl ClientCertVerifier for Neighbours {
         self.algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rcgen::{Issuer, KeyPair, SanType};
+
+    use super::*;
+    use crate::Keygen;
+
+    /// The authority of AS 1, and an issuer of its certificates.
+    fn authority() -> (CertificateDer<'static>, Issuer<'static, KeyPair>) {
+        let (about, key) = (about(1), KeyPair::generate().expect("made"));
+        let params = about.authority_params(10).expect("valid");
+        let authority = params.self_signed(&key).expect("signed").der().clone();
+        (authority, Issuer::new(params, key))
+    }
+
+    fn about(as_id: u32) -> Keygen<'static> {
+        Keygen { as_id, folder: Path::new(""), name: "host", days: 1 }
+    }
+
+    /// A certificate that names these AS's.
+    fn leaf(issuer: &Issuer<'static, KeyPair>, names: &[u32]) -> CertificateDer<'static> {
+        let mut params = about(names[0]).host_params().expect("valid");
+        let uri = |id: &u32| SanType::URI(uri_of(*id).try_into().expect("a URI"));
+        params.subject_alt_names = names.iter().map(uri).collect();
+        params.signed_by(&KeyPair::generate().expect("made"), issuer).expect("signed").der().clone()
+    }
+
+    /// Whether a side that knows this authority accepts the certificate `hours` from now, without those on a deny list.
+    fn check(
+        authority: &CertificateDer<'_>,
+        denied: &[&CertificateDer<'_>],
+        leaf: &CertificateDer<'_>,
+        hours: i64,
+    ) -> Result<(), Error> {
+        let mut neighbours = Neighbours::only(authority, AsId(1)).expect("an authority");
+        neighbours.denied = denied.iter().map(|denied| Fingerprint::of(denied)).collect();
+        let now = UnixTime::now().as_secs().checked_add_signed(hours * 3_600).expect("in range");
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
+        let chain = std::slice::from_ref(authority);
+        [KeyUsage::client_auth(), KeyUsage::server_auth()]
+            .into_iter()
+            .try_for_each(|usage| neighbours.check(leaf, chain, now, usage))
+    }
+
+    #[test]
+    fn a_certificate_is_believed_in_its_time_only() {
+        let (authority, issuer) = authority();
+        let good = leaf(&issuer, &[1]);
+        let at = |hours| check(&authority, &[], &good, hours);
+        assert_eq!(at(0), Ok(()));
+        assert_eq!(at(25), Err(Error::InvalidCertificate(CertificateError::Expired)));
+        assert_eq!(at(-2), Err(Error::InvalidCertificate(CertificateError::NotValidYet)));
+    }
+
+    #[test]
+    fn an_authority_signs_for_its_own_as_only() {
+        let (authority, issuer) = authority();
+        for names in [&[9][..], &[1, 9], &[9, 1], &[1, 1]] {
+            let answer = check(&authority, &[], &leaf(&issuer, names), 0);
+            let refused = Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure);
+            assert_eq!(answer, Err(refused), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn a_deny_list_names_authorities_too() {
+        let (authority, issuer) = authority();
+        let (good, other) = (leaf(&issuer, &[1]), leaf(&issuer, &[1]));
+        assert_eq!(check(&authority, &[&other], &good, 0), Ok(()));
+        for denied in [&good, &authority] {
+            let answer = check(&authority, &[denied], &good, 0);
+            assert_eq!(answer, Err(Error::InvalidCertificate(CertificateError::Revoked)));
+        }
+    }
+}

@@ -7,7 +7,7 @@ use std::path::Path;
 use isthmus_trust::{Files, Keygen, Made, Role, Trust, explain};
 use isthmus_wire::AsId;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConnection, Connection, Error, ServerConnection};
+use rustls::{ClientConnection, Connection, Error, HandshakeKind, ServerConnection};
 
 const ALPN: &[&[u8]] = &[b"test/1"];
 
@@ -57,7 +57,31 @@ fn shake_hands(client: &Trust, server: &Trust) -> [Result<(), Error>; 2] {
             }
         }
     }
+    // A session that is resumed checks no certificate.
+    for (end, said) in ends.iter().zip(&said) {
+        assert!(
+            said.is_err() || end.handshake_kind() == Some(HandshakeKind::Full),
+            "{:?}",
+            end.handshake_kind()
+        );
+    }
     said
+}
+
+#[test]
+fn an_as_that_is_not_admitted_is_refused_though_its_authority_is_known() {
+    let sites = Sites::new();
+    sites.make(1, "one", None);
+    sites.make(2, "two", None);
+    let one = Trust::load(&sites.files("one", 2), AsId(1), &[2], ALPN).expect("good");
+    for (admits, is_taken) in [(&[][..], false), (&[1], true)] {
+        let two = Trust::load(&sites.files("two", 1), AsId(2), admits, ALPN).expect("good");
+        // The second time, too: no session is resumed.
+        for _ in 0..2 {
+            let [_, server] = shake_hands(&one, &two);
+            assert_eq!(server.is_ok(), is_taken, "{server:?}");
+        }
+    }
 }
 
 #[test]
@@ -120,6 +144,13 @@ fn a_key_that_others_can_read_is_refused_with_the_remedy() {
         let error = load().expect_err("others can read it").to_string();
         let command = format!("chmod 600 {}", made.key.display());
         assert!(error.contains(&format!("mode {mode:04o}")) && error.contains(&command), "{error}");
+    }
+    // A group may read a key of root's, not one that a user has.
+    if std::os::unix::fs::chown(&made.key, Some(65_534), None).is_ok() {
+        fs::set_permissions(&made.key, fs::Permissions::from_mode(0o640)).expect("ours");
+        assert!(load().is_err());
+        std::os::unix::fs::chown(&made.key, Some(0), None).expect("root's again");
+        assert_eq!(load(), Ok(()));
     }
     for mode in [0o600, 0o400] {
         fs::set_permissions(&made.key, fs::Permissions::from_mode(mode)).expect("ours");

@@ -130,6 +130,16 @@ pub(crate) enum Sealing {
     Private,
 }
 
+/// Whether to seal a lane that others could read.
+fn sealing_of(encrypt: Encrypt, rtt_us: Option<u64>) -> Sealing {
+    match encrypt {
+        Encrypt::Never => Sealing::No,
+        Encrypt::Always => Sealing::Yes,
+        Encrypt::Far if rtt_us.is_some_and(|rtt| rtt >= unencrypted::FAR_US) => Sealing::Yes,
+        Encrypt::Far => Sealing::Outside,
+    }
+}
+
 /// The identity of a lane's other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Neighbour {
@@ -506,14 +516,8 @@ impl Carrier {
 
     /// Whether to seal what this lane carries. `rtt_us` is its round trip, if known.
     pub(crate) fn sealing(&self, rtt_us: Option<u64>, shared: &Carriers) -> Sealing {
-        let by_setting = match shared.encrypt {
-            Encrypt::Never => Sealing::No,
-            Encrypt::Always => Sealing::Yes,
-            Encrypt::Far if rtt_us.is_some_and(|rtt| rtt >= unencrypted::FAR_US) => Sealing::Yes,
-            Encrypt::Far => Sealing::Outside,
-        };
         match self {
-            Self::Tcp(_) | Self::Fabric(_) => by_setting,
+            Self::Tcp(_) | Self::Fabric(_) => sealing_of(shared.encrypt, rtt_us),
             // Nothing else would keep strangers from injecting packets.
             Self::Udp(lane) if shared.udp.as_ref().is_some_and(|udp| lane.peer_as(udp).is_none()) => {
                 Sealing::Yes
@@ -1002,5 +1006,21 @@ impl Carriers {
     /// Whether carriers hold data that was written and never sent.
     pub(crate) fn has_unsent(&self) -> bool {
         self.udp.as_ref().is_some_and(Udp::has_unsent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn far_lanes_are_sealed_and_near_ones_that_leave_the_subnet() {
+        let of = |rtt_us| sealing_of(Encrypt::default(), rtt_us);
+        assert_eq!([None, Some(999)].map(of), [Sealing::Outside; 2]);
+        assert_eq!([Some(1_000), Some(90_000)].map(of), [Sealing::Yes; 2]);
+        for rtt_us in [None, Some(10), Some(90_000)] {
+            assert_eq!(sealing_of(Encrypt::Always, rtt_us), Sealing::Yes);
+            assert_eq!(sealing_of(Encrypt::Never, rtt_us), Sealing::No);
+        }
     }
 }

@@ -5,17 +5,20 @@
 //! from one host displaces itself, and the program can open its files meanwhile. When the process still has no
 //! descriptors left, the endpoint closes strangers, ignores its listeners for [`ACCEPT_PAUSE`], and tries again. The listeners
 //! stay readable all that time, and watching them would keep the processor busy.
+//!
+//! At an open endpoint a greeting proves nothing. If its program can tell who has proved who it is ([`Shell::vouch`]),
+//! lanes of all others count as those of strangers, whatever they have said.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use isthmus_datagram::scarcity::{ACCEPT_PAUSE, share_of_files};
-use isthmus_proto::LaneLoss;
+use isthmus_proto::{LaneId, LaneLoss, PeerId};
 
 use super::{Core, LISTENER, Shell};
-use crate::lane::Lane;
+use crate::lane::{Lane, Phase};
 use crate::lock::Mutex;
 use crate::log::{remedy, warn_sparingly};
 
@@ -33,8 +36,17 @@ pub(super) struct Unauthenticated {
     /// Incoming lanes, the oldest first: index, time and host. Lanes that are authenticated or have ended since are
     /// removed when they get to the front.
     arrivals: VecDeque<(usize, Instant, Option<IpAddr>)>,
+    /// The peers that the program has vouched for; `None` if the greeting authenticates a peer.
+    vouched: Option<HashSet<PeerId>>,
     /// The listeners are ignored until then.
     paused_until: Option<Instant>,
+}
+
+impl Unauthenticated {
+    /// Whether a lane of this peer, which has greeted, is authenticated.
+    pub(super) fn vouches_for(&self, peer: Option<PeerId>) -> bool {
+        self.vouched.as_ref().is_none_or(|known| peer.is_some_and(|peer| known.contains(&peer)))
+    }
 }
 
 /// Most unauthenticated connections where the process may have so many files open.
@@ -61,7 +73,8 @@ fn is_of_one(error: &io::Error) -> bool {
 /// Whether the lane that came in at `since` is unauthenticated. A later lane may have its index by now.
 fn is_unauthenticated(lanes: &[Option<Lane>], index: usize, since: Instant) -> bool {
     let lane = lanes.get(index).and_then(Option::as_ref);
-    lane.is_some_and(|lane| lane.is_ungreeted() && lane.since <= since)
+    let is_stranger = |lane: &Lane| lane.is_ungreeted() || lane.phase == Phase::Open && !lane.vouched;
+    lane.is_some_and(|lane| is_stranger(lane) && lane.since <= since)
 }
 
 impl Shell {
@@ -75,12 +88,38 @@ impl Shell {
     /// Makes room for one more stranger.
     pub(super) fn make_room_for_unauthenticated(&mut self, core: &Mutex<Core>) {
         let most = most(rustix::process::getrlimit(rustix::process::Resource::Nofile).current);
-        if self.ungreeted >= most {
+        if self.strangers() >= most {
             warn_sparingly!(
                 "{most} connections have not said who they are; the oldest is closed for a new one"
             );
             self.close_an_unauthenticated(Duration::ZERO, core);
         }
+    }
+
+    /// From now on, the program vouches for the peers that have proved who they are.
+    pub(crate) fn await_proof(&mut self) {
+        self.unauthenticated.vouched.get_or_insert_default();
+    }
+
+    /// This peer has proved to the program who it is.
+    pub(crate) fn vouch(&mut self, peer: PeerId, core: &Mutex<Core>) {
+        let Some(known) = &mut self.unauthenticated.vouched else { return };
+        known.insert(peer);
+        let guard = core.lock();
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            let of_peer = guard.engine.lane_peer(LaneId(index as u32)) == Some(peer);
+            lane.iter_mut().for_each(|lane| lane.vouched |= of_peer);
+        }
+    }
+
+    /// The number of unauthenticated lanes.
+    fn strangers(&mut self) -> usize {
+        if self.unauthenticated.vouched.is_none() {
+            return self.ungreeted;
+        }
+        let Self { unauthenticated, lanes, .. } = self;
+        unauthenticated.arrivals.retain(|(index, since, _)| is_unauthenticated(lanes, *index, *since));
+        unauthenticated.arrivals.len()
     }
 
     /// Closes the oldest stranger of the address that has the most, if it connected at least `silent` ago. False if

@@ -188,8 +188,22 @@ impl Engine {
             let error = self.unreachable(peer, out_for, &text);
             self.fail_peer(peer, error, mem);
         } else if due && connection.dialing == 0 && !self.parted {
-            self.dial(peer);
+            if self.is_idle_guest(peer) {
+                let at = now + self.connection(peer).trouble.back_off();
+                self.connection(peer).trouble.retry_at = Some(at);
+                self.timers.insert((at, peer));
+            } else {
+                self.dial(peer);
+            }
         }
+    }
+
+    /// Whether a lost peer is not called back. At an open endpoint everybody can be a peer, so that it calls back only
+    /// those that the program named, and those that it has something to tell.
+    fn is_idle_guest(&self, peer: PeerId) -> bool {
+        let known = &self.peers[peer.0 as usize];
+        let owed = known.connection.as_ref().is_some_and(|connection| connection.has_work());
+        !self.is_closed() && !known.named && !owed
     }
 
     /// Gives up lanes whose other end accepted the connection and does not answer Hello in time.

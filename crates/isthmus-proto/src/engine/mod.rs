@@ -375,6 +375,11 @@ impl Engine {
         peer
     }
 
+    /// The peer at a lane's other end, once it has greeted.
+    pub fn lane_peer(&self, lane: LaneId) -> Option<PeerId> {
+        Some(self.resolve(self.lanes.get(lane.0 as usize)?.peer?))
+    }
+
     /// The locator at which a lane's peer says that it listens; `None` for lanes through a router.
     pub fn lane_locator(&self, lane: LaneId) -> Option<SocketAddr> {
         let lane = self.lanes.get(lane.0 as usize).filter(|lane| lane.router.is_none())?;

@@ -569,6 +569,21 @@ fn nobody_has_an_endpoint_connect_to_a_third_host() {
 }
 
 /// A number that is likely to break arithmetic.
+/// An open endpoint, of which everybody can be a guest, does not call a guest back to which it owes nothing.
+#[test]
+fn guests_that_are_owed_nothing_are_not_called_back() {
+    let mut victim = Victim::new();
+    let lane = victim.open();
+    victim.say(lane, message(1, 0, 8, 8), &[7; 8]).unwrap();
+    victim.drain();
+    victim.engine.lane_lost(victim.now, lane, &LaneLoss::Closed, &mut victim.mem);
+    for _ in 0..100 {
+        victim.now += 1_000_000;
+        victim.engine.handle_timeout(victim.now, &mut victim.mem);
+        assert!(victim.engine.poll_action().is_none(), "after {} us", victim.now);
+    }
+}
+
 fn number(rng: &mut Rng) -> u64 {
     match rng.below(8) {
         0 => u64::MAX - rng.below(3),

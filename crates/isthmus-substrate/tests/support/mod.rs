@@ -105,7 +105,12 @@ pub fn next(at: &Endpoint, other: &Endpoint) -> Event {
 
 /// Connects two endpoints; the connection's name at each.
 pub fn connect(a: &Endpoint, b: &Endpoint, level: Level) -> (Connection, Connection) {
-    a.connect(&b.uri(), b"hello", level, 1, &ConnectOptions::default()).expect("asked");
+    connect_at(a, b, &b.uri(), level)
+}
+
+/// The same, where `a` reaches `b` at this URI.
+pub fn connect_at(a: &Endpoint, b: &Endpoint, uri: &str, level: Level) -> (Connection, Connection) {
+    a.connect(uri, b"hello", level, 1, &ConnectOptions::default()).expect("asked");
     let (mut at_a, mut at_b) = (None, None);
     events(&[a, b], |_, event| {
         match event {

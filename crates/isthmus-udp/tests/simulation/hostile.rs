@@ -138,6 +138,9 @@ fn who_does_not_know_the_id_or_writes_from_elsewhere_changes_nothing() {
     let mut reset = Vec::new();
     Packet::Reset { target: target ^ 1 }.encode(&mut reset);
     net.ports[0].on_packet(now, now, address(1), &mut reset);
+    let mut reset = Vec::new();
+    Packet::Reset { target }.encode(&mut reset);
+    net.ports[0].on_packet(now, now, address(2), &mut reset);
     let failed =
         |port| std::iter::from_fn(|| net.event(port)).any(|event| matches!(event, Event::Failed(..)));
     assert!(![0, 1].into_iter().any(failed));
@@ -183,14 +186,65 @@ fn what_guests_send_takes_bounded_memory_until_they_are_admitted() {
     assert_eq!(port.with(500, honest, |stream| stream.failure()), Some(None));
 }
 
-/// Delivers a packet of `source` with 1,000 bytes at `offset`.
-fn say(port: &mut Port, source: u64, number: u64, offset: u64) {
+/// Delivers a packet of `source` with 1,000 bytes at `offset`. Returns the packet's length.
+fn say(port: &mut Port, source: u64, number: u64, offset: u64) -> usize {
     let mut bytes = Vec::new();
     let header = Header::Open { source, token: [0; 24], window: 1 << 20 };
     Packet::Numbered { header, number, ack_now: false, checked: false, body: 0 }.encode(&mut bytes);
     put_stream_head(&mut bytes, offset, 1000, false);
     bytes.resize(bytes.len() + 1000, 7);
     port.on_packet(number, number, address(source as usize), &mut bytes);
+    bytes.len()
+}
+
+#[test]
+fn an_address_that_never_answered_gets_at_most_three_times_what_came_from_it() {
+    let mut port = Port::new(PortConfig::default(), [1; 16]);
+    let came = say(&mut port, 1, 0, 0);
+    let Some(Event::Accepted(id, _)) = port.poll_event() else { panic!("not accepted") };
+    port.with(0, id, |stream| stream.write(&[7; 100_000]));
+    let (mut went, mut out) = (0, Vec::new());
+    for now in (0..6_000_000).step_by(1_000) {
+        while let Some(transmit) = port.poll_transmit(now, 64, 65_000, &mut out) {
+            went += transmit.len;
+        }
+        out.clear();
+    }
+    assert!(went > 0 && went <= 3 * came, "{went} bytes went for {came} that came");
+    assert!(port.is_empty(), "it was not forgotten");
+}
+
+#[test]
+fn streams_and_answers_that_wait_are_bounded() {
+    let config = PortConfig { streams_max: 4, ..PortConfig::default() };
+    let mut port = Port::new(config, [1; 16]);
+    (1..20).for_each(|source| {
+        say(&mut port, source, 0, 0);
+    });
+    assert_eq!(port.len(), 4);
+    let config = PortConfig { strangers_max: 0, ..PortConfig::default() };
+    let mut port = Port::new(config, [1; 16]);
+    (1..1_000).for_each(|source| {
+        say(&mut port, source, 0, 0);
+    });
+    let mut out = Vec::new();
+    let answers = std::iter::from_fn(|| port.poll_transmit(0, 64, 65_000, &mut out)).count();
+    assert!((1..=64).contains(&answers), "{answers}");
+}
+
+#[test]
+fn a_packet_that_comes_again_is_not_heard() {
+    let mut net = Net::pair(&PathSpec::default());
+    let target = id_of_port_1(&mut net);
+    let now = net.now;
+    while net.event(1).is_some() {}
+    let (_, id) = *net.opened.iter().find(|(port, _)| *port == 1).expect("accepted");
+    let heard = |net: &Net| net.ports[1].stream(id).map(|stream| stream.status().counters.packets_received);
+    let before = heard(&net).expect("it lives");
+    for _ in 0..3 {
+        net.ports[1].on_packet(now, now, address(0), &mut forged(target, 1_000, &[Frame::Ping]));
+        assert_eq!(heard(&net), Some(before + 1));
+    }
 }
 
 /// Bytes of a chunk of the store. Any piece occupies at least one whole chunk.
@@ -200,16 +254,22 @@ const CHUNK: usize = 64 << 10;
 fn of_who_was_not_admitted_little_is_held_behind_a_gap() {
     let mut port = Port::new(PortConfig { guest_gap: 64 << 10, ..PortConfig::default() }, [1; 16]);
     // Everything except the first byte.
-    (0..1_000).for_each(|number| say(&mut port, 1, number, 1 + 1000 * number));
+    (0..1_000).for_each(|number| {
+        say(&mut port, 1, number, 1 + 1000 * number);
+    });
     assert!(port.guests_memory() <= 3 * CHUNK, "{} bytes", port.guests_memory());
     // The rest was dropped. It may be sent again, and readable data are not limited.
-    (0..1_000).for_each(|number| say(&mut port, 1, 1_000 + number, 1000 * number));
+    (0..1_000).for_each(|number| {
+        say(&mut port, 1, 1_000 + number, 1000 * number);
+    });
     let Some(Event::Accepted(id, _)) = port.poll_event() else { panic!("not accepted") };
     assert_eq!(port.stream(id).map(|stream| stream.readable()), Some(1_000_000));
     let now = 10_000;
     port.with(now, id, |stream| stream.consume(now, 1_000_000));
     port.admit_stream(id);
-    (0..900).for_each(|number| say(&mut port, 1, 2_000 + number, 1_000_001 + 1000 * number));
+    (0..900).for_each(|number| {
+        say(&mut port, 1, 2_000 + number, 1_000_001 + 1000 * number);
+    });
     assert!(port.memory() > 8 * CHUNK, "{} bytes of one that was admitted", port.memory());
 }
 

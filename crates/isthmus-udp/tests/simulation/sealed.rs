@@ -136,6 +136,38 @@ fn a_session_is_good_for_one_stream_and_for_half_a_minute() {
     assert!(late.ports[1].is_empty());
 }
 
+#[test]
+fn sessions_that_wait_for_their_streams_are_bounded_and_the_oldest_goes() {
+    let mut net = sealed_pair(&PathSpec::default());
+    let sessions: Vec<_> = (0..1_025).map(|_| net.session()).collect();
+    for (at, session) in sessions.iter().enumerate() {
+        net.ports[1].expect(at as u64, address(0).ip(), session.clone());
+    }
+    for (session, streams) in [(&sessions[0], 0), (&sessions[1], 1), (&sessions[1_024], 2)] {
+        let mut packet = opening(&mut net, session);
+        net.ports[1].on_packet(2_000, 2_000, address(0), &mut packet);
+        assert_eq!(net.ports[1].len(), streams);
+    }
+}
+
+/// A packet that somebody on the path recorded and sends again changes nothing, and does not count as a sign of life.
+#[test]
+fn a_sealed_packet_that_comes_again_is_not_heard() {
+    let mut net = sealed_pair(&PathSpec::default());
+    let [id, there] = open_stream(&mut net);
+    let now = net.now;
+    net.ports[0].with(now, id, |stream| stream.write(b"x"));
+    let packet = first_packet(&mut net.ports[0], now);
+    let counters = |net: &Net| net.ports[1].stream(there).expect("it lives").status().counters;
+    let before = counters(&net);
+    for again in 0..3 {
+        net.ports[1].on_packet(now, now, address(0), &mut packet.clone());
+        let after = counters(&net);
+        assert_eq!(after.packets_received, before.packets_received + 1);
+        assert_eq!(after.packets_stale, before.packets_stale + again);
+    }
+}
+
 /// Opens a stream, and returns its ends at both ports.
 fn open_stream(net: &mut Net) -> [StreamId; 2] {
     let id = net.open(0, 1);

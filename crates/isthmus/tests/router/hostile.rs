@@ -1,6 +1,6 @@
 //! Whoever speaks something else: bytes from anywhere at a port that anybody can reach.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -79,4 +79,33 @@ fn strangers_that_take_all_descriptors_lock_nobody_out_and_fill_no_log() {
     }
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
     assert!(sites.world.log().matches("cannot accept").count() <= 1, "{}", sites.world.log());
+}
+
+/// Who connects and never says a whole Hello, or never ends the handshake of a link, is closed after 10 s, however often
+/// it says a little.
+#[test]
+fn who_says_little_is_closed_in_time() {
+    let sites = Sites::linked_by("tcp");
+    let _routers = sites.joined();
+    let from = address(1, 1, NOWHERE);
+    let hello = bytes_of(hello(from, from));
+    let start = Instant::now();
+    // A TLS record of a client's first message, of 512 bytes.
+    let handshake = [&[22, 3, 1, 2, 0, 1, 0, 1, 252][..], &[0; 40]].concat();
+    let mut slow: Vec<_> = [(sites.r2[0], hello), (sites.r2[1], handshake)]
+        .map(|(router, words)| (TcpStream::connect(router).expect("it listens"), words.into_iter()))
+        .into();
+    while !slow.is_empty() {
+        slow.retain_mut(|(lane, words)| {
+            lane.set_read_timeout(Some(Duration::from_millis(200))).expect("a time-out");
+            let _ = words.next().map(|byte| lane.write_all(&[byte]));
+            match lane.read(&mut [0; 64]) {
+                Ok(0) => false,
+                Ok(_) => true,
+                Err(error) => matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
+            }
+        });
+        assert!(start.elapsed() < HANG, "{} are still there", slow.len());
+    }
+    assert!(start.elapsed() > Duration::from_secs(5), "{:?}: what was said was wrong", start.elapsed());
 }

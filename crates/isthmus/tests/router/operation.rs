@@ -1,9 +1,11 @@
 //! What an administrator does to a router: reload, drain, look at it.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::time::Instant;
 
+use isthmus_trust::{Keygen, Role};
 use isthmus_wire::frame::RefuseReason;
 
 use crate::openmetrics;
@@ -56,6 +58,84 @@ fn an_as_that_is_admitted_no_longer_loses_its_links() {
     let mut waste = Vec::new();
     let _ = near.read_to_end(&mut waste);
     assert!(waste.is_empty());
+}
+
+/// A router whose certificate comes on the deny list loses its links by a reload.
+#[test]
+fn a_certificate_that_is_denied_from_now_on_loses_its_links() {
+    let sites = Sites::new();
+    sites.world.keygen(2, "two");
+    let folder = sites.world.folder.path().join("one");
+    let about = Keygen { as_id: 1, folder: &folder, name: "router", days: 1 };
+    let stolen = about.make_as(Some(Role::Router)).expect("made");
+    let config = sites.s1("");
+    let (s1, _r2) = (sites.world.start(&config), sites.world.start(&sites.r2("one", "")));
+    let target = Endpoint::new();
+    let (mut near, _far) = through(sites.r2[0], address(1, 1, NOWHERE), &target, target.address(2, 1));
+    sites.world.write("denied.txt", &format!("{}\n", stolen.fingerprint));
+    let text = std::fs::read_to_string(&config).expect("text") + "denied = \"denied.txt\"\n";
+    sites.world.write("s1.toml", &text);
+    s1.signal("-HUP");
+    assert_eq!(s1.notice(), "STATUS=configuration read again");
+    let mut waste = Vec::new();
+    let _ = near.read_to_end(&mut waste);
+    assert!(waste.is_empty());
+}
+
+/// A handshake that began before the reload, and ends after it, makes no link either.
+#[test]
+fn a_certificate_that_is_denied_during_its_handshake_gets_no_link() {
+    let sites = Sites::linked_by("tcp");
+    sites.world.keygen(2, "two");
+    let folder = sites.world.folder.path().join("one");
+    let about = Keygen { as_id: 1, folder: &folder, name: "router", days: 1 };
+    let stolen = about.make_as(Some(Role::Router)).expect("made");
+    let config = sites.s1("");
+    let s1 = sites.world.start(&config);
+    // r2 reaches s1 through this port, which keeps what r2 says last until it is told to go on.
+    let between = TcpListener::bind((sites.s1[1].ip(), 0)).expect("a port");
+    let at = between.local_addr().expect("bound").to_string();
+    let map = std::fs::read_to_string(sites.world.folder.path().join("one.toml")).expect("text");
+    sites.world.write("one.toml", &map.replace(&sites.s1[1].to_string(), &at));
+    let _r2 = sites.world.start(&sites.r2("one", "limits = { links = 1 }\n"));
+    let (mut near, _) = between.accept().expect("r2 dials");
+    let mut far = TcpStream::connect(sites.s1[1]).expect("it listens");
+    let pass = |from: &mut TcpStream, to: &mut TcpStream| {
+        let mut bytes = [0; 1 << 14];
+        let len = from.read(&mut bytes).expect("bytes");
+        to.write_all(&bytes[..len]).expect("taken");
+    };
+    pass(&mut near, &mut far);
+    pass(&mut far, &mut near);
+    let mut last = [0; 1 << 14];
+    let len = near.read(&mut last).expect("its certificate");
+    sites.world.write("denied.txt", &format!("{}\n", stolen.fingerprint));
+    let text = std::fs::read_to_string(&config).expect("text") + "denied = \"denied.txt\"\n";
+    sites.world.write("s1.toml", &text);
+    s1.signal("-HUP");
+    assert_eq!(s1.notice(), "STATUS=configuration read again");
+    far.write_all(&last[..len]).expect("taken");
+    // A link that stands says from time to time that it lives.
+    far.set_read_timeout(Some(HANG)).expect("a time-out");
+    let start = Instant::now();
+    while matches!(far.read(&mut last), Ok(1..)) {
+        assert!(start.elapsed() < HANG, "the link stands: {}", sites.world.log());
+    }
+    assert!(start.elapsed() < HANG, "the link stands: {}", sites.world.log());
+}
+
+#[test]
+fn a_movers_certificate_starts_no_router() {
+    let sites = Sites::new();
+    sites.world.keygen(2, "two");
+    let folder = sites.world.folder.path().join("one");
+    let about = Keygen { as_id: 1, folder: &folder, name: "router", days: 1 };
+    about.make_as(Some(Role::Mover)).expect("made");
+    let checked = isthmus().args(["router", "check", "--config"]).arg(sites.r2("one", "")).output();
+    let checked = checked.expect("isthmus starts");
+    let said = String::from_utf8_lossy(&checked.stderr);
+    assert_eq!(checked.status.code(), Some(2), "{said}");
+    assert!(said.contains("that of no router") && said.contains("--role router"), "{said}");
 }
 
 #[test]
