@@ -142,7 +142,7 @@ fn who_greets_an_open_endpoint_is_a_stranger_until_it_is_vouched_for() {
     }
     wait_until("the oldest guests are not closed for new ones", || {
         strangers(&a, 1);
-        greeted.iter_mut().filter(|stranger| has_ended(stranger)).count() >= 76
+        greeted.iter_mut().map(has_ended).filter(|ended| *ended).count() >= 76
     });
     exchange(&b, &a);
     assert_eq!(b.counters().lanes_lost, 0, "who was vouched for has lost its lane");
