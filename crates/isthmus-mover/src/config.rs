@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn only_a_movers_certificate_moves_files() {
         let folder = tempfile::tempdir().expect("a folder");
-        let make = |as_id, name, role| {
+        let make = |as_id, name: &str, role| {
             let about = isthmus_trust::Keygen { as_id, folder: folder.path(), name, days: 1 };
             about.make_as(Some(role)).expect("made")
         };

@@ -50,7 +50,9 @@ fn pass_a_bridge() {
     ip(&["addr", "add", "172.30.0.1/16", "dev", "adocker0"]);
     ip(&["link", "add", "name", "isth0", "type", "veth", "peer", "name", "isth0p"]);
     ip(&["addr", "add", "10.99.8.1/24", "dev", "isth0"]);
-    ["adocker0", "isth0p", "isth0"].map(|name| ip(&["link", "set", name, "up"]));
+    for name in ["adocker0", "isth0p", "isth0"] {
+        ip(&["link", "set", name, "up"]);
+    }
     let start = std::time::Instant::now();
     let chosen = || {
         let substrate = Substrate::from_toml("[device.any]\ntransport = \"tcp\"\n", "test").expect("valid");
@@ -61,7 +63,9 @@ fn pass_a_bridge() {
         assert!(start.elapsed() < LIMIT, "{:?}", chosen());
         std::thread::sleep(Duration::from_millis(20));
     }
-    ["adocker0", "isth0"].map(|name| ip(&["link", "del", name]));
+    for name in ["adocker0", "isth0"] {
+        ip(&["link", "del", name]);
+    }
 }
 
 /// Two interfaces whose AS and subnet nobody configured: their networks tell which leads where.

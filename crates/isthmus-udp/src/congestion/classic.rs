@@ -5,6 +5,9 @@ use crate::Micros;
 
 /// Smallest window. Packets. If the first of 4 is lost, 3 can follow and show it.
 const PACKETS_LEAST: u64 = 4;
+/// Windows that Linux paces out in a round trip, and the same in slow start.
+pub(super) const PACING: f64 = 1.2;
+const PACING_START: f64 = 2.0;
 /// Initial window. Packets (RFC 6928).
 const PACKETS_FIRST: u64 = 10;
 
@@ -45,8 +48,7 @@ impl Window {
         if self.rtt_us == 0 {
             return self.cap;
         }
-        // Linux's pacing: 1.2 windows per round trip, and 2 in slow start.
-        let gain = if self.bytes < self.threshold { 2.0 } else { 1.2 };
+        let gain = if self.bytes < self.threshold { PACING_START } else { PACING };
         ((gain * per_second(self.bytes(), self.rtt_us)) as u64).clamp(1, self.cap)
     }
 

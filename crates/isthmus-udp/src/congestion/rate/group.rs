@@ -100,7 +100,8 @@ impl Rate {
 
     /// Begins to plan for all flows, whatever this flow did before.
     fn begin_to_lead(&mut self, now: Micros, plan: &Plan) {
-        let own = self.role == Role::Alone && matches!(self.phase, Phase::Shared(_) | Phase::Probe(_));
+        let own = self.role == Role::Alone
+            && matches!(self.phase, Phase::Shared(_) | Phase::Compete(_) | Phase::Probe(_));
         if plan.capacity == 0 || own {
             self.hint = self.hint.max(plan.pace as f64);
             self.proven = self.proven.max(plan.window as f64);
@@ -160,7 +161,7 @@ impl Rate {
         }
         let (pace, window) = (self.pace_of_all() as u64, self.window_of_all() as u64);
         let capacity = match self.phase {
-            Phase::Shared(_) => pace,
+            Phase::Shared(_) | Phase::Compete(_) => pace,
             _ => self.capacity as u64,
         };
         Some(Plan { capacity, pace, window, loss, rtt_us })

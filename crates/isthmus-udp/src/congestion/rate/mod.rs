@@ -9,7 +9,7 @@
 //! Loss counts as random if it comes without a queue, and does not go when less is sent: a trial of some round trips.
 //! If a long queue stands that is not its own, others who fill queues share the path. This control then follows CUBIC
 //! until the queue has gone, but ignores losses up to the known random loss, and has at most half of what is in flight
-//! (`shared.rs`).
+//! (`shared.rs`). If it starves beside them, because they do not give way to losses, it holds half (`compete.rs`).
 //!
 //! Flows of one host on one path share a plan (RFC 3124). One of them leads: it judges by what all deliver, and sets
 //! the rate and window of all. Each flow has its share of the rate. Of the window it has what the others leave, but at
@@ -32,6 +32,7 @@
 
 mod background;
 mod burst;
+mod compete;
 mod group;
 mod model;
 mod probe;
@@ -43,11 +44,13 @@ mod verify;
 
 use isthmus_ledger::{Group, Plan};
 
+use super::classic::PACING;
 use super::{AckSample, CongestionControl, Cubic, Limits, per_second};
 use crate::Micros;
 use crate::pacer::{QUANTUM_US, is_short, quantum_us};
 use background::Background;
 use burst::{Arrival, Bursts};
+use compete::{Compete, Share};
 use group::Role;
 use model::Model;
 use probe::{Floor, Probe};
@@ -128,7 +131,10 @@ enum Phase {
     Cruise,
     /// Less is sent for a round, to drain our own queue.
     Drain,
+    /// Others fill the path.
     Shared(Cubic),
+    /// Others fill the path and do not give way to losses.
+    Compete(Compete),
     /// Less is sent than arrived (bytes/s, wire), because the share `loss` was lost.
     Verify {
         pace: f64,
@@ -217,6 +223,8 @@ pub struct Rate {
     step: f64,
     hold: u32,
     shared_rounds: u32,
+    /// What it knows about its share of the path.
+    share: Share,
     /// Most bytes in flight in the rounds in which the path may already have been shared.
     window_before: u64,
     phase_since: Micros,
@@ -286,6 +294,7 @@ impl Rate {
             step: 0.0,
             hold: 0,
             shared_rounds: 0,
+            share: Share::default(),
             window_before: 0,
             phase_since: 0,
             drained_at: 0,
@@ -332,6 +341,7 @@ impl Rate {
                 self.path_bytes(round_us.saturating_sub(less_us).max(round_us / 2))
             }
             Phase::Shared(cubic) => self.beside_others(&cubic),
+            Phase::Compete(state) => state.window,
             Phase::Probe(probe) => probe.window,
         }
     }
@@ -352,6 +362,7 @@ impl Rate {
             Phase::Cruise if self.quiet > 0 || self.background.is_some() => self.capacity,
             Phase::Cruise | Phase::Drain => 1.02 * self.capacity,
             Phase::Shared(cubic) => cubic.pace() as f64,
+            Phase::Compete(state) => PACING * state.window * 1e6 / self.rtt_us.max(1) as f64,
             Phase::Probe(Probe { cubic: Some(cubic), .. }) => cubic.pace() as f64,
             Phase::Probe(_) => self.capacity,
             Phase::Verify { pace, .. } => pace,
@@ -401,8 +412,10 @@ impl Rate {
         (self.queue_us() / 2).max(others).max(self.burst_us().unwrap_or(0))
     }
 
+    /// Random loss, as far as it is made up for. Beside a flow that overflows the queue all the time, losses do not go
+    /// when less is sent. Without this bound the rate would rise without end.
     fn chance(&self) -> f64 {
-        if self.chance.1 > 0.0 { (self.chance.0 / self.chance.1).min(0.9) } else { 0.0 }
+        if self.chance.1 > 0.0 { (self.chance.0 / self.chance.1).min(start::CHANCE_MOST) } else { 0.0 }
     }
 
     /// Share of loss above which a round of `packets` lost more than at random; losses come in runs of `run`.
@@ -570,6 +583,9 @@ impl Rate {
         if std::mem::take(&mut self.adopted) && 2 * round.led_by_us.max(round.gap_us) > sample.rtt_us {
             return;
         }
+        if self.begins_to_compete(sample, &round, rate) {
+            return;
+        }
         match self.phase {
             Phase::Start => {}
             Phase::Cruise if self.is_modelled => self.cruise_by_model(sample, &round, queue, rate),
@@ -580,6 +596,7 @@ impl Rate {
                 self.check_drain = true;
             }
             Phase::Shared(cubic) => self.share(sample, &round, queue, rate, cubic),
+            Phase::Compete(state) => self.compete(sample, &round, rate, state),
             Phase::Verify { arrived, loss, .. } => self.end_verify(sample, &round, rate, (arrived, loss)),
             Phase::Probe(probe) => self.end_probe(sample, &round, queue, rate, probe),
         }
@@ -863,6 +880,7 @@ impl CongestionControl for Rate {
             Phase::Cruise => "cruise",
             Phase::Drain => "drain",
             Phase::Shared(_) => "shared",
+            Phase::Compete(_) => "compete",
             Phase::Probe(_) => "probe",
             Phase::Verify { .. } => "verify",
         }

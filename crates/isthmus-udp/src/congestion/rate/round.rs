@@ -31,6 +31,8 @@ pub(super) struct Round {
     pub(super) queued: bool,
     /// Shortest queue on the way there. Microseconds.
     pub(super) queue_least_us: Option<Micros>,
+    /// Longest queue on the way there. Microseconds.
+    pub(super) queue_most_us: Micros,
     /// Shortest queue of both ways together.
     pub(super) extra_least_us: Option<Micros>,
     /// Shortest queue on the way there in the second half.
@@ -86,6 +88,7 @@ impl Round {
         if let Some(queue) = sample.queue_us {
             let least = |before: Option<Micros>| Some(before.map_or(queue, |least| least.min(queue)));
             self.queue_least_us = least(self.queue_least_us);
+            self.queue_most_us = self.queue_most_us.max(queue);
             let extra = queue + sample.back_us.unwrap_or(0);
             self.extra_least_us = Some(self.extra_least_us.map_or(extra, |least| least.min(extra)));
             if self.since.is_some_and(|since| sample.now - since >= sample.rtt_us / 2) {

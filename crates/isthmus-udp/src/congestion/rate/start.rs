@@ -157,6 +157,7 @@ impl Rate {
         let rate = if self.train.is_train { own } else { self.of_all(sample.now, &self.train, own) };
         let starved = self.train.loss() > LOST_START;
         self.line = self.line.max(if starved { LINE_UNKNOWN } else { rate });
+        self.share.note(rate);
         if self.train.is_train {
             self.hint = self.hint.max(rate);
             self.train = Round::default();
