@@ -47,15 +47,29 @@ fn serve(folder: &Path, listen: SocketAddr, status: &str) -> Running {
     Running(child.expect("it starts"))
 }
 
-fn get(status: SocketAddr, path: &str, accept: &str) -> String {
+/// A service with a status page: its address and that of the page. Ports that were free may be taken by somebody else
+/// meanwhile, such as another test. The service then ends, and gets others.
+fn serve_with_status(
+    folder: &Path,
+    status_text: impl Fn(SocketAddr) -> String,
+) -> (Running, SocketAddr, SocketAddr) {
     let until = Instant::now() + LIMIT;
-    let mut http = loop {
-        match TcpStream::connect(status) {
-            Ok(http) => break http,
-            Err(error) => assert!(Instant::now() < until, "{error}"),
+    loop {
+        let (listen, status) = (free(), free());
+        let mut service = serve(folder, listen, &status_text(status));
+        while matches!(service.0.try_wait(), Ok(None)) {
+            if TcpStream::connect(status).is_ok() {
+                return (service, listen, status);
+            }
+            std::thread::sleep(Duration::from_millis(20));
         }
-        std::thread::sleep(Duration::from_millis(20));
-    };
+        let log = fs::read_to_string(folder.join("log")).expect("a log");
+        assert!(Instant::now() < until, "{log}");
+    }
+}
+
+fn get(status: SocketAddr, path: &str, accept: &str) -> String {
+    let mut http = TcpStream::connect(status).expect("it answers");
     http.set_read_timeout(Some(LIMIT)).expect("a time-out");
     write!(http, "GET {path} HTTP/1.1\r\nHost: here\r\nAccept: {accept}\r\n\r\n").expect("asked");
     let mut answer = String::new();
@@ -105,8 +119,8 @@ fn a_copy_is_seen_at_both_ends_while_it_runs_and_counted_when_it_ends() {
     fs::create_dir(folder.path().join("data")).expect("made");
     let bytes: Vec<u8> = (0..LENGTH).map(|at| ((at * 31) >> 7) as u8).collect();
     fs::write(folder.path().join("data/file"), bytes).expect("written");
-    let (listen, status) = (free(), free());
-    let service = serve(folder.path(), listen, &format!("status = \"{status}\"\n"));
+    let (service, listen, status) =
+        serve_with_status(folder.path(), |status| format!("status = \"{status}\"\n"));
     assert_eq!(get(status, "/health", "*/*"), "ok\n");
     let idle = metrics(status);
     assert_eq!(openmetrics::sum(&idle, "isthmus_serve_sessions", ""), 0.0);
@@ -161,9 +175,9 @@ fn a_status_that_others_reach_has_to_be_asked_for() {
     assert_eq!(refused.0.wait().expect("it ends").code(), Some(2));
     let log = fs::read_to_string(folder.path().join("log")).expect("a log");
     assert!(log.contains("status_remote = true"), "{log}");
-    let status = free();
-    let remote = format!("status = \"0.0.0.0:{}\"\nstatus_remote = true\n", status.port());
-    let _service = serve(folder.path(), free(), &remote);
+    let (_service, _, status) = serve_with_status(folder.path(), |status| {
+        format!("status = \"0.0.0.0:{}\"\nstatus_remote = true\n", status.port())
+    });
     let older = get(status, "/metrics", "text/plain");
     assert!(older.contains("# TYPE isthmus_serve_refusals_total counter\n"), "{older}");
     // Its mark has no host, and the report names one on loopback.
