@@ -91,7 +91,7 @@ def must_pass(ended):
 def last_words(output):
     """The line that most likely tells why: a FAIL, an error, or the last one."""
     lines = [line.strip() for line in output.splitlines() if line.strip(" =-\t*")]
-    for pattern in (r"^FAIL ", r"panicked|isthmus.*(error|refused|lost|gave up)", r"\berror\b|Abort", r"."):
+    for pattern in (r"^FAIL ", r"panicked|Assertion failed|isthmus.*(error|refused|lost|gave up)", r"\berror\b|Abort", r"."):
         for line in lines:
             if re.search(pattern, line, re.I):
                 return line[:200]

@@ -43,13 +43,13 @@ const ROWS: [Row; 9] = [
     Row {
         own: "rate",
         others: &["bbr"],
-        bounds: [[0.45..=0.53, 0.36..=0.55, 0.44..=0.47], [0.38..=0.44, 0.36..=0.43, 0.38..=0.45]],
+        bounds: [[0.43..=0.58, 0.36..=0.55, 0.44..=0.47], [0.38..=0.45, 0.34..=0.43, 0.38..=0.45]],
     },
     // Four flows of CUBIC do not empty a short queue. Beside them the model keeps the path, as BBR does.
     Row {
         own: "rate",
         others: &["cubic"; 4],
-        bounds: [[0.37..=0.87, 0.41..=0.46, 0.41..=0.49], [0.36..=0.43, 0.30..=0.43, 0.41..=0.46]],
+        bounds: [[0.36..=0.87, 0.41..=0.46, 0.41..=0.49], [0.36..=0.43, 0.30..=0.43, 0.41..=0.46]],
     },
     // At 100 ms with a short queue CUBIC leaves a fifth of the link idle (`cubic alone`). Background takes part of it.
     Row {

@@ -140,7 +140,7 @@ const ROWS: &[Row] = &[
         1_500,
         24,
         |link| police(link, 400_000_000, 1_000_000),
-        (0.98, 1.10),
+        (0.98, 1.13),
     ),
     row(
         "policer of 400 Mb/s, bucket 200 kB",

@@ -47,11 +47,13 @@ pub(super) struct Share {
     /// How much longer it has starved than not, and at which value it begins to compete. Microseconds.
     starved_us: Micros,
     patience_us: Micros,
+    /// Whether it competed until the queue became short.
+    competed: bool,
 }
 
 impl Default for Share {
     fn default() -> Self {
-        Self { most: 0.0, starved_us: 0, patience_us: STARVED_US }
+        Self { most: 0.0, starved_us: 0, patience_us: STARVED_US, competed: false }
     }
 }
 
@@ -75,16 +77,19 @@ impl Rate {
         }
         if round.app_limited || rate >= LEAST_SHARE * self.line_at_least() {
             self.share.starved_us = self.share.starved_us.saturating_sub(sample.rtt_us);
+            self.share.competed &= self.share.starved_us > 0;
             return false;
         }
         if round.queue_most_us < self.long_queue_us() {
             return false;
         }
         self.share.starved_us += sample.rtt_us;
-        if self.share.starved_us < self.share.patience_us {
+        // Until the path counts as shared, it may only have become slower.
+        let is_shared = self.share.competed || matches!(self.phase, Phase::Shared(_));
+        if !is_shared || self.share.starved_us < self.share.patience_us {
             return false;
         }
-        self.share.starved_us = 0;
+        (self.share.starved_us, self.share.competed) = (0, false);
         let window = sample.in_flight.max(4 * self.packet_bytes) as f64;
         self.enter(sample.now, Phase::Compete(Compete { window, queue_us: 0, shorter_rounds: 0 }));
         true
@@ -95,7 +100,7 @@ impl Rate {
         self.capacity = rate / (1.0 - self.chance());
         if round.queue_most_us < self.queue_us() / 2 {
             // BBR empties the queue for a moment every 10 s. If it returns, so does this state.
-            self.share.starved_us = self.share.patience_us;
+            (self.share.starved_us, self.share.competed) = (self.share.patience_us, true);
             return self.enter(sample.now, Phase::Cruise);
         }
         state.queue_us = state.queue_us.max(round.queue_most_us);

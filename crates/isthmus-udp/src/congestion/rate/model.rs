@@ -172,8 +172,9 @@ impl Rate {
         let sent = self.model.sent;
         let again = sent == Part::Down && self.judge_losses(losses, sample.loss_run, excess);
         let before = self.model.best();
-        let loss = if excess { self.chance() } else { losses.ratio() };
-        let whole = rate / (1.0 - loss);
+        // Losses beyond the random ones are never made up for, however noisy they are. Else a policer that carries 400 Mb/s
+        // would pass for a path of 500 Mb/s that loses a fifth.
+        let whole = rate / (1.0 - losses.ratio().min(self.chance()));
         if round.app_limited {
             self.model.rates[0] = if whole > before { whole } else { self.model.rates[0] };
         } else if again || excess && matches!(sent, Part::Cruise | Part::Hold) {
