@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isthmus_io::{Admission, Endpoint, Settings, TlsMode, Why};
+use isthmus_io::{Admission, Encrypt, Endpoint, Settings, TlsMode, Why};
 use isthmus_proto::{Channel, Completion, Level, Options, PeerId, RecvRequest, SendRequest};
 use isthmus_units::{Rate, Span};
 use isthmus_wire::Address;
@@ -263,6 +263,7 @@ fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
     };
     // The peer is given up shortly before the doctor ends, so that the reason of the last attempt can be shown.
     let peer_timeout = settings.peer_timeout.min(Span(args.timeout.0 / 10 * 9));
+    let encryption = encryption(settings);
     let settings = &Settings { admission, peer_timeout, ..settings.clone() };
     let endpoint = match Endpoint::open(settings, None, Arc::default()) {
         Ok(endpoint) => endpoint,
@@ -301,7 +302,7 @@ fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
     findings.extend(trouble.map(|text| {
         finding(Verdict::Bad, "endpoint", text, "or choose another: FI_ISTHMUS_INTERFACE, or `interface`")
     }));
-    findings.push(encryption(settings));
+    findings.push(encryption);
     findings.push(match exchange(&endpoint, &own, Duration::from_secs(5)) {
         Ok(rtt) => good("loopback", format!("a message to itself and back in {} us", rtt.as_micros())),
         Err(text) => {
@@ -326,15 +327,27 @@ fn has_key(text: &str) -> bool {
 /// Checks whether data that leaves this host is encrypted.
 fn encryption(settings: &Settings) -> Finding {
     const SUBJECT: &str = "encryption";
-    match settings.tls {
-        TlsMode::Required => good(SUBJECT, "lanes to other endpoints are encrypted"),
-        TlsMode::Off => finding(
-            Verdict::Advice,
+    if settings.tls == TlsMode::Required {
+        return good(SUBJECT, "lanes to other endpoints are encrypted");
+    }
+    match (settings.admission, settings.encrypt) {
+        (Admission::Closed, Encrypt::Always) => good(SUBJECT, "lanes to other hosts are encrypted"),
+        (Admission::Closed, Encrypt::Far) => good(
             SUBJECT,
-            "lanes to other endpoints are not encrypted, also to those at other sites that no router leads to",
-            "where others can reach the network between: set tls to required at both ends, with certificates of \
-             `isthmus router keygen`",
+            "lanes that leave the subnet, are 1 ms or more away, or use UDP are encrypted; those by TCP within the \
+             subnet are not (encrypt = \"always\")",
         ),
+        (admission, _) => {
+            let setting =
+                if admission == Admission::Open { "admission = \"open\"" } else { "encrypt = \"never\"" };
+            finding(
+                Verdict::Advice,
+                SUBJECT,
+                format!("lanes to other hosts are not all encrypted, because of {setting}"),
+                "where others can reach the network between: remove this setting, or set tls to required at both \
+                 ends, with certificates of `isthmus router keygen`",
+            )
+        }
     }
 }
 

@@ -15,9 +15,9 @@ use crate::install::{self, LIBRARY};
 /// Start the ranks of one part of an MPI job whose parts are at several sites
 ///
 /// Each site starts its part: srun -n 64 isthmus run --job climate --part 1/2 --at WHERE -- ./model. The parts form one
-/// MPI_COMM_WORLD, the ranks of part 1 first. MPICH and Intel MPI; docs/run.md. Exit status: as of mpiexec, that of the
-/// first rank that failed, 128 and the signal's number where it was killed; 1 when a part does not come or is lost; 2
-/// for wrong words or settings; 3 when the system refuses something.
+/// MPI_COMM_WORLD, the ranks of part 1 first. MPICH and Intel MPI, and with --pmix Open MPI 5; docs/run.md. Exit status:
+/// as of mpiexec, that of the first rank that failed, 128 and the signal's number where it was killed; 1 when a part does
+/// not come or is lost; 2 for wrong words or settings; 3 when the system refuses something.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Name of the job, the same at all parts
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     #[arg(short = 'n', long = "ranks", value_name = "COUNT", default_value_t = 1, hide_default_value = true)]
     ranks: u32,
     /// Which process of the part this is, from 0 [default: as the launcher says by Slurm's, PMI's, PMIx's, PALS's,
-    /// Flux's or Open MPI's variables, else 0]
+    /// Flux's, MVAPICH's or Open MPI's variables, else 0]
     #[arg(long, value_name = "INDEX", requires = "size")]
     rank: Option<u32>,
     /// How many processes of isthmus run the part has [default: as the launcher says, else 1]

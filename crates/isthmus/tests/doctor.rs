@@ -52,12 +52,23 @@ fn a_host_that_is_fit_is_called_so() {
     let [_, verdict, text, remedy] = of(&found, "memory");
     assert_eq!(verdict == "good", remedy.is_empty(), "{text}");
     assert_ne!(verdict, "bad", "{text}");
-    // Without any configuration lanes are plain, which is no fault but has to be known.
-    let [_, verdict, _, remedy] = of(&found, "encryption");
-    assert_eq!((&*verdict, remedy.contains("tls to required")), ("advice", true));
+    // Without any configuration lanes to other sites are encrypted.
+    let [_, verdict, text, _] = of(&found, "encryption");
+    assert_eq!((&*verdict, text.contains("leave the subnet")), ("good", true), "{text}");
     assert!(found.iter().any(|[subject, verdict, text, _]| {
         subject == "endpoint" && verdict == "advice" && text.contains("loopback")
     }));
+}
+
+#[test]
+fn settings_that_turn_encryption_off_are_named() {
+    for (name, value) in [("FI_ISTHMUS_ENCRYPT", "never"), ("FI_ISTHMUS_ADMISSION", "open")] {
+        let (_folder, mut command) = provided(&[]);
+        let (_, found) = findings(command.env(name, value));
+        let [_, verdict, text, remedy] = of(&found, "encryption");
+        assert_eq!((&*verdict, text.contains(value)), ("advice", true), "{text}");
+        assert!(remedy.contains("remove this setting"), "{remedy}");
+    }
 }
 
 #[test]
