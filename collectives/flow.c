@@ -57,6 +57,7 @@ struct flow *flow_begin(struct flow *here, struct plan *plan, MPI_Request *reque
     reap(plan, 0);
     *here = (struct flow){.plan = plan};
     if (!flow) {
+        plan->broken = 1; // it takes no tags, unlike the other ranks
         flow_fail(here, MPI_ERR_NO_MEM);
         return here;
     }
@@ -297,11 +298,12 @@ int flow_end(struct flow *flow, follow *end, void *what)
     flow_wait(flow);
     if (end && !flow->error)
         end(flow, what, 0);
-    if (flow->error && (flow->live || flow->detached_count)) {
-        // Requests may still use the memory, and their messages could match later receives. So the memory stays, and
-        // the MPI runs all further calls of this communicator.
+    // Others may wait for messages that were not sent, and those of the next collective would match. So the MPI runs all
+    // further calls of this communicator.
+    if (flow->error)
         flow->plan->broken = 1;
-        free_arrays(flow);
+    if (flow->error && (flow->live || flow->detached_count)) {
+        free_arrays(flow); // requests may still use the memory
         return flow->error;
     }
     if (flow->detached_count) {

@@ -14,11 +14,11 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-// For the list of flows, oldest first, and for what is kept. No call that makes progress is made with it held, except
-// by the hook, which gives up if another thread holds it.
+// For the list of flows, oldest first. No call that makes progress is made with it held, except by the hook, which gives
+// up if another thread holds it.
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct flow *flows, **flows_end = &flows;
-static unsigned long next_number;
+static atomic_ulong next_number;
 static atomic_int live; // flows in the list
 static int hooked;      // the MPI calls the hook
 
@@ -30,6 +30,7 @@ struct kept {
     unsigned long before; // flows with lower numbers may use it
 };
 static struct kept *kept;
+static pthread_mutex_t keeping = PTHREAD_MUTEX_INITIALIZER; // for `kept`; no MPI function is called with it held
 
 // --- the request ---------------------------------------------------------------
 
@@ -83,23 +84,33 @@ static int step(struct flow *flow, enum patience patience)
 static void bury(struct flow *flow)
 {
     struct plan *plan = flow->plan;
-    if (flow->error && (flow->live || flow->detached_count))
-        plan->broken = 1; // as in flow_end: requests may use its memory
-    else {
+    if (flow->error)
+        plan->broken = 1;
+    // Else requests may use its memory, as in flow_end.
+    if (!flow->error || (flow->live == 0 && flow->detached_count == 0)) {
         plan->detached_bytes -= flow->detached_count ? flow->detached_bytes : 0;
         flow_free(flow);
     }
     atomic_fetch_sub(&plan->flows, 1);
 }
 
+// Frees what no flow uses from `oldest` on. The program's delete functions run here, and may call MPI.
 static void free_kept(unsigned long oldest)
 {
+    struct kept *gone = NULL;
+    pthread_mutex_lock(&keeping);
     for (struct kept **at = &kept, *one; (one = *at);) {
         if (one->before > oldest) {
             at = &one->next;
             continue;
         }
         *at = one->next;
+        one->next = gone;
+        gone = one;
+    }
+    pthread_mutex_unlock(&keeping);
+    for (struct kept *one; (one = gone);) {
+        gone = one->next;
         if (one->type != MPI_DATATYPE_NULL)
             PMPI_Type_free(&one->type);
         else
@@ -127,11 +138,12 @@ static int poll_flows(enum patience patience)
         free(flow);
         atomic_fetch_sub(&live, 1);
     }
-    free_kept(flows ? flows->number : next_number);
+    unsigned long oldest = flows ? flows->number : atomic_load(&next_number);
     int left = flows != NULL;
     hooked &= left;
     pthread_mutex_unlock(&lock);
     inside = 0;
+    free_kept(oldest);
     return left;
 }
 
@@ -179,8 +191,15 @@ static void unhook(void)
 
 static int poll_in_progress(MPIX_Async_thing thing)
 {
+    // A delete function of the program may make progress. Then only the outer call says that the hook is done.
+    static _Thread_local int nested;
     (void)thing;
-    return poll_flows(IN_HOOK) ? MPIX_ASYNC_NOPROGRESS : MPIX_ASYNC_DONE;
+    if (nested)
+        return MPIX_ASYNC_NOPROGRESS;
+    nested = 1;
+    int left = poll_flows(IN_HOOK);
+    nested = 0;
+    return left ? MPIX_ASYNC_NOPROGRESS : MPIX_ASYNC_DONE;
 }
 
 int has_progress_hook(void) { return 1; }
@@ -226,7 +245,7 @@ int go_on_later(struct flow *flow, follow *end, void *what)
     *flow->request = flow->promise;
     pthread_mutex_lock(&lock);
     flow->next = NULL;
-    flow->number = next_number++;
+    flow->number = atomic_fetch_add(&next_number, 1);
     *flows_end = flow;
     flows_end = &flow->next;
     atomic_fetch_add(&flow->plan->flows, 1);
@@ -278,9 +297,9 @@ int keep_until_ended(MPI_Datatype type, MPI_Op op)
     struct kept *one = atomic_load(&live) > 0 ? malloc(sizeof *one) : NULL;
     if (!one)
         return 0;
-    pthread_mutex_lock(&lock);
-    *one = (struct kept){kept, type, op, next_number};
+    pthread_mutex_lock(&keeping);
+    *one = (struct kept){kept, type, op, atomic_load(&next_number)};
     kept = one;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&keeping);
     return 1;
 }

@@ -104,9 +104,9 @@ static int make_comms(struct plan *plan)
     PMPI_Group_free(&all);
     int *most = NULL, found = 0;
     if (!error)
-        error = PMPI_Comm_get_attr(plan->far, MPI_TAG_UB, &most, &found);
+        error = PMPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &found); // Open MPI has it there only
     int tag_most = found ? *most : 32767;
-    plan->tags = tag_most / 2 + tag_most % 2; // so the highest is 2 * tags - 1
+    plan->tags = tag_most / 2; // so 2 * tags is still an int, and no tag
     return error;
 }
 
@@ -202,11 +202,15 @@ static struct plan *make_plan(MPI_Comm comm)
     return plan;
 }
 
+// MPI_Finalize has begun. What delete functions of the program still call is left to the MPI.
+static atomic_int closed;
+
 static struct plan *look_up(MPI_Comm comm, int make)
 {
     struct plan *plan = NULL;
-    int found = 0;
-    if (comm == MPI_COMM_NULL)
+    int found = 0, is_initialized = 0;
+    // Not by sessions alone: those have no MPI_COMM_WORLD.
+    if (comm == MPI_COMM_NULL || PMPI_Initialized(&is_initialized) != MPI_SUCCESS || !is_initialized)
         return NULL;
     pthread_once(&once, make_keyval);
     // Read before the plan is looked up, so that a later deletion is noticed.
@@ -225,6 +229,8 @@ static struct plan *look_up(MPI_Comm comm, int make)
 
 static struct plan *plan_to_use(MPI_Comm comm, int make)
 {
+    if (atomic_load(&closed))
+        return NULL;
     struct plan *plan = last.plan && last.comm == comm && last.deletions == atomic_load(&deletions) ? last.plan : look_up(comm, make);
     return plan && plan->sites > 1 && !plan->broken ? plan : NULL;
 }
@@ -242,6 +248,7 @@ void drop_plans(void)
     const MPI_Comm comms[] = {MPI_COMM_WORLD, MPI_COMM_SELF};
     struct plan *plan;
     int found;
+    atomic_store(&closed, 1);
     if (keyval == MPI_KEYVAL_INVALID)
         return;
     for (int i = 0; i < 2; i++)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
 // Assumed rate of a site's link if RATE is not set: 1 Gb/s, in bytes per second.
 #define DEFAULT_RATE 125e6
@@ -36,6 +37,8 @@ void refuse(const char *format, ...)
     va_end(arguments);
     // Printed at once, because other ranks may end the job.
     fprintf(stderr, "isthmus-collectives: refused: %s\n", text);
+    // MPICH's launcher may drop what it has not read when a rank aborts.
+    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
     PMPI_Abort(MPI_COMM_WORLD, 2);
     exit(2);
 }

@@ -108,6 +108,10 @@ static void add_fours(void *from, void *to, int *count, MPI_Datatype *type)
     (void)type;
     for (int i = 0; i < 4 * *count; i++)
         ((int *)to)[i] += ((int *)from)[i];
+    // It may call what does not communicate, also while the library is at work.
+    MPI_Datatype own;
+    MPI_Type_contiguous(4, MPI_INT, &own);
+    MPI_Type_free(&own);
 }
 
 static void make_layouts(void)
@@ -524,6 +528,30 @@ static void pins_by_info(void)
     MPI_Comm_free(&comm);
 }
 
+// A library cleans up when MPI_Finalize deletes the attributes of MPI_COMM_SELF, as MPI advises. Collectives still work.
+static int clean_up(MPI_Comm self, int keyval, void *value, void *extra)
+{
+    MPI_Comm *comm = value;
+    MPI_Request request;
+    int one = 1, sum = 0;
+    (void)self, (void)keyval, (void)extra;
+    MPI_Iallreduce(&one, &sum, 1, MPI_INT, MPI_SUM, *comm, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    CHECK(sum == world_size, "in MPI_Finalize, Iallreduce gave %d", sum);
+    return MPI_Comm_free(comm);
+}
+
+static void works_to_the_end(void)
+{
+    static MPI_Comm comm;
+    int keyval;
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Barrier(comm);
+    MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, clean_up, &keyval, NULL);
+    MPI_Comm_set_attr(MPI_COMM_SELF, keyval, &comm);
+    MPI_Comm_free_keyval(&keyval);
+}
+
 static void *work(void *argument)
 {
     struct worker *w = argument;
@@ -600,6 +628,7 @@ int main(int argc, char **argv)
 #endif
     outlives_what_is_freed();
     pins_by_info();
+    works_to_the_end();
     MPI_Op_free(&compose);
     MPI_Op_free(&add_units);
     for (int l = CONTIGUOUS; l < LAYOUTS; l++)
