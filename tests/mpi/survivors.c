@@ -17,21 +17,22 @@ static int failed_count(MPI_Group *failed)
     return count;
 }
 
-// Waits for all requests, or until a rank has failed. An operation with a lost rank ends with an error or stays pending.
-static int wait_or_lose(int count, MPI_Request *requests)
+// Waits for all requests, or until more ranks than these have failed. An operation with a lost rank ends with an error or
+// stays pending.
+static int wait_or_lose(int count, MPI_Request *requests, int lost)
 {
     MPI_Group failed;
     for (int done = 0, polls = 0; !done; polls++) {
         if (MPI_Testall(count, requests, &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
             return 0;
-        if (!done && polls % 10000 == 9999 && failed_count(&failed) > 0)
+        if (!done && polls % 10000 == 9999 && failed_count(&failed) > lost)
             return 0;
     }
     return 1;
 }
 
-// One message to and from each other rank, and a sum. Whether no rank was lost. Buffers stay in use after a loss.
-static int one_round(MPI_Comm comm, int round, unsigned char *out, unsigned char *in)
+// One message to and from each other rank. Whether no more ranks than `lost` were lost. Buffers stay in use after a loss.
+static int one_round(MPI_Comm comm, int round, unsigned char *out, unsigned char *in, int lost)
 {
     int rank, size, count = 0;
     MPI_Comm_rank(comm, &rank);
@@ -43,7 +44,7 @@ static int one_round(MPI_Comm comm, int round, unsigned char *out, unsigned char
             MPI_Isend(out + (size_t)peer * BYTES, BYTES, MPI_BYTE, peer, round, comm, &requests[count++]) != MPI_SUCCESS)
             return 0;
     }
-    if (!wait_or_lose(count, requests))
+    if (!wait_or_lose(count, requests, lost))
         return 0;
     for (int peer = 0; peer < size; peer++)
         verify(in + (size_t)peer * BYTES, BYTES, mixed((uint64_t)(peer * 1000 + rank), (uint64_t)round), "survivors");
@@ -58,7 +59,7 @@ int main(int argc, char **argv)
     CHECK(argc > 2, "usage: survivors LOST PROGRESS_FILE");
     unsigned char *out = allocate((size_t)world_size * BYTES), *in = allocate((size_t)world_size * BYTES);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    while (one_round(MPI_COMM_WORLD, round++, out, in)) {
+    while (one_round(MPI_COMM_WORLD, round++, out, in, 0)) {
         FILE *progress = world_rank == 0 && round == 8 ? fopen(argv[2], "w") : NULL;
         if (progress) {
             fprintf(progress, "rounds %d\n", round);
@@ -82,7 +83,7 @@ int main(int argc, char **argv)
     CHECK(size == world_size - lost, "%d ranks are left of %d", size, world_size);
     unsigned char *fresh_out = allocate((size_t)size * BYTES), *fresh_in = allocate((size_t)size * BYTES);
     for (int again = 0; again < 20; again++)
-        CHECK(one_round(rest, again, fresh_out, fresh_in), "the others lose somebody too");
+        CHECK(one_round(rest, again, fresh_out, fresh_in, lost), "the others lose somebody too");
     MPI_Allreduce(&world_rank, &sum, 1, MPI_INT, MPI_SUM, rest);
     // The ranks of the world that are left.
     int *ranks = allocate((size_t)size * sizeof *ranks), *numbers = allocate((size_t)size * sizeof *numbers);
