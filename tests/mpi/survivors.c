@@ -31,25 +31,48 @@ static int wait_or_lose(int count, MPI_Request *requests, int lost)
     return 1;
 }
 
-// One message to and from each other rank. Whether no more ranks than `lost` were lost. Buffers stay in use after a loss.
-static int one_round(MPI_Comm comm, int round, unsigned char *out, unsigned char *in, int lost)
+// Starts a message to and from each other rank. Whether that was possible for all. The requests of a peer are at 2 * peer.
+static int start_round(MPI_Comm comm, int round, unsigned char *out, unsigned char *in, MPI_Request *requests)
 {
-    int rank, size, count = 0;
+    int rank, size, good = 1;
     MPI_Comm_rank(comm, &rank);
     MPI_Comm_size(comm, &size);
-    MPI_Request *requests = allocate(2 * (size_t)size * sizeof *requests);
     for (int peer = 0; peer < size; peer++) {
         fill(out + (size_t)peer * BYTES, BYTES, mixed((uint64_t)(rank * 1000 + peer), (uint64_t)round));
-        if (MPI_Irecv(in + (size_t)peer * BYTES, BYTES, MPI_BYTE, peer, round, comm, &requests[count++]) != MPI_SUCCESS ||
-            MPI_Isend(out + (size_t)peer * BYTES, BYTES, MPI_BYTE, peer, round, comm, &requests[count++]) != MPI_SUCCESS)
-            return 0;
+        requests[2 * peer] = requests[2 * peer + 1] = MPI_REQUEST_NULL;
+        good &= MPI_Irecv(in + (size_t)peer * BYTES, BYTES, MPI_BYTE, peer, round, comm, &requests[2 * peer]) == MPI_SUCCESS;
+        good &= MPI_Isend(out + (size_t)peer * BYTES, BYTES, MPI_BYTE, peer, round, comm, &requests[2 * peer + 1]) == MPI_SUCCESS;
     }
-    if (!wait_or_lose(count, requests, lost))
+    return good;
+}
+
+// One round. Whether no more ranks than `lost` were lost. Else buffers and requests stay in use.
+static int one_round(MPI_Comm comm, int round, unsigned char *out, unsigned char *in, MPI_Request *requests, int lost)
+{
+    int rank, size;
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &size);
+    if (!start_round(comm, round, out, in, requests) || !wait_or_lose(2 * size, requests, lost))
         return 0;
     for (int peer = 0; peer < size; peer++)
         verify(in + (size_t)peer * BYTES, BYTES, mixed((uint64_t)(peer * 1000 + rank), (uint64_t)round), "survivors");
-    free(requests);
     return 1;
+}
+
+// Ends what is under way between the ranks that are left: MPI_Finalize may not be called before. `rounds` were started
+// here, the last of them with these requests. Others may have started one more.
+static void end_rounds(MPI_Comm rest, const int *ranks, int size, int rounds, MPI_Request *requests)
+{
+    int most = rounds;
+    MPI_Allreduce(&rounds, &most, 1, MPI_INT, MPI_MAX, rest);
+    for (;;) {
+        for (int index = 0; index < size; index++)
+            CHECK(MPI_Waitall(2, &requests[2 * ranks[index]], MPI_STATUSES_IGNORE) == MPI_SUCCESS, "a message among those that are left fails");
+        if (rounds == most)
+            return;
+        unsigned char *out = allocate((size_t)world_size * BYTES), *in = allocate((size_t)world_size * BYTES);
+        start_round(MPI_COMM_WORLD, rounds++, out, in, requests);
+    }
 }
 
 int main(int argc, char **argv)
@@ -58,8 +81,9 @@ int main(int argc, char **argv)
     int lost = (int)argument(argc, argv, 1, 1), round = 0, count = 0;
     CHECK(argc > 2, "usage: survivors LOST PROGRESS_FILE");
     unsigned char *out = allocate((size_t)world_size * BYTES), *in = allocate((size_t)world_size * BYTES);
+    MPI_Request *requests = allocate(2 * (size_t)world_size * sizeof *requests);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    while (one_round(MPI_COMM_WORLD, round++, out, in, 0)) {
+    while (one_round(MPI_COMM_WORLD, round++, out, in, requests, 0)) {
         FILE *progress = world_rank == 0 && round == 8 ? fopen(argv[2], "w") : NULL;
         if (progress) {
             fprintf(progress, "rounds %d\n", round);
@@ -82,8 +106,9 @@ int main(int argc, char **argv)
     MPI_Comm_size(rest, &size);
     CHECK(size == world_size - lost, "%d ranks are left of %d", size, world_size);
     unsigned char *fresh_out = allocate((size_t)size * BYTES), *fresh_in = allocate((size_t)size * BYTES);
+    MPI_Request *fresh = allocate(2 * (size_t)size * sizeof *fresh);
     for (int again = 0; again < 20; again++)
-        CHECK(one_round(rest, again, fresh_out, fresh_in, lost), "the others lose somebody too");
+        CHECK(one_round(rest, again, fresh_out, fresh_in, fresh, lost), "the others lose somebody too");
     MPI_Allreduce(&world_rank, &sum, 1, MPI_INT, MPI_SUM, rest);
     // The ranks of the world that are left.
     int *ranks = allocate((size_t)size * sizeof *ranks), *numbers = allocate((size_t)size * sizeof *numbers);
@@ -92,6 +117,7 @@ int main(int argc, char **argv)
     MPI_Group_translate_ranks(left, size, numbers, world, ranks);
     for (int index = 0; index < size; index++)
         all += ranks[index];
+    end_rounds(rest, ranks, size, round, requests);
     CHECK(sum == all, "the sum of the ranks that are left is %d, expected %d", sum, all);
     if (rank == 0) {
         printf("OK survivors: %d of %d ranks go on\n", size, world_size);
