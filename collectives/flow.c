@@ -57,7 +57,6 @@ struct flow *flow_begin(struct flow *here, struct plan *plan, MPI_Request *reque
     reap(plan, 0);
     *here = (struct flow){.plan = plan};
     if (!flow) {
-        plan->broken = 1; // it takes no tags, unlike the other ranks
         flow_fail(here, MPI_ERR_NO_MEM);
         return here;
     }
@@ -71,7 +70,12 @@ struct flow *flow_begin(struct flow *here, struct plan *plan, MPI_Request *reque
 
 void flow_fail(struct flow *flow, int error)
 {
-    if (error != MPI_SUCCESS && flow->error == MPI_SUCCESS)
+    if (error == MPI_SUCCESS)
+        return;
+    // Others may wait for messages that this rank does not send, or take tags that it does not take. The next collective
+    // would then be confused with this one.
+    flow->plan->broken = 1;
+    if (flow->error == MPI_SUCCESS)
         flow->error = error;
 }
 
@@ -298,10 +302,6 @@ int flow_end(struct flow *flow, follow *end, void *what)
     flow_wait(flow);
     if (end && !flow->error)
         end(flow, what, 0);
-    // Others may wait for messages that were not sent, and those of the next collective would match. So the MPI runs all
-    // further calls of this communicator.
-    if (flow->error)
-        flow->plan->broken = 1;
     if (flow->error && (flow->live || flow->detached_count)) {
         free_arrays(flow); // requests may still use the memory
         return flow->error;

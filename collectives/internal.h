@@ -99,7 +99,7 @@ struct plan {
     int *first;    // site X has the members first[X] .. first[X + 1] - 1
     int *members;  // ranks, by site and within it in order
     int blocks;    // each site is one run of ranks, so folding site by site keeps the order of ranks
-    int broken;    // a message failed: later messages could be confused with those under way
+    int broken;    // a collective failed (flow_fail): the MPI runs all further ones
     int tags;     // blocking collectives use those below, non-blocking ones as many from there on
     int next_tag; // of non-blocking ones, above `tags`
     atomic_int flows;      // of non-blocking collectives that have not ended

@@ -84,8 +84,6 @@ static int step(struct flow *flow, enum patience patience)
 static void bury(struct flow *flow)
 {
     struct plan *plan = flow->plan;
-    if (flow->error)
-        plan->broken = 1;
     // Else requests may use its memory, as in flow_end.
     if (!flow->error || (flow->live == 0 && flow->detached_count == 0)) {
         plan->detached_bytes -= flow->detached_count ? flow->detached_bytes : 0;
@@ -237,11 +235,8 @@ int go_on_later(struct flow *flow, follow *end, void *what)
         flow_fail(flow, MPI_ERR_NO_MEM);
     if (!flow->error)
         flow_fail(flow, PMPI_Grequest_start(query, drop, cancel, flow->outcome, &flow->promise));
-    if (flow->error) {
-        int error = flow->error;
-        flow->plan->broken = 1; // messages may be under way, so its memory stays
-        return error;
-    }
+    if (flow->error)
+        return flow->error; // messages may be under way, so its memory stays
     *flow->request = flow->promise;
     pthread_mutex_lock(&lock);
     flow->next = NULL;

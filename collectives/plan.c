@@ -202,22 +202,28 @@ static struct plan *make_plan(MPI_Comm comm)
     return plan;
 }
 
+// Whether there is an MPI_COMM_WORLD. Programs that use sessions only have none.
+static int has_world(void)
+{
+    int is_initialized = 0;
+    return PMPI_Initialized(&is_initialized) == MPI_SUCCESS && is_initialized;
+}
+
 // MPI_Finalize has begun. What delete functions of the program still call is left to the MPI.
 static atomic_int closed;
 
 static struct plan *look_up(MPI_Comm comm, int make)
 {
     struct plan *plan = NULL;
-    int found = 0, is_initialized = 0;
-    // Not by sessions alone: those have no MPI_COMM_WORLD.
-    if (comm == MPI_COMM_NULL || PMPI_Initialized(&is_initialized) != MPI_SUCCESS || !is_initialized)
+    int found = 0;
+    if (comm == MPI_COMM_NULL)
         return NULL;
     pthread_once(&once, make_keyval);
     // Read before the plan is looked up, so that a later deletion is noticed.
     unsigned seen = atomic_load(&deletions);
     if (PMPI_Comm_get_attr(comm, keyval, &plan, &found) != MPI_SUCCESS)
         return NULL;
-    if (!found && !make)
+    if (!found && (!make || !has_world()))
         return NULL;
     if (!found)
         plan = make_plan(comm);

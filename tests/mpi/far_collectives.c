@@ -52,7 +52,7 @@ struct worker {
     long rounds, most, seed;
     struct round *under_way[UNDER_WAY];
     int count;
-    bool whole; // only communicators of all ranks in order
+    bool whole; // only duplicates of the world: all ranks, in order
 };
 
 static uint64_t next(uint64_t *state)
