@@ -263,6 +263,7 @@ fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
     };
     // The peer is given up shortly before the doctor ends, so that the reason of the last attempt can be shown.
     let peer_timeout = settings.peer_timeout.min(Span(args.timeout.0 / 10 * 9));
+    // By the user's `admission`, which the doctor's own endpoint may not have.
     let encryption = encryption(settings);
     let settings = &Settings { admission, peer_timeout, ..settings.clone() };
     let endpoint = match Endpoint::open(settings, None, Arc::default()) {
