@@ -202,13 +202,6 @@ static struct plan *make_plan(MPI_Comm comm)
     return plan;
 }
 
-// Whether there is an MPI_COMM_WORLD. Programs that use sessions only have none.
-static int has_world(void)
-{
-    int is_initialized = 0;
-    return PMPI_Initialized(&is_initialized) == MPI_SUCCESS && is_initialized;
-}
-
 // MPI_Finalize has begun. What delete functions of the program still call is left to the MPI.
 static atomic_int closed;
 
@@ -223,7 +216,7 @@ static struct plan *look_up(MPI_Comm comm, int make)
     unsigned seen = atomic_load(&deletions);
     if (PMPI_Comm_get_attr(comm, keyval, &plan, &found) != MPI_SUCCESS)
         return NULL;
-    if (!found && (!make || !has_world()))
+    if (!found && !make)
         return NULL;
     if (!found)
         plan = make_plan(comm);
