@@ -16,6 +16,11 @@
 //! loss = "0.1%"
 //! down = [{ at = "2s", for = "20s" }]
 //! backward = { loss = "0%" }       # from the second site to the first
+//! jitter = "3ms"
+//! jitter_shape = "heavy-tailed"    # or "uniform", "spikes"
+//! jitter_every = "1ms"             # a new value of it, or a spike
+//! policer = { rate = "400Mbit", burst = "1MB" }
+//! change = [{ at = "3s", rtt = "80ms" }, { at = "5s", rate = "200Mbit" }]
 //!
 //! [[site]]
 //! name = "node"                    # reaches b by no address: sites forward nothing
@@ -29,7 +34,7 @@ use std::path::{Path, PathBuf};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-use crate::model::{DELAY_NS_MAX, DirectionSpec, Loss};
+use crate::model::{Change, DELAY_NS_MAX, DirectionSpec, Jitter, Loss, Policer};
 use isthmus_units::{Percent, Rate, Size, Span};
 
 /// A fault of a configuration, with its place and the remedy.
@@ -105,8 +110,10 @@ pub struct LanConfig {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkConfig {
-    /// The two sites.
-    #[serde(deserialize_with = "two")]
+    /// Name in a [catalogue](crate::catalogue); a lab does not use it. Default: none.
+    pub name: Option<String>,
+    /// The two sites. Default: sites "a" and "b".
+    #[serde(default = "a_and_b", deserialize_with = "two")]
     pub between: [String; 2],
     /// Addresses of the two ends, in one /24. Default: automatic, from 10.200.0.0/16.
     #[serde(default, deserialize_with = "two_given")]
@@ -136,6 +143,18 @@ pub struct LinkConfig {
     pub gilbert_elliott: Option<GilbertElliott>,
     /// See [`DirectionConfig::jitter`].
     pub jitter: Option<Span>,
+    /// See [`DirectionConfig::jitter_shape`].
+    pub jitter_shape: Option<JitterShape>,
+    /// See [`DirectionConfig::jitter_every`].
+    pub jitter_every: Option<Span>,
+    /// See [`DirectionConfig::policer`].
+    pub policer: Option<PolicerConfig>,
+    /// See [`DirectionConfig::gather`].
+    pub gather: Option<Span>,
+    /// See [`DirectionConfig::path_mtu`].
+    pub path_mtu: Option<Size>,
+    /// See [`DirectionConfig::change`].
+    pub change: Option<Vec<ChangeConfig>>,
     /// See [`DirectionConfig::reorder`].
     pub reorder: Option<Percent>,
     /// See [`DirectionConfig::reorder_by`].
@@ -144,6 +163,10 @@ pub struct LinkConfig {
     pub duplicate: Option<Percent>,
     /// See [`DirectionConfig::down`].
     pub down: Option<Vec<Cut>>,
+}
+
+fn a_and_b() -> [String; 2] {
+    ["a".to_owned(), "b".to_owned()]
 }
 
 /// A list of exactly two. By itself, serde ignores excess elements of an array.
@@ -172,8 +195,21 @@ pub struct DirectionConfig {
     pub loss: Option<Percent>,
     /// Loss in bursts, instead of `loss`.
     pub gilbert_elliott: Option<GilbertElliott>,
-    /// Most jitter: uniform extra delay, without reordering. Default "0".
+    /// Most jitter: extra delay, without reordering. Default "0".
     pub jitter: Option<Span>,
+    /// Distribution of the jitter. Default "uniform".
+    pub jitter_shape: Option<JitterShape>,
+    /// How often jitter that is not uniform changes, or comes. Default "1ms" for heavy-tailed jitter, "200ms" for
+    /// spikes.
+    pub jitter_every: Option<Span>,
+    /// A token bucket that drops what exceeds it, before the queue. Default: none.
+    pub policer: Option<PolicerConfig>,
+    /// Packets are delivered together at multiples of this time. Default "0": each by itself.
+    pub gather: Option<Span>,
+    /// Larger IP packets vanish, as behind a switch without jumbo frames. Bytes. Default: the link's MTU.
+    pub path_mtu: Option<Size>,
+    /// Changes of rate and route, in order of time. Default: none.
+    pub change: Option<Vec<ChangeConfig>>,
     /// Share of packets held back so that later ones overtake them. Default "0%".
     pub reorder: Option<Percent>,
     /// How long a reordered packet is held back. Default "1ms".
@@ -213,6 +249,40 @@ pub struct Cut {
     /// How long it lasts.
     #[serde(rename = "for")]
     pub length: Span,
+}
+
+/// Distribution of jitter. See [`Jitter`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JitterShape {
+    /// Uniform, drawn for each packet.
+    Uniform,
+    /// Mostly small, sometimes large: a Pareto distribution, drawn once per `jitter_every`.
+    HeavyTailed,
+    /// Nothing passes for the time of `jitter` at the beginning of each `jitter_every`.
+    Spikes,
+}
+
+/// A token bucket.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicerConfig {
+    /// Rate that passes for long.
+    pub rate: Rate,
+    /// What passes at once after a pause. Bytes.
+    pub burst: Size,
+}
+
+/// A change of a link while it is in use.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChangeConfig {
+    /// When, counted from the lab's start.
+    pub at: Span,
+    /// The new rate. Default: as before.
+    pub rate: Option<Rate>,
+    /// The new round-trip time; this direction's delay is half of it. Default: as before.
+    pub rtt: Option<Span>,
 }
 
 /// A link with every default filled in.
@@ -346,6 +416,12 @@ impl LinkConfig {
             loss: self.loss,
             gilbert_elliott: self.gilbert_elliott,
             jitter: self.jitter,
+            jitter_shape: self.jitter_shape,
+            jitter_every: self.jitter_every,
+            policer: self.policer,
+            gather: self.gather,
+            path_mtu: self.path_mtu,
+            change: self.change.clone(),
             reorder: self.reorder,
             reorder_by: self.reorder_by,
             duplicate: self.duplicate,
@@ -381,6 +457,12 @@ impl DirectionConfig {
             loss: if own_loss { self.loss } else { link.loss },
             gilbert_elliott: if own_loss { self.gilbert_elliott } else { link.gilbert_elliott },
             jitter: self.jitter.or(link.jitter),
+            jitter_shape: self.jitter_shape.or(link.jitter_shape),
+            jitter_every: self.jitter_every.or(link.jitter_every),
+            policer: self.policer.or(link.policer),
+            gather: self.gather.or(link.gather),
+            path_mtu: self.path_mtu.or(link.path_mtu),
+            change: self.change.or_else(|| link.change.clone()),
             reorder: self.reorder.or(link.reorder),
             reorder_by: self.reorder_by.or(link.reorder_by),
             duplicate: self.duplicate.or(link.duplicate),
@@ -411,13 +493,62 @@ impl DirectionConfig {
             queue_bytes,
             loss: self.loss_model()?,
             jitter_ns: self.jitter.unwrap_or_default().0,
+            jitter: self.jitter_source()?,
+            policer: self.policer(wire_mtu)?,
+            changes: self.changes(rate_bps, delay.0)?,
+            gather_ns: self.gather.unwrap_or_default().0,
+            frame_bytes_max: self
+                .path_mtu
+                .map_or(u32::MAX, |mtu| (mtu.0 + 14).min(u64::from(u32::MAX)) as u32),
             reorder: self.reorder.unwrap_or_default().0,
             reorder_by_ns: self.reorder_by.map_or(defaults.reorder_by_ns, |s| s.0),
             duplicate: self.duplicate.unwrap_or_default().0,
             down: cuts(self.down.as_deref().unwrap_or_default())?,
             seed,
-            ..DirectionSpec::default()
         })
+    }
+
+    fn jitter_source(&self) -> Result<Jitter, String> {
+        let every_ns = |default: Span| match self.jitter_every.unwrap_or(default).0 {
+            0 => Err("jitter_every = \"0\" is no time; use at least \"1us\"".to_owned()),
+            every_ns => Ok(every_ns),
+        };
+        match self.jitter_shape.unwrap_or(JitterShape::Uniform) {
+            JitterShape::Uniform => Ok(Jitter::Uniform),
+            JitterShape::HeavyTailed => Ok(Jitter::HeavyTailed { every_ns: every_ns(Span::from_ms(1))? }),
+            JitterShape::Spikes => Ok(Jitter::Spikes { every_ns: every_ns(Span::from_ms(200))? }),
+        }
+    }
+
+    fn policer(&self, wire_mtu: u64) -> Result<Option<Policer>, String> {
+        match self.policer {
+            Some(PolicerConfig { burst, .. }) if burst.0 < wire_mtu => Err(format!(
+                "a policer with burst = {} passes no full packet; use at least {wire_mtu} bytes",
+                burst.0
+            )),
+            policer => Ok(policer.map(|of| Policer { rate_bps: of.rate.0, burst_bytes: of.burst.0 })),
+        }
+    }
+
+    /// The changes, each with the rate and the delay that hold from then on. Nanoseconds.
+    fn changes(&self, mut rate_bps: u64, mut delay_ns: u64) -> Result<Vec<Change>, String> {
+        let changes = self.change.as_deref().unwrap_or_default();
+        if let Some(pair) = changes.windows(2).find(|pair| pair[0].at > pair[1].at) {
+            return Err(format!(
+                "the change at {} stands after the one at {}; sort them",
+                pair[1].at, pair[0].at
+            ));
+        }
+        let of = |change: &ChangeConfig| {
+            rate_bps = change.rate.map_or(rate_bps, |rate| rate.0);
+            delay_ns = change.rtt.map_or(delay_ns, |rtt| rtt.0 / 2);
+            if delay_ns > DELAY_NS_MAX {
+                let most = Span(2 * DELAY_NS_MAX);
+                return Err(format!("the change at {}: the longest rtt is {most}", change.at));
+            }
+            Ok(Change { at_ns: change.at.0, rate_bps, delay_ns })
+        };
+        changes.iter().map(of).collect()
     }
 
     fn loss_model(&self) -> Result<Loss, String> {
@@ -510,7 +641,7 @@ fn check_count(what: &str, count: usize) -> Result<(), String> {
 }
 
 /// An error such as `lab.toml:14: rate = "64MiB" is a size; expected a rate, such as "1Gbit"`.
-fn text_error(name: &str, text: &str, error: &toml::de::Error) -> ConfigError {
+pub(crate) fn text_error(name: &str, text: &str, error: &toml::de::Error) -> ConfigError {
     let message = error.message().trim().replace('\n', "; ");
     let Some(span) = error.span() else {
         return ConfigError::Text { place: name.to_owned(), message };
@@ -562,7 +693,10 @@ mod tests {
     #[test]
     fn an_unknown_key_is_named_with_those_that_exist() {
         let said = said("ratee = \"1Gbit\"\n");
-        assert!(said.starts_with("lab.toml:7: unknown field `ratee`, expected one of `between`"), "{said}");
+        assert!(
+            said.starts_with("lab.toml:7: unknown field `ratee`, expected one of `name`, `between`"),
+            "{said}"
+        );
     }
 
     #[test]
@@ -572,6 +706,13 @@ mod tests {
         );
         assert!(said("queue = \"1KiB\"\n").contains("cannot hold one packet of mtu 9000"));
         assert!(said("mtu = 100\n").contains("mtu = 100 is out of range"));
+        assert!(said("policer = { rate = \"1Mbit\", burst = 500 }\n").contains("passes no full packet"));
+        assert!(said("jitter_shape = \"spikes\"\njitter_every = \"0\"\n").contains("at least \"1us\""));
+        assert!(
+            said("change = [{ at = \"2s\", rate = \"1Mbit\" }, { at = \"1s\", rtt = \"1ms\" }]\n")
+                .contains("sort them")
+        );
+        assert!(said("change = [{ at = \"2s\", rtt = \"600ms\" }]\n").contains("the longest rtt is 500ms"));
         assert!(said("rtt = \"1ms\"\ndelay = \"1ms\"\n").contains("keep one"));
         assert!(said("[[site]]\nname = \"a\"\n").contains("site \"a\" is there twice"));
         assert!(said("[[site]]\nname = \"A b\"\n").contains("cannot be a site's name"));
@@ -616,6 +757,9 @@ mod tests {
              jitter = \"1ms\"\nreorder = \"1%\"\nreorder_by = \"3ms\"\nduplicate = \"2%\"\nseed = 7\n\
              gilbert_elliott = { to_bad = \"1%\", to_good = \"25%\", loss_good = 0, loss_bad = \"50%\" }\n\
              down = [{ at = \"2s\", for = \"20s\" }, { at = \"30s\", for = \"1s\" }]\n\
+             jitter_shape = \"spikes\"\njitter_every = \"50ms\"\ngather = \"2ms\"\npath_mtu = 1400\n\
+             policer = { rate = \"4Mbit\", burst = \"1MB\" }\n\
+             change = [{ at = \"3s\", rtt = \"80ms\" }, { at = \"5s\", rate = \"2Mbit\" }]\n\
              forward = { loss = \"3%\" }\n",
         );
         let [there, back] = &link.directions;
@@ -623,6 +767,11 @@ mod tests {
         assert!((back.loss.mean() - 0.5 * 0.01 / 0.26).abs() < 1e-9);
         assert_eq!((back.queue_bytes, back.reorder_by_ns, back.down.len()), (65536, 3_000_000, 2));
         assert_eq!(back.down[0], (2_000_000_000, 22_000_000_000));
+        assert_eq!(back.jitter, Jitter::Spikes { every_ns: 50_000_000 });
+        assert_eq!((back.gather_ns, back.frame_bytes_max), (2_000_000, 1_414));
+        assert_eq!(back.policer, Some(Policer { rate_bps: 4_000_000, burst_bytes: 1_000_000 }));
+        let change = |s: u64, rate_bps| Change { at_ns: s * 1_000_000_000, rate_bps, delay_ns: 40_000_000 };
+        assert_eq!(back.changes, [change(3, 10_000_000), change(5, 2_000_000)], "the rest stays as it was");
     }
 
     #[test]

@@ -238,6 +238,7 @@ impl Worker {
             report.offered_bytes += u64::from(bytes);
             match fate {
                 Fate::Dropped(Drop::Queue | Drop::Policer) => report.drops.queue += 1,
+                Fate::Dropped(Drop::Size) => report.drops.size += 1,
                 Fate::Dropped(Drop::Down) => report.drops.down += 1,
                 Fate::Dropped(Drop::Loss) => report.drops.loss += 1,
                 Fate::Deliver { twice, .. } => report.duplicated_packets += u64::from(*twice),
@@ -271,7 +272,7 @@ impl Worker {
             Ok(_) => {
                 self.report.deliveries += 1;
                 self.report.delivered_packets += packets;
-                self.report.delivered_bytes += wire_bytes;
+                self.report.deliver(run.at_ns, wire_bytes);
             }
             Err(_) => self.report.drops.emulator += packets,
         }

@@ -16,6 +16,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod catalogue;
 pub mod check;
 pub mod config;
 pub mod emulator;

@@ -4,7 +4,7 @@
 //! time must not go backwards. The emulator runs it with real packets, simulations in virtual
 //! time. The same seed, packets and times give the same fates.
 //!
-//! A packet meets, in this order: the token-bucket policer, the drop-tail queue, serialisation at
+//! A packet meets, in this order: the largest packet that passes, the token-bucket policer, the drop-tail queue, serialisation at
 //! the link's rate, a cut of the link, loss, the one-way delay with jitter, reordering, duplication.
 
 mod shapes;
@@ -82,6 +82,8 @@ pub struct DirectionSpec {
     pub jitter: Jitter,
     /// Drops packets that exceed this rate. Default: none.
     pub policer: Option<Policer>,
+    /// Larger frames (Ethernet header included) are dropped in silence. Bytes. Default: none is too large.
+    pub frame_bytes_max: u32,
     /// Changes of rate and route, in order of time.
     pub changes: Vec<Change>,
     /// Packets are delivered together at multiples of this time, as by radio links and modems that gather
@@ -111,6 +113,7 @@ impl Default for DirectionSpec {
             jitter_ns: 0,
             jitter: Jitter::Uniform,
             policer: None,
+            frame_bytes_max: u32::MAX,
             changes: Vec::new(),
             gather_ns: 0,
             reorder: 0.0,
@@ -147,6 +150,8 @@ impl DirectionSpec {
 /// Why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drop {
+    /// It was larger than what passes.
+    Size,
     /// It exceeded the policer's rate.
     Policer,
     /// The queue was full.
@@ -229,6 +234,9 @@ impl Direction {
     /// Offers one wire packet of `bytes` wire cost.
     pub fn offer_one(&mut self, now_ns: u64, bytes: u32) -> Fate {
         self.change(now_ns);
+        if bytes > self.spec.frame_bytes_max.saturating_add(WIRE_OVERHEAD_BYTES) {
+            return Fate::Dropped(Drop::Size);
+        }
         if self.bucket.as_mut().is_some_and(|bucket| !bucket.takes(now_ns, bytes)) {
             return Fate::Dropped(Drop::Policer);
         }
@@ -361,6 +369,14 @@ mod tests {
         let fates = offer_all(&mut link, 15, 1000, 0);
         assert_eq!(arrivals(&fates).len(), 10);
         assert!(fates[10..].iter().all(|f| *f == Fate::Dropped(Drop::Queue)));
+    }
+
+    #[test]
+    fn frames_that_are_too_large_vanish() {
+        let spec = DirectionSpec { frame_bytes_max: 1_514, ..Default::default() };
+        let mut link = Direction::new(spec);
+        assert!(matches!(link.offer_one(0, wire_bytes(1_514)), Fate::Deliver { .. }));
+        assert_eq!(link.offer_one(0, wire_bytes(1_515)), Fate::Dropped(Drop::Size));
     }
 
     #[test]

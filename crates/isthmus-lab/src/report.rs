@@ -5,11 +5,17 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::config::LinkSpec;
-use crate::model::DirectionSpec;
+use crate::model::{DirectionSpec, Jitter};
 use isthmus_units::{Percent, Rate, Size, Span};
 
 /// Deliveries later than this count as late. Nanoseconds (1 ms).
 pub const LATE_NS: u64 = 1_000_000;
+
+/// Length of a slot of [`DirectionReport::delivered_by_slot`]. Nanoseconds (100 ms).
+pub const SLOT_NS: u64 = 100_000_000;
+
+/// Most slots, so that a lab that runs for days does not collect them without end. Count (ten minutes).
+const SLOTS_MAX: usize = 6_000;
 
 /// A run with a larger share of late deliveries is spoiled.
 pub const SPOILED_SHARE: f64 = 0.01;
@@ -103,6 +109,8 @@ pub struct Drops {
     pub queue: u64,
     /// The link was down.
     pub down: u64,
+    /// They were larger than what passes (`path_mtu`).
+    pub size: u64,
     /// The emulator had no room, or the receiving device refused: not the link's doing.
     pub emulator: u64,
     /// Super-packets that the device dropped before the emulator saw them.
@@ -128,6 +136,9 @@ pub struct DirectionReport {
     pub duplicated_packets: u64,
     /// Writes to the receiving device: super-packets or single packets.
     pub deliveries: u64,
+    /// Wire cost of the packets that were delivered in each 100 ms of the first ten minutes, from the link's opening
+    /// on. Bytes.
+    pub delivered_by_slot: Vec<u64>,
     /// Dropped packets.
     pub drops: Drops,
     /// Lateness of deliveries against the model.
@@ -146,6 +157,18 @@ pub struct DirectionReport {
 }
 
 impl DirectionReport {
+    /// Counts the delivery of `bytes` at `now_ns`, counted from the link's opening.
+    pub(crate) fn deliver(&mut self, now_ns: u64, bytes: u64) {
+        self.delivered_bytes += bytes;
+        let slot = (now_ns / SLOT_NS) as usize;
+        if slot < SLOTS_MAX {
+            if self.delivered_by_slot.len() <= slot {
+                self.delivered_by_slot.resize(slot + 1, 0);
+            }
+            self.delivered_by_slot[slot] += bytes;
+        }
+    }
+
     /// Sets [`DirectionReport::spoiled`] from the other fields.
     pub fn judge(&mut self) {
         let own_drops = self.drops.emulator + self.drops.unseen;
@@ -184,14 +207,15 @@ impl fmt::Display for DirectionReport {
         let l = &self.lateness;
         write!(
             f,
-            "{} -> {}: {} packets, {:.1} MB; dropped {} loss, {} queue, {} down",
+            "{} -> {}: {} packets, {:.1} MB; dropped {} loss, {} queue, {} down{}",
             self.from,
             self.to,
             self.delivered_packets,
             self.delivered_bytes as f64 / 1e6,
             self.drops.loss,
             self.drops.queue,
-            self.drops.down
+            self.drops.down,
+            if self.drops.size > 0 { format!(", {} too large", self.drops.size) } else { String::new() }
         )?;
         if self.drops.emulator + self.drops.unseen > 0 {
             write!(f, ", {} emulator, {} unseen", self.drops.emulator, self.drops.unseen)?;
@@ -245,7 +269,21 @@ fn describe_direction(d: &DirectionSpec) -> String {
             text.push_str(&words);
         }
     };
-    note(d.jitter_ns > 0, format!(", jitter {}", Span(d.jitter_ns)));
+    let shape = match d.jitter {
+        Jitter::Uniform => String::new(),
+        Jitter::HeavyTailed { .. } => ", heavy-tailed".to_owned(),
+        Jitter::Spikes { every_ns } => format!(" once per {}", Span(every_ns)),
+    };
+    note(d.jitter_ns > 0, format!(", jitter {}{shape}", Span(d.jitter_ns)));
+    if let Some(policer) = d.policer {
+        note(true, format!(", policer {} with {}", Rate(policer.rate_bps), Size(policer.burst_bytes)));
+    }
+    for change in &d.changes {
+        let (at, rate, delay) = (Span(change.at_ns), Rate(change.rate_bps), Span(change.delay_ns));
+        note(true, format!(", from {at} on {rate}, {delay} one way"));
+    }
+    note(d.gather_ns > 0, format!(", gathered for {}", Span(d.gather_ns)));
+    note(d.frame_bytes_max != u32::MAX, format!(", nothing over {}", Size(d.frame_bytes_max.into())));
     note(d.reorder > 0.0, format!(", reorder {} by {}", Percent(d.reorder), Span(d.reorder_by_ns)));
     note(d.duplicate > 0.0, format!(", duplicate {}", Percent(d.duplicate)));
     note(!d.down.is_empty(), format!(", {} cuts", d.down.len()));
@@ -275,6 +313,15 @@ mod tests {
             assert!(b < BUCKETS && upper_bound(b) >= value, "{value}");
             assert!(b == 0 || upper_bound(b - 1) < value, "{value}");
         }
+    }
+
+    #[test]
+    fn deliveries_are_counted_by_slot_for_ten_minutes() {
+        let mut report = DirectionReport::default();
+        for (at, bytes) in [(0, 1), (SLOT_NS - 1, 2), (2 * SLOT_NS, 4), (SLOTS_MAX as u64 * SLOT_NS, 8)] {
+            report.deliver(at, bytes);
+        }
+        assert_eq!((report.delivered_by_slot.as_slice(), report.delivered_bytes), ([3, 0, 4].as_slice(), 15));
     }
 
     #[test]
