@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     const LINK: Link =
-        Link { rate: Rate(1_000_000_000), rtt: Span(24_000_000), loss: Percent(0.0), mtu: 9_000 };
+        Link { rate: Rate(1_000_000_000), rtt: Span(24_000_000), loss: Percent(0.0), mtu: 9_000, name: None };
 
     /// Output of a run. iperf3 sends from second 0 to 10: at 990 Mb/s for 2 s, then at 400 Mb/s. Ours sends at
     /// 500 Mb/s from second 2 to `to`.

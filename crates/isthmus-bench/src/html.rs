@@ -2,11 +2,13 @@
 
 use std::fmt::Write;
 
+use isthmus_lab::report::SLOT_NS;
 use isthmus_units::{Percent, Span};
 
 use crate::beside::GOAL;
 use crate::contender::Contender;
 use crate::link::Link;
+use crate::outcome::{by_slot, flowed_from_s};
 use crate::plot::{Look, Plot, Point, escaped, head, legend, table};
 use crate::sample::{Sample, percentile};
 use crate::table::{Cell, Grid, Group, all_trips, cell, distinct, grids, groups, megabytes};
@@ -90,6 +92,23 @@ fn circumstances(out: &mut String, samples: &[Sample]) {
     );
 }
 
+/// Most points of a curve over time. Count.
+const CURVE_POINTS: usize = 40;
+
+/// Rate of what arrived over time, from the first data on. Seconds and Mb/s.
+fn curve(sample: &Sample) -> Vec<(f64, f64)> {
+    let slots = by_slot(&sample.emulator);
+    let slot_s = SLOT_NS as f64 / 1e9;
+    let from = flowed_from_s(&slots).map_or(0, |from_s| (from_s / slot_s).round() as usize);
+    let slots = slots.get(from..).unwrap_or_default();
+    let each = slots.len().div_ceil(CURVE_POINTS).max(1);
+    let point = |(at, some): (usize, &[u64])| {
+        let middle_s = (at * each) as f64 * slot_s + some.len() as f64 * slot_s / 2.0;
+        (middle_s, some.iter().sum::<u64>() as f64 * 8e-6 / (some.len() as f64 * slot_s))
+    };
+    slots.chunks(each).enumerate().map(point).collect()
+}
+
 /// A row of plots.
 fn row(out: &mut String, title: &str, plots: impl Fn(&mut String)) {
     let _ = write!(out, "<h3>{title}</h3><div class=plots>");
@@ -158,6 +177,7 @@ impl Section<'_> {
             // A short table is enough.
             "pingpong" | "paths" | "paths-cut" => &[],
             "share" => &[Up::Share],
+            _ if self.group.is_of_catalogue() => return self.over_time(out),
             "outage" => &[Up::Resumed],
             _ => &[Up::Mbps, Up::Fraction],
         };
@@ -202,6 +222,36 @@ impl Section<'_> {
         }
     }
 
+    /// Plots what arrived over time, for each link of a catalogue: the first run of each contender.
+    fn over_time(&self, out: &mut String) {
+        row(out, "What arrived over time", |out| {
+            for link in distinct(&self.group.samples, |sample| sample.link) {
+                let runs: Vec<_> = self.group.samples.iter().filter(|sample| sample.link == link).collect();
+                let curves: Vec<_> = self
+                    .shown
+                    .iter()
+                    .filter_map(|one| Some((one, curve(runs.iter().find(|run| run.contender == *one)?))))
+                    .collect();
+                let ends_s = curves.iter().filter_map(|(_, curve)| Some(curve.last()?.0)).fold(1.0, f64::max);
+                let seconds = (0..=4).map(|part| f64::from(part) / 4.0);
+                let plot = Plot {
+                    title: link.title(),
+                    along: "time, s".to_owned(),
+                    up: "rate on the link, Mb/s".to_owned(),
+                    ticks: seconds.map(|part| (part, format!("{:.1}", part * ends_s))).collect(),
+                    is_bare: true,
+                    floor: [0.0, 1.0].map(|x| (x, link.rate.0 as f64 / 1e6)).to_vec(),
+                    ..Plot::default()
+                };
+                let line = |(one, curve): &(&String, Vec<(f64, f64)>)| {
+                    let point = |(at, y): &(f64, f64)| Point { x: at / ends_s, y: *y, is_bound: false };
+                    (Look::of(self.all, one), curve.iter().map(point).collect())
+                };
+                plot.draw(out, &curves.iter().map(line).collect::<Vec<_>>());
+            }
+        });
+    }
+
     /// Plots one value for each of these links that has samples.
     fn by_link(&self, out: &mut String, title: &str, along: &str, up: Up, places: &[(String, Link)]) {
         let there = |link: &Link| self.group.samples.iter().find(|sample| sample.link == *link);
@@ -215,6 +265,7 @@ impl Section<'_> {
             ticks: places.iter().enumerate().map(|(i, (label, _))| (at(i), label.clone())).collect(),
             least_top: if matches!(up, Up::Share) { 1.0 } else { 0.0 },
             floor: places.iter().enumerate().filter_map(floor).collect(),
+            is_bare: false,
         };
         self.draw(out, &plot, up, |i, sample| places.get(i).map(|(_, link)| (at(i), sample.link == *link)));
     }

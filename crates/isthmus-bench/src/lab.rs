@@ -9,6 +9,9 @@ use crate::link::Link;
 /// Time limit of a run: a constant part in seconds, and a multiple of its floor.
 const LIMIT_S: f64 = 20.0;
 const LIMIT_FACTOR: f64 = 8.0;
+/// The same for links of a catalogue, of which there are many, and some of which hardly let TCP through.
+const CATALOGUE_LIMIT_S: f64 = 5.0;
+const CATALOGUE_LIMIT_FACTOR: f64 = 3.0;
 /// Longest wait until a service listens. Tenths of a second.
 const PATIENCE: u32 = 300;
 /// iperf3's default port.
@@ -19,17 +22,16 @@ pub(crate) fn limit_s(floor_s: f64) -> f64 {
     (LIMIT_S + LIMIT_FACTOR * floor_s).ceil()
 }
 
+/// As [`limit_s`], for a link of a catalogue.
+pub(crate) fn catalogue_limit_s(floor_s: f64) -> f64 {
+    (CATALOGUE_LIMIT_S + CATALOGUE_LIMIT_FACTOR * floor_s).ceil()
+}
+
 /// Configuration of a lab with sites a and b and these links between them. A link may have an outage: its start,
 /// in seconds from the lab's beginning, and its length in seconds.
 pub(crate) fn config(links: &[(Link, Option<(f64, f64)>)], seed: u64, congestion: Option<&str>) -> String {
-    let mut out = "mgmt = true\n".to_owned();
-    for site in ["a", "b"] {
-        let _ = writeln!(out, "[[site]]\nname = \"{site}\"");
-        if let Some(control) = congestion {
-            let _ = writeln!(out, "cc = \"{control}\"");
-        }
-    }
-    for (Link { rate, rtt, loss, mtu }, down) in links {
+    let mut out = sites(congestion);
+    for (Link { rate, rtt, loss, mtu, .. }, down) in links {
         let _ = writeln!(
             out,
             "[[link]]\nbetween = [\"a\", \"b\"]\nrate = \"{rate}\"\nrtt = \"{rtt}\"\nloss = \"{loss}\"\n\
@@ -37,6 +39,18 @@ pub(crate) fn config(links: &[(Link, Option<(f64, f64)>)], seed: u64, congestion
         );
         if let Some((at, length)) = down {
             let _ = writeln!(out, "down = [{{ at = \"{at}s\", for = \"{length}s\" }}]");
+        }
+    }
+    out
+}
+
+/// The beginning of a lab's configuration: sites a and b.
+pub(crate) fn sites(congestion: Option<&str>) -> String {
+    let mut out = "mgmt = true\n".to_owned();
+    for site in ["a", "b"] {
+        let _ = writeln!(out, "[[site]]\nname = \"{site}\"");
+        if let Some(control) = congestion {
+            let _ = writeln!(out, "cc = \"{control}\"");
         }
     }
     out

@@ -30,6 +30,7 @@ use std::path::PathBuf;
 pub use collectives::Collectives;
 pub use contender::Contender;
 pub use files::{FileBench, FileContender, FilePaths, FileRun, FileSample, Io};
+pub use isthmus_lab::catalogue::Catalogue;
 pub use link::Link;
 pub use matrix::{Matrix, Work};
 pub use papers::{Came, Form, Papers, Tools, render};

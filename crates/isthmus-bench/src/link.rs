@@ -1,5 +1,7 @@
 //! An emulated link, and the shortest time in which it can carry a given amount of data.
 
+use arrayvec::ArrayString;
+use isthmus_lab::catalogue::{NAME_MAX, NamedLink};
 use isthmus_units::{Percent, Rate, Span};
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +11,7 @@ const GAP: f64 = 24.0;
 /// Headers of IPv4 and TCP, and TCP's timestamp option. Bytes.
 const HEADERS: f64 = 20.0 + 20.0 + 12.0;
 
-/// A link between the two sites, the same in both directions.
+/// A link between the two sites, the same in both directions unless it is of a catalogue.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Link {
     /// Line rate, in bits per second.
@@ -23,6 +25,10 @@ pub struct Link {
     pub loss: Percent,
     /// Maximum transmission unit. Bytes.
     pub mtu: u32,
+    /// Its name in a catalogue, which says what else it does. The other fields are then of the way from a to b, before
+    /// any change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<ArrayString<NAME_MAX>>,
 }
 
 fn as_text<T: std::fmt::Display, S: serde::Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
@@ -31,7 +37,45 @@ fn as_text<T: std::fmt::Display, S: serde::Serializer>(value: &T, to: S) -> Resu
 
 impl Link {
     /// Both sides are on this host, and nothing is emulated.
-    pub const LOOPBACK: Self = Self { rate: Rate(0), rtt: Span(0), loss: Percent(0.0), mtu: 65_536 };
+    pub const LOOPBACK: Self =
+        Self { rate: Rate(0), rtt: Span(0), loss: Percent(0.0), mtu: 65_536, name: None };
+
+    /// A link of a catalogue. A policer's rate counts as the link's.
+    pub fn named(link: &NamedLink) -> Self {
+        let there = &link.spec.directions[0];
+        Self {
+            rate: Rate(there.policer.map_or(there.rate_bps, |policer| policer.rate_bps.min(there.rate_bps))),
+            rtt: Span(link.spec.rtt_ns()),
+            loss: Percent(there.loss.mean()),
+            mtu: link.spec.mtu,
+            name: ArrayString::from(&link.name).ok(),
+        }
+    }
+
+    /// Shortest time until this many bytes have arrived and are acknowledged, if they begin to flow at `began_s` and the
+    /// link changes meanwhile as its catalogue says. Seconds; `began_s` counts from the lab's start.
+    pub(crate) fn floor_from_s(&self, of: &NamedLink, bytes: u64, began_s: f64) -> f64 {
+        let there = &of.spec.directions[0];
+        let (mut link, mut at_s, mut left) = (*self, began_s, bytes as f64);
+        for change in &there.changes {
+            let next_s = change.at_ns as f64 / 1e9;
+            let carries = link.goodput() * (next_s - at_s).max(0.0);
+            if carries >= left {
+                break;
+            }
+            (left, at_s) = (left - carries, at_s.max(next_s));
+            let policed =
+                there.policer.map_or(change.rate_bps, |policer| policer.rate_bps.min(change.rate_bps));
+            link = Self { rate: Rate(policed), rtt: Span(2 * change.delay_ns), ..link };
+        }
+        at_s - began_s + link.rtt_s() + left / link.goodput()
+    }
+
+    /// Least that must be sent so that this many bytes arrive, with full packets, and losses sent again. Bytes on the
+    /// wire.
+    pub(crate) fn wire_bytes(&self, bytes: f64) -> f64 {
+        bytes / self.goodput() * self.rate.0 as f64 / 8.0
+    }
 
     /// Whether both sides are on this host.
     pub fn is_loopback(&self) -> bool {
@@ -62,6 +106,9 @@ impl Link {
         if self.is_loopback() {
             return "loopback".to_owned();
         }
+        if let Some(name) = self.name {
+            return format!("{name}; {}, MTU {}", self.rtt, self.mtu);
+        }
         format!("{}, {}", self.rtt, self.loss)
     }
 }
@@ -85,15 +132,38 @@ pub(crate) fn floor_of_both_s(bytes: u64, first: &Link, second: &Link, cut_s: Op
 
 #[cfg(test)]
 mod tests {
+    use isthmus_lab::catalogue::Catalogue;
+
     use super::*;
 
     #[test]
     fn the_floor_is_a_round_trip_and_what_full_packets_take() {
-        let link = Link { rate: Rate(1_000_000_000), rtt: Span(24_000_000), loss: Percent(0.0), mtu: 9_000 };
+        let link = Link {
+            rate: Rate(1_000_000_000),
+            rtt: Span(24_000_000),
+            loss: Percent(0.0),
+            mtu: 9_000,
+            name: None,
+        };
         assert!((link.goodput() / 123.75e6 - 1.0).abs() < 0.001, "{}", link.goodput());
         assert!((link.floor_s(500_000_000) - 4.064).abs() < 0.01, "{}", link.floor_s(500_000_000));
         let lossy = Link { loss: Percent(0.1), ..link };
         assert!((lossy.goodput() / link.goodput() - 0.9).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_change_while_data_flows_moves_the_floor() {
+        let text =
+            "[[link]]\nname = \"a fifth\"\nrtt = \"24ms\"\nchange = [{ at = \"3s\", rate = \"200Mbit\" }]\n";
+        let of = Catalogue::parse("test", text).expect("valid").links.remove(0);
+        let link = Link::named(&of);
+        let second = link.goodput() as u64;
+        let floor = |bytes, began_s| link.floor_from_s(&of, bytes, began_s);
+        assert!((floor(second, 1.0) - 1.024).abs() < 1e-6, "before the change");
+        assert!((floor(3 * second, 1.0) - (2.0 + 5.0 + 0.024)).abs() < 1e-6, "{}", floor(3 * second, 1.0));
+        assert!((floor(second, 4.0) - 5.024).abs() < 1e-6, "after it");
+        assert_eq!(link.title(), "a fifth; 24ms, MTU 9000");
+        assert!((link.wire_bytes(8_948.0) - 9_038.0).abs() < 1e-6);
     }
 
     #[test]
@@ -103,6 +173,7 @@ mod tests {
             rtt: Span(ms * 1_000_000),
             loss: Percent(0.0),
             mtu: 9_000,
+            name: None,
         };
         let (first, second) = (of(24), of(60));
         let both = |cut_s| floor_of_both_s(500_000_000, &first, &second, cut_s);

@@ -1,5 +1,6 @@
 //! The plan of a measurement: links, contenders, work and repetitions.
 
+use isthmus_lab::catalogue::{Catalogue, NamedLink};
 use isthmus_units::{Percent, Rate, Span};
 
 use crate::contender::Contender;
@@ -13,7 +14,7 @@ const OUTAGE_SENDS_S: f64 = 6.0;
 /// Start of the outage after the lab's beginning: data flows by then, however slowly MPI starts. Seconds.
 const OUTAGE_AT_S: f64 = 4.0;
 /// About how long it takes until data flows. Seconds.
-const START_S: f64 = 1.0;
+pub(crate) const START_S: f64 = 1.0;
 
 /// What a contender does on a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -176,6 +177,8 @@ impl Work {
 /// The plan. `steps` lists its runs in order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matrix {
+    /// What the links that have a name do.
+    pub catalogue: Catalogue,
     /// Links, each with the work done on it.
     pub cells: Vec<(Link, Work)>,
     /// The contenders.
@@ -201,9 +204,17 @@ impl Matrix {
     /// One link for each pair of round trip and loss.
     pub fn links(rate: Rate, mtu: u32, rtts: &[Span], losses: &[Percent]) -> Vec<Link> {
         let of = |rtt: &Span| {
-            losses.iter().map(|loss| Link { rate, rtt: *rtt, loss: *loss, mtu }).collect::<Vec<_>>()
+            losses
+                .iter()
+                .map(|loss| Link { rate, rtt: *rtt, loss: *loss, mtu, name: None })
+                .collect::<Vec<_>>()
         };
         rtts.iter().flat_map(of).collect()
+    }
+
+    /// The catalogue's entry for a link; `None` if the link has no name.
+    pub(crate) fn entry(&self, link: &Link) -> Option<&NamedLink> {
+        self.catalogue.links.iter().find(|one| Link::named(one) == *link)
     }
 
     /// Number of runs.

@@ -2,6 +2,8 @@
 
 use std::process::ExitStatus;
 
+use isthmus_lab::catalogue::NamedLink;
+use isthmus_lab::report::SLOT_NS;
 use serde_json::Value;
 
 use crate::contender::Contender;
@@ -23,6 +25,8 @@ pub(crate) struct Ended<'a> {
     pub(crate) limit_s: f64,
     /// The emulator's report on itself.
     pub(crate) emulator: &'a Value,
+    /// What its link does, if it is of a catalogue.
+    pub(crate) entry: Option<&'a NamedLink>,
 }
 
 /// Result of a run. The fields are those of [`crate::Sample`].
@@ -56,7 +60,10 @@ pub(crate) fn outcome(step: &Step, ended: &Ended<'_>) -> Result<Outcome, String>
             let (seconds, shares) = beside::shares(said, &step.link, step.work.amount())?;
             Ok(Outcome { seconds: Some(seconds), shares: Some(shares), ..Outcome::default() })
         }
-        Contender::Iperf(..) => iperf(step.work, &serde_json::from_str(said).map_err(|_| none())?),
+        Contender::Iperf(..) => {
+            let outcome = iperf(step.work, &serde_json::from_str(said).map_err(|_| none())?)?;
+            Ok(Outcome { floor_s: changed_floor_s(step, ended), ..outcome })
+        }
         _ => {
             let line = said.lines().find_map(|line| line.strip_prefix("RESULT ")).ok_or_else(none)?;
             let result: Value = serde_json::from_str(line).map_err(|_| none())?;
@@ -105,8 +112,31 @@ fn with_what_was_down(step: &Step, ended: &Ended<'_>, outcome: Outcome) -> Resul
             }
             Ok(Outcome { floor_s: Some(link::floor_of_both_s(bytes, &step.link, &second, cut_s)), ..outcome })
         }
-        _ => Ok(outcome),
+        _ => Ok(Outcome { floor_s: changed_floor_s(step, ended), ..outcome }),
     }
+}
+
+/// A slot of the emulator's report with at least this much data belongs to the transfer. Bytes; connections that come up
+/// send less.
+const FLOWS: u64 = 100_000;
+
+/// Wire bytes that arrived at site b in each slot of [`SLOT_NS`].
+pub(crate) fn by_slot(emulator: &Value) -> Vec<u64> {
+    let slots = emulator["links"][0]["directions"][0]["delivered_by_slot"].as_array();
+    slots.into_iter().flatten().filter_map(Value::as_u64).collect()
+}
+
+/// When data began to flow: the beginning of its first slot. Seconds from the lab's start.
+pub(crate) fn flowed_from_s(slots: &[u64]) -> Option<f64> {
+    let first = slots.iter().position(|bytes| *bytes >= FLOWS)?;
+    Some(first as f64 * SLOT_NS as f64 / 1e9)
+}
+
+/// The floor on a link that changes, by when data began to flow.
+fn changed_floor_s(step: &Step, ended: &Ended<'_>) -> Option<f64> {
+    let entry = ended.entry.filter(|entry| !entry.spec.directions[0].changes.is_empty())?;
+    let began_s = flowed_from_s(&by_slot(ended.emulator))? - step.link.rtt_s() / 2.0;
+    Some(step.link.floor_from_s(entry, step.work.bytes(), began_s))
 }
 
 /// Start of the time, from `BEGAN TIME 0`. Seconds since 1970.
@@ -137,7 +167,7 @@ mod tests {
     use crate::Link;
 
     const LINK: Link =
-        Link { rate: Rate(1_000_000_000), rtt: Span(24_000_000), loss: Percent(0.0), mtu: 9_000 };
+        Link { rate: Rate(1_000_000_000), rtt: Span(24_000_000), loss: Percent(0.0), mtu: 9_000, name: None };
 
     fn of(
         work: Work,
@@ -149,7 +179,7 @@ mod tests {
         let step = Step { run: 1, seed: 1, link: LINK, work, contender };
         let status = ExitStatus::from_raw(status << 8);
         let emulator = &json!({ "opened_s": 100.0 });
-        outcome(&step, &Ended { status, said, complained, limit_s: 30.0, emulator })
+        outcome(&step, &Ended { status, said, complained, limit_s: 30.0, emulator, entry: None })
     }
 
     #[test]

@@ -117,6 +117,8 @@ pub(crate) struct Plot {
     pub(crate) up: String,
     /// Positions along the x axis (0 to 1), with labels.
     pub(crate) ticks: Vec<(f64, String)>,
+    /// Lines without a sign at each point, for curves of many points.
+    pub(crate) is_bare: bool,
     /// Smallest upper end of the y axis.
     pub(crate) least_top: f64,
     /// Points of the dashed line: the limit, or the goal.
@@ -192,7 +194,7 @@ impl Plot {
         for (look, points) in lines {
             let line = path(&mut points.iter().map(|point| (point.x, point.y)));
             let _ = write!(out, "<polyline points=\"{}\" stroke=\"{}\" />", line.trim_end(), look.colour());
-            for point in points {
+            for point in points.iter().filter(|_| !self.is_bare) {
                 let (x, y) = at(point.x, point.y);
                 out.push_str(&look.sign(x, y, point.is_bound));
             }

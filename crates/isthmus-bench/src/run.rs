@@ -17,7 +17,7 @@ use crate::link::Link;
 use crate::matrix::{Matrix, OUTAGE_S, Step, Work};
 use crate::outcome::{Ended, Outcome, outcome};
 use crate::sample::{Sample, Shares};
-use crate::{beside, html, lab, sample, table};
+use crate::{beside, html, lab, matrix, sample, table};
 
 const PROGRAM: &str = include_str!("program.c");
 /// Extra time of the lab beyond the run's limit, for its start and end. Seconds.
@@ -144,9 +144,16 @@ impl Bench {
         let Step { run, seed, link, work, contender } = *step;
         let [report, config] = ["report.json", "lab.toml"].map(|name| folder.join(name));
         let _ = fs::remove_file(&report); // left by the run before
-        let floor_s = work.floor_s(&link);
-        let limit_s = self.limit.map(|limit| limit.as_secs_f64());
-        let limit_s = limit_s.unwrap_or_else(|| lab::limit_s(floor_s + work.patience_s(&link)));
+        let entry = self.matrix.entry(&link);
+        let floor_s = entry.map_or_else(
+            || work.floor_s(&link),
+            |entry| link.floor_from_s(entry, work.bytes(), matrix::START_S),
+        );
+        let limit_s = match (self.limit, entry) {
+            (Some(limit), _) => limit.as_secs_f64(),
+            (None, Some(_)) => lab::catalogue_limit_s(floor_s),
+            (None, None) => lab::limit_s(floor_s + work.patience_s(&link)),
+        };
         let line = match contender {
             Contender::Iperf(control, streams) => iperf(work, control, streams, limit_s),
             Contender::Beside(control) => {
@@ -154,7 +161,11 @@ impl Bench {
             }
             _ => format!("exec {}", self.mpi(step, limit_s, program)),
         };
-        let text = lab::config(&links(step), seed, Some(contender.sites_congestion()));
+        let congestion = Some(contender.sites_congestion());
+        let text = match entry {
+            Some(entry) => lab::sites(congestion) + &entry.text(seed),
+            None => lab::config(&links(step), seed, congestion),
+        };
         fs::write(&config, &text).map_err(BenchError::file(&config))?;
         let mut lab = lab::command(&self.paths.isthmus, &config, limit_s + GRACE_S, &report);
         lab.args(["--", "sh", "-c", &line]).stdin(Stdio::null());
@@ -170,8 +181,14 @@ impl Bench {
                     [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes));
                 choices = Choices::of(&complained);
                 let complained = &choices.complaints;
-                let ended =
-                    Ended { status: ended.status, said: &said, complained, limit_s, emulator: &emulator };
+                let ended = Ended {
+                    status: ended.status,
+                    said: &said,
+                    complained,
+                    limit_s,
+                    emulator: &emulator,
+                    entry,
+                };
                 outcome(step, &ended)
             }
         };

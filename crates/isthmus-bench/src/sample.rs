@@ -110,6 +110,12 @@ impl Sample {
         self.link.title() + &second
     }
 
+    /// Bytes that were sent from a to b, as a multiple of the least that had to be sent; `None` unless the run ended.
+    pub(crate) fn sent(&self) -> Option<f64> {
+        let sent = self.emulator["links"][0]["directions"][0]["offered_bytes"].as_f64()?;
+        self.seconds.map(|_| sent / self.link.wire_bytes(self.bytes as f64))
+    }
+
     /// Whether the emulator reports that it was late itself.
     pub fn spoiled(&self) -> bool {
         self.emulator["spoiled"].as_bool().unwrap_or(false)
@@ -164,7 +170,13 @@ pub(crate) fn fixture() -> Sample {
         kernel: "6".into(),
         run: 1,
         seed: 1,
-        link: Link { rate: Rate(1_000_000_000), rtt: Span(24_000_000), loss: Percent(0.0001), mtu: 9_000 },
+        link: Link {
+            rate: Rate(1_000_000_000),
+            rtt: Span(24_000_000),
+            loss: Percent(0.0001),
+            mtu: 9_000,
+            name: None,
+        },
         second: None,
         lab: String::new(),
         work: "stream".into(),

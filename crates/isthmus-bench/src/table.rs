@@ -35,6 +35,13 @@ pub(crate) struct Group {
     pub(crate) samples: Vec<Sample>,
 }
 
+impl Group {
+    /// Whether its links have names.
+    pub(crate) fn is_of_catalogue(&self) -> bool {
+        self.samples.iter().any(|sample| sample.link.name.is_some())
+    }
+}
+
 /// Sorts samples into groups.
 pub(crate) fn groups(samples: &[Sample]) -> Vec<Group> {
     let link = |sample: &Sample| (sample.work == "preposted").then_some(sample.link);
@@ -59,6 +66,8 @@ pub(crate) struct Cell {
     ours: Option<f64>,
     /// Time from the end of an outage until data arrived again. Round trips.
     pub(crate) resumed: Option<f64>,
+    /// Bytes sent, as a multiple of the least that had to be sent.
+    pub(crate) sent: Option<f64>,
     /// The median run did not end, so the medians are upper bounds.
     pub(crate) is_bound: bool,
     is_spoiled: bool,
@@ -79,6 +88,7 @@ pub(crate) fn cell<'a>(samples: impl Iterator<Item = &'a Sample>) -> Cell {
         mbps: of(Sample::mbps),
         ours: of_some(|sample| Some(sample.shares?.ours)),
         resumed: of_some(|sample| Some(sample.resumed_s? / sample.link.rtt_s())),
+        sent: of_some(Sample::sent),
         is_bound,
         is_spoiled: samples.iter().any(|sample| sample.spoiled()),
         has_failed: failed > 0,
@@ -157,10 +167,15 @@ pub(crate) fn grids(group: &Group) -> Vec<Grid> {
             let on = group.samples.first().filter(|_| work == "preposted");
             let on = on.map_or(String::new(), |sample| format!(", {}", sample.link.title()));
             let what = format!("{work}, {} MB{on}", megabytes(group.bytes));
-            vec![
+            let mut grids = vec![
                 grid(group, &format!("{what}: fraction of the floor"), fraction),
                 grid(group, &format!("{what}: Mb/s"), |cell| cell.text(cell.mbps, 1)),
-            ]
+            ];
+            if group.is_of_catalogue() {
+                let sent = format!("{what}: bytes sent, as a multiple of what full packets and losses need");
+                grids.push(grid(group, &sent, |cell| cell.text(cell.sent, 3)));
+            }
+            grids
         }
     };
     if let Some(compared) = out.first_mut() {
@@ -178,7 +193,11 @@ fn row_of(sample: &Sample) -> String {
 /// One row for each link, or each share of receives posted ahead; one column for each contender.
 fn grid(group: &Group, title: &str, cell_text: impl Fn(&Cell) -> String) -> Grid {
     let contenders = distinct(&group.samples, |sample| sample.contender.clone());
-    let corner = if group.work == "preposted" { "posted ahead" } else { "round trip, loss" };
+    let corner = match group.work.as_str() {
+        "preposted" => "posted ahead",
+        _ if group.is_of_catalogue() => "link",
+        _ => "round trip, loss",
+    };
     let rows = distinct(&group.samples, row_of).into_iter().map(|name| {
         let texts = contenders.iter().map(|one| cell_text(&cell_of(group, &name, one)));
         let texts: Vec<_> = texts.collect();

@@ -40,6 +40,8 @@ enum LabCommand {
     Exec(ExecArgs),
     Rsh(RshArgs),
     List(ListArgs),
+    /// Print the catalogue of links that `isthmus bench wan --links wild` measures, to begin one's own with
+    Links,
     Check(CheckArgs),
 }
 
@@ -164,6 +166,10 @@ pub(crate) fn main(args: Args) -> ExitCode {
         LabCommand::Exec(args) => exec(&args),
         LabCommand::Rsh(args) => rsh(&args.words),
         LabCommand::List(args) => list(&args),
+        LabCommand::Links => {
+            out!("{}", isthmus_lab::catalogue::WILD);
+            Ok(ExitCode::SUCCESS)
+        }
         LabCommand::Check(args) => check(&args),
     };
     result.unwrap_or_else(|error| {

@@ -13,7 +13,7 @@ fn recorded() -> Vec<Taken> {
 }
 
 fn link(ms: u64, loss: f64) -> Link {
-    Link { rate: Rate(1_000_000_000), rtt: Span(ms * 1_000_000), loss: Percent(loss), mtu: 9_000 }
+    Link { rate: Rate(1_000_000_000), rtt: Span(ms * 1_000_000), loss: Percent(loss), mtu: 9_000, name: None }
 }
 
 fn bench(form: Form) -> Collectives {

@@ -297,7 +297,7 @@ mod tests {
         };
         let (source, copy) = (odd.join("source"), odd.join("copy"));
         let place = Place { paths: &paths, work: odd, source: &source, copy: &copy };
-        let link = Link { rate: Rate(1), rtt: Span(1), loss: Percent(0.0), mtu: 1500 };
+        let link = Link { rate: Rate(1), rtt: Span(1), loss: Percent(0.0), mtu: 1500, name: None };
         let coupled = FileContender::Coupled { stock: true, block: Size(1), io: Io::MpiIo, overlap: true };
         for contender in FileContender::COMMANDS.into_iter().chain([coupled]) {
             for (link, files) in [(link, 1), (link, 10), (Link::LOOPBACK, 1)] {

@@ -58,6 +58,7 @@ impl Chart {
             up: self.up.to_owned(),
             ticks: self.ticks.iter().map(|(x, label)| (self.share(*x), label.clone())).collect(),
             least_top: 0.0,
+            is_bare: false,
             floor: self.limit.iter().map(|(x, y)| (self.share(*x), *y)).collect(),
         };
         let lines: Vec<_> = self

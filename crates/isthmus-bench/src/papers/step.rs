@@ -169,7 +169,7 @@ const START_S: f64 = 2.5;
 
 /// A link of MTU 9000.
 pub(crate) fn link(rate: Rate, rtt_us: u64, loss: f64) -> Link {
-    Link { rate, rtt: Span(rtt_us * 1_000), loss: Percent(loss), mtu: 9_000 }
+    Link { rate, rtt: Span(rtt_us * 1_000), loss: Percent(loss), mtu: 9_000, name: None }
 }
 
 /// Configuration of a lab with sites a and b and this link between them.

@@ -139,6 +139,7 @@ fn links(args: &Args) -> Vec<Link> {
     }
     if args.full && args.rtt.is_empty() && args.loss.is_empty() {
         let of = |ms: u64, loss| Link {
+            name: None,
             rate: args.rate,
             rtt: Span(ms * 1_000_000),
             loss: Percent(loss),

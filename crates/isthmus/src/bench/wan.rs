@@ -1,10 +1,10 @@
 //! `isthmus bench wan`: MPI across emulated WANs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use isthmus_bench::{Bench, Contender, Link, Matrix, Paths, Work};
+use isthmus_bench::{Bench, Catalogue, Contender, Link, Matrix, Paths, Work};
 use isthmus_units::{Percent, Rate, Span};
 
 use super::lab;
@@ -52,6 +52,14 @@ pub(super) struct Args {
     /// Rate of the link, each way
     #[arg(long, default_value_t = RATE)]
     rate: Rate,
+    /// Links of a catalogue: "wild" for the built-in one, with jitter, short queues, policers, bursts of
+    /// loss, reordering, and changes of rate and route; or a file such as `isthmus lab links` prints. One
+    /// way, 500 MB, beside iperf3 unless --work, --size and --with say otherwise
+    #[arg(long, value_name = "wild|FILE", conflicts_with_all = ["full", "rate", "mtu", "rtt", "loss"])]
+    links: Option<String>,
+    /// Of the catalogue, only links whose names contain this
+    #[arg(long, value_name = "TEXT", requires = "links")]
+    link: Option<String>,
     /// Maximum transmission unit, bytes
     #[arg(long, default_value_t = 9000)]
     mtu: u32,
@@ -113,7 +121,13 @@ pub(super) fn main(args: &Args) -> ExitCode {
         mpi: absolute(&args.mpi),
         out: absolute(&args.out),
     };
-    let matrix = matrix(args);
+    let matrix = match matrix(args) {
+        Ok(matrix) => matrix,
+        Err(error) => {
+            errln!("isthmus bench: {error}");
+            return ExitCode::from(2);
+        }
+    };
     lab::announce(matrix.floor_s(), &paths.out);
     let time = |span: Span| Duration::from_nanos(span.0);
     let short = |seconds| is_short(args).then(|| Duration::from_secs(seconds));
@@ -136,12 +150,49 @@ pub(super) fn main(args: &Args) -> ExitCode {
 
 /// Whether the short form applies: no option was given that takes more time.
 fn is_short(args: &Args) -> bool {
-    let Args { full, rate, rtt, loss, runs, size, with, work, .. } = args;
-    let chosen = *full || runs.is_some() || size.is_some() || rate.0 < RATE.0;
+    let Args { full, rate, rtt, loss, runs, size, with, work, links, .. } = args;
+    let chosen = *full || links.is_some() || runs.is_some() || size.is_some() || rate.0 < RATE.0;
     !chosen && rtt.is_empty() && loss.is_empty() && with.is_empty() && work.is_empty()
 }
 
-fn matrix(args: &Args) -> Matrix {
+/// The plan: links of a catalogue, or of these round trips and losses.
+fn matrix(args: &Args) -> Result<Matrix, String> {
+    match &args.links {
+        Some(links) => wild(args, links),
+        None => Ok(regular(args)),
+    }
+}
+
+/// Bytes sent one way over a link of a catalogue: four seconds at 1 Gb/s, so that changes come meanwhile. MB.
+const WILD_MB: u64 = 500;
+
+/// All links of a catalogue.
+fn wild(args: &Args, links: &str) -> Result<Matrix, String> {
+    let mut catalogue = match links {
+        "wild" => Catalogue::wild(),
+        file => Catalogue::read(Path::new(file)).map_err(|error| error.to_string())?,
+    };
+    if let Some(part) = &args.link {
+        catalogue.links.retain(|link| link.name.contains(part));
+    }
+    if let Some(other) = args.work.iter().find(|work| *work != "stream") {
+        return Err(format!("--work {other} needs links by --rtt and --loss, not a catalogue"));
+    }
+    if catalogue.links.is_empty() {
+        return Err(format!(
+            "{links} has no link whose name contains {:?}",
+            args.link.as_deref().unwrap_or("")
+        ));
+    }
+    let bytes = args.size.unwrap_or(WILD_MB) * 1_000_000;
+    let cells = catalogue.links.iter().map(|link| (Link::named(link), Work::Stream(bytes))).collect();
+    let usual =
+        Contender::ALL.into_iter().filter(|one| matches!(one, Contender::Isthmus | Contender::Iperf(..)));
+    let contenders = if args.with.is_empty() { usual.collect() } else { args.with.clone() };
+    Ok(Matrix { catalogue, cells, contenders, runs: args.runs.unwrap_or(1), seed: args.seed.into() })
+}
+
+fn regular(args: &Args) -> Matrix {
     let or = |given: &[Span], short: &[u64], full: &[u64]| match (given, args.full) {
         ([], true) => full.iter().map(|us| Span(us * 1_000)).collect(),
         ([], false) => short.iter().map(|us| Span(us * 1_000)).collect(),
@@ -204,7 +255,7 @@ fn matrix(args: &Args) -> Matrix {
     let usual = || Contender::ALL.into_iter().filter(|one| !matches!(one, Contender::IsthmusBy(_))).collect();
     let contenders = if args.with.is_empty() { usual() } else { args.with.clone() };
     let runs = args.runs.unwrap_or(if args.full { 5 } else { 1 });
-    Matrix { cells, contenders, runs, seed: args.seed.into() }
+    Matrix { catalogue: Catalogue::default(), cells, contenders, runs, seed: args.seed.into() }
 }
 
 /// Two links between the same sites, each with half the rate.
@@ -213,7 +264,7 @@ fn two_links(args: &Args, loss: Percent) -> [Link; 2] {
         [first, second, ..] => [first, second],
         _ => TWO,
     };
-    rtts.map(|rtt| Link { rate: Rate((args.rate.0 / 2).max(1)), rtt, loss, mtu: args.mtu })
+    rtts.map(|rtt| Link { rate: Rate((args.rate.0 / 2).max(1)), rtt, loss, mtu: args.mtu, name: None })
 }
 
 #[cfg(test)]
@@ -239,25 +290,36 @@ mod tests {
         for chosen in ["--full", "--work=late", "--rate=10Mbit", "--size=500"] {
             assert!(!is_short(&args(&[chosen])), "{chosen} takes longer");
         }
-        let runs = matrix(&args(&[])).count() as u64;
+        let runs = regular(&args(&[])).count() as u64;
         let lab_s = 1;
         assert!(runs * (SHORT_RUN_S + lab_s) < SHORT_ALL_S, "{runs} runs");
     }
 
     #[test]
     fn the_experiment_of_receives_posted_ahead_has_all_shares_and_protocols() {
-        let matrix = matrix(&args(&["--work", "preposted"]));
+        let matrix = regular(&args(&["--work", "preposted"]));
         assert_eq!(matrix.cells.len(), AHEAD.len(), "at one link");
         assert_eq!(matrix.count(), 4 * AHEAD.len());
     }
 
     #[test]
     fn two_links_have_half_the_rate_each() {
-        let matrix = matrix(&args(&["--work", "paths,paths-cut", "--rtt", "10ms,30ms"]));
+        let matrix = regular(&args(&["--work", "paths,paths-cut", "--rtt", "10ms,30ms"]));
         let [(link, Work::Paths { second, .. }), (_, Work::Paths { is_cut: true, .. })] = matrix.cells[..]
         else {
             panic!("{matrix:?}")
         };
         assert_eq!((link.rate.0 + second.rate.0, second.rtt), (1_000_000_000, Span(30_000_000)));
+    }
+
+    #[test]
+    fn a_catalogue_gives_a_cell_for_each_link() {
+        let matrix = |words: &[&str]| matrix(&args(&[&["--links", "wild"], words].concat()));
+        let all = matrix(&[]).expect("valid");
+        assert!(all.cells.len() >= 28 && all.count() == 5 * all.cells.len(), "{}", all.cells.len());
+        assert_eq!(matrix(&["--link", "policer"]).expect("valid").cells.len(), 2);
+        assert!(matrix(&["--link", "no such"]).expect_err("none").contains("\"no such\""));
+        assert!(matrix(&["--work", "share"]).expect_err("no").contains("--rtt"));
+        assert!(Command::try_parse_from(["wan", "--links", "wild", "--rtt", "1ms"]).is_err());
     }
 }
