@@ -1,7 +1,8 @@
 //! Links as they occur outside of laboratories: what each congestion control carries over them.
 //!
 //! `wild.txt` holds one row per link: the fraction of the link's capacity that each control delivered, and the bytes it
-//! sent per byte delivered. [`BOUNDS`] bounds them for `rate`. A row may improve, but the test fails if it gets worse
+//! sent per byte delivered. For `rate` it is the worst of [`SEEDS`] seeds: what jitter and losses by chance do to one run
+//! says little of the next. [`BOUNDS`] bounds them for `rate`. A row may improve, but the test fails if it gets worse
 //! than they say. The links are those of the built-in catalogue, which `isthmus bench wan --links wild` runs in labs. `ISTHMUS_GOLDEN=write cargo test -p isthmus-udp --test simulation wild`
 //! writes the table anew; the bounds are tightened by hand. `ISTHMUS_WILD=jitter` runs the rows whose names contain
 //! that.
@@ -19,17 +20,19 @@ const TABLE: &str = "tests/simulation/wild.txt";
 const CONTROLS: [&str; 2] = ["rate", "cubic"];
 /// Time after which transfers are cut off. Microseconds.
 const LASTS_US: u64 = 6_000_000;
+/// Seeds of the random decisions with which each link is run by `rate`. Count.
+const SEEDS: u64 = 4;
 const MS: u64 = 1_000_000;
 
 /// Bounds of each link of the catalogue, in its order: name, MTU, the fraction of its capacity that `rate` must deliver,
 /// and the most bytes that it may send per byte delivered.
 const BOUNDS: [(&str, u32, f64, f64); 28] = [
     ("steady", 1500, 0.98, 1.03),
-    ("jitter 3 ms", 1500, 0.96, 1.03),
-    ("jitter 3 ms", 9000, 0.98, 1.02),
-    ("jitter 10 ms, 0.01 % lost", 1500, 0.69, 1.06),
-    ("heavy-tailed jitter to 12 ms", 1500, 0.94, 1.03),
-    ("heavy-tailed jitter to 50 ms", 9000, 0.91, 1.03),
+    ("jitter 3 ms", 1500, 0.91, 1.03),
+    ("jitter 3 ms", 9000, 0.92, 1.02),
+    ("jitter 10 ms, 0.01 % lost", 1500, 0.58, 1.07),
+    ("heavy-tailed jitter to 12 ms", 1500, 0.91, 1.03),
+    ("heavy-tailed jitter to 50 ms", 9000, 0.78, 1.03),
     ("20 ms silent of each 200", 1500, 0.88, 1.03),
     ("60 ms silent of each 1000", 9000, 0.91, 1.02),
     ("queue of 0.05 RTT", 1500, 0.97, 1.04),
@@ -51,7 +54,7 @@ const BOUNDS: [(&str, u32, f64, f64); 28] = [
     ("rate to a fifth and back", 9000, 0.79, 1.03),
     ("way back 10 Mb/s", 1500, 0.98, 1.03),
     ("acks gathered for 5 ms", 1500, 0.96, 1.03),
-    ("acks gathered for 20 ms", 9000, 0.93, 1.02),
+    ("acks gathered for 20 ms", 9000, 0.93, 1.03),
 ];
 
 /// A link of the catalogue with its bounds.
@@ -93,12 +96,13 @@ impl Row {
 
     /// Runs a transfer over a stream that was opened just before. Returns the fraction of the link's capacity that the
     /// control delivers, and the bytes it sent per byte delivered.
-    fn run(&self, control: &str) -> (f64, f64) {
+    fn run(&self, control: &str, seed: u64) -> (f64, f64) {
         let directions = self.link.spec.directions.clone();
         let could = self.carries(&directions[0], LASTS_US - self.rtt_ms() * 1_000);
         let path = PathSpec {
             mtu: self.link.spec.mtu,
             directions: Some(Box::new(directions)),
+            seed,
             ..Default::default()
         };
         let mut settings = config(&path);
@@ -120,7 +124,7 @@ impl Row {
 fn goodput_over_wild_links_is_above_its_floors() {
     let mut text = format!(
         "Fraction of what a 1 Gb/s link carries in {} s from a cold start, and in brackets bytes sent per byte\n\
-         delivered. The floor is what `rate` must reach.\n\n{:<34} {:>5} {:>6}",
+         delivered; for `rate` the worst of {SEEDS} seeds. The floor is what `rate` must reach.\n\n{:<34} {:>5} {:>6}",
         LASTS_US / 1_000_000,
         "link",
         "MTU",
@@ -137,7 +141,10 @@ fn goodput_over_wild_links_is_above_its_floors() {
         let (name, mtu) = (&row.link.name, row.link.spec.mtu);
         let _ = write!(text, "\n{name:<34} {mtu:>5} {:>6}", row.rtt_ms());
         for control in CONTROLS {
-            let (goodput, sent) = row.run(control);
+            let seeds = if control == "rate" { 1..=SEEDS } else { 1..=1 };
+            let runs = seeds.map(|seed| row.run(control, seed));
+            let (goodput, sent) = runs
+                .fold((f64::MAX, 0.0), |(goodput, sent), run| (run.0.min(goodput), f64::max(run.1, sent)));
             let _ = write!(text, "{:>14}", format!("{goodput:.3} ({sent:.2})"));
             if control == "rate" && (goodput < row.floor || sent > row.ceiling) {
                 below.push(format!("{name}, MTU {mtu}: {goodput:.3} ({sent:.2})"));
