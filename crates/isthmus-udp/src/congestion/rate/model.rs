@@ -43,9 +43,6 @@ struct Tuning {
     window_rtts: Micros,
     /// A round trip may exceed its least by this part without a doubt.
     doubt_part: Micros,
-    /// Times in a row that a long queue must stand after our own has drained, to be others'. With one, jitter that is
-    /// long for a round passes for it (`jitter 10 ms`, seeds 2 and 4).
-    foreign_rests: u32,
 }
 
 const TUNING: Tuning = Tuning {
@@ -60,7 +57,6 @@ const TUNING: Tuning = Tuning {
     remains: 0.7,
     window_rtts: 2,
     doubt_part: 8,
-    foreign_rests: 2,
 };
 
 /// Parts of the cycle. Each lasts a round trip or more.
@@ -100,8 +96,6 @@ pub(super) struct Model {
     up_excess: bool,
     /// Delivery rate (bytes/s) and share lost when more than random loss was seen.
     cut: Option<(f64, f64)>,
-    /// Times in a row that a long queue stood when our own had drained.
-    foreign: u32,
 }
 
 impl Model {
@@ -143,7 +137,8 @@ impl Rate {
         let loss = self.trial.take().map(|trial| trial.excess);
         let part = match loss {
             Some(_) => Part::Down,
-            None => Part::Up,
+            None if self.step > TUNING.step_most / 2.0 || self.unsure => Part::Up,
+            None => Part::Cruise,
         };
         self.model = Model {
             part,
@@ -259,8 +254,7 @@ impl Rate {
     fn look_at_rest(&mut self, sample: &AckSample, round: &Round, queue: Micros) {
         let is_longer =
             round.extra_least_us.is_some_and(|extra| extra > self.rtt_least_us / TUNING.doubt_part);
-        self.model.foreign = if queue >= self.long_queue_us() { self.model.foreign + 1 } else { 0 };
-        if self.model.foreign >= TUNING.foreign_rests {
+        if queue >= self.long_queue_us() {
             let bytes = sample.in_flight.max(4 * self.packet_bytes);
             let cubic = Cubic::with_window(self.limits, bytes, sample.rtt_us, self.packet_bytes);
             self.alone_after_us = ALONE_FIRST_ROUNDS * sample.rtt_us;

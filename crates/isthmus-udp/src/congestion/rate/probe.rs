@@ -121,6 +121,8 @@ impl Rate {
                 self.floor.way_us += queue;
             }
             self.reset_step();
+            // What start-up took for the capacity may have been this delay.
+            self.unsure = true;
             self.model_path(sample.now);
         } else if let Some(cubic) = probe.cubic {
             self.enter(sample.now, Phase::Shared(cubic));
