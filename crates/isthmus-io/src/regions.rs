@@ -250,7 +250,9 @@ mod tests {
         assert_eq!(first_byte(&table, place), Some(base + 4));
         assert_eq!(table.locate(range(key, 5, 12), Wanted::Read), Err(Status::Bounds));
         assert_eq!(table.locate(range(key, u64::MAX, 2), Wanted::Read), Err(Status::Bounds));
-        assert_eq!(table.locate(range(key, 0, 1), Wanted::Write), Err(Status::Access));
+        for wanted in [Wanted::Write, Wanted::Update] {
+            assert_eq!(table.locate(range(key, 0, 1), wanted), Err(Status::Access), "{wanted:?}");
+        }
         assert_eq!(table.locate(range(8, 0, 1), Wanted::Read), Err(Status::Key));
         // SAFETY: as above.
         let again = unsafe { table.register(&[], Some(7), read, false) };

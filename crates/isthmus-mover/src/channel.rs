@@ -207,6 +207,14 @@ mod tests {
         Trust::load(&files, AsId(own), admits, PROTOCOLS).expect("good files")
     }
 
+    /// What would be a longer message is refused before it is there, and so takes no memory.
+    #[test]
+    fn a_message_that_is_too_long_is_refused_by_its_length() {
+        let mut channel = Channel::plain();
+        channel.receive(&(CONTROL_MAX as u32 + 1).to_le_bytes()).expect("taken");
+        assert!(matches!(channel.hear(), Err(ChannelError::Wire(WireError::TooLong(_)))));
+    }
+
     fn talk(a: &mut Channel, b: &mut Channel) -> Result<(), ChannelError> {
         for _ in 0..4 {
             for byte in a.output().chunks(100) {

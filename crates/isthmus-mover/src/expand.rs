@@ -133,5 +133,8 @@ mod tests {
         let error = expand(&root, b"*", &mut 4).expect_err("more than four").to_string();
         assert!(error.contains("copy their folder"), "{error}");
         assert_eq!(fits("nothing"), all(&["nothing"]), "no pattern");
+        let mut room = 7;
+        expand(&root, b"*.h5", &mut room).expect("three names");
+        assert_eq!(room, 4, "for all patterns together");
     }
 }

@@ -150,7 +150,8 @@ impl Landing {
         let may_not = error.kind() == io::ErrorKind::PermissionDenied;
         let mut remedy =
             if may_not { "; who runs the receiving side may not write there" } else { "" }.to_owned();
-        if *kind == Kind::Folder && path != ITSELF && self.refused.len() < REFUSED_MAX {
+        let is_kept = self.refused.len() < REFUSED_MAX && path.len() <= names::PATH_MAX;
+        if *kind == Kind::Folder && path != ITSELF && is_kept {
             self.refused.insert(path.clone());
             remedy.push_str("; nothing in it is copied");
         }
@@ -495,6 +496,67 @@ fn make_folder(parent: &OwnedFd, name: &[u8], mode: u32, sync: bool) -> io::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target::BLOCKS_MAX;
+    use crate::wire::Share;
+
+    const BLOCK: u64 = 1 << 16;
+
+    /// A landing in the folder `inside` of a new folder, which it may not leave.
+    fn confined() -> (tempfile::TempDir, Landing) {
+        let place = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(place.path().join("inside")).expect("made");
+        let root = Arc::new(confine::folder(&place.path().join("inside")).expect("opened"));
+        let landing = Landing::new(root, b"", true, Rules::default(), BLOCK, true).expect("a folder");
+        (place, landing)
+    }
+
+    fn file(size: u64, share: Share) -> Kind {
+        Kind::File { size, ctime: (0, 0), sparse: false, share }
+    }
+
+    /// Why an entry is refused, if it is.
+    fn refusal(landing: &mut Landing, path: &[u8], kind: Kind) -> Option<String> {
+        let entry = Entry { id: 0, path: path.to_vec(), kind, meta: Meta::default() };
+        match landing.prepare(&entry, &mut || ()) {
+            Prepared::Over(Outcome::Failed(why)) | Prepared::Asked(Answer::Refused(why), None) => Some(why),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn entries_that_no_honest_sender_announces_are_refused() {
+        let (place, mut landing) = confined();
+        let own = names::partial(b"x").0;
+        for path in ["../x", "/x", "a/../../x", "..", "", "a//b", "a\0b", &own] {
+            for kind in [Kind::Symlink(b"text".to_vec()), file(1, Share::default()), Kind::Folder] {
+                let why = refusal(&mut landing, path.as_bytes(), kind);
+                assert!(why.is_some(), "{path:?}");
+            }
+        }
+        let why = refusal(&mut landing, b"x", file(1, Share { rank: 2, ranks: 2 }));
+        assert!(why.is_some_and(|why| why.contains("a share that no such file has")));
+        let why = refusal(&mut landing, b"x", file((BLOCKS_MAX + 1) * BLOCK, Share::default()));
+        assert!(why.is_some_and(|why| why.contains("use longer ones")));
+        let names = |folder: &str| std::fs::read_dir(place.path().join(folder)).expect("there").count();
+        assert_eq!((names(""), names("inside")), (1, 0), "nothing was made");
+    }
+
+    /// However many folders come, and however many cannot be made.
+    #[test]
+    fn what_is_kept_of_folders_is_bounded() {
+        let (_place, mut landing) = confined();
+        for number in 0..REFUSED_MAX + 9 {
+            assert!(refusal(&mut landing, format!("../{number}").as_bytes(), Kind::Folder).is_some());
+        }
+        assert_eq!(landing.refused.len(), REFUSED_MAX);
+        landing.refused.clear();
+        assert!(refusal(&mut landing, &[b'a'; 100 << 10], Kind::Folder).is_some());
+        assert!(landing.refused.is_empty(), "a path that nothing can have");
+        for number in 0..FOLDERS_MAX + 9 {
+            assert_eq!(refusal(&mut landing, number.to_string().as_bytes(), Kind::Folder), None);
+        }
+        assert!(landing.folders.len() <= FOLDERS_MAX, "{} are open", landing.folders.len());
+    }
 
     /// A sender that was told one name reaches nothing beside it.
     #[test]

@@ -185,3 +185,27 @@ fn check_name(name: &[u8]) -> io::Result<()> {
 fn unkept(name: &[u8], error: Errno) -> Kept {
     if error == Errno::OPNOTSUPP { Ok(()) } else { Err(Unkept(names::shown(name), error)) }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::fstat;
+
+    use super::*;
+
+    /// Whoever runs the receiver may be root, who may set what the sender's user may not.
+    #[test]
+    fn a_sender_lends_no_rights() {
+        let file = tempfile::tempfile().expect("a file");
+        let meta = Meta { mode: 0o6755, ..Meta::default() };
+        apply(&file, &meta).expect("applied").expect("kept");
+        assert_eq!(fstat(&file).expect("a file").st_mode & 0o7777, 0o755);
+        for name in [&b"security.capability"[..], b"trusted.x", b"system.posix_acl_access", b"user.a\0b"] {
+            let meta = Meta { xattrs: vec![(name.to_vec(), b"x".to_vec())], ..meta.clone() };
+            let stat = fstat(&file).expect("a file");
+            for done in [apply(&file, &meta), renew(&file, &stat, &meta)] {
+                let error = done.expect_err("no user's").to_string();
+                assert!(error.contains("not a user's"), "{error}");
+            }
+        }
+    }
+}

@@ -56,7 +56,7 @@ pub(crate) struct ReceivingSide<'a> {
     pool: Pool,
     seal: Option<Arc<Seal>>,
     targets: HashMap<u64, Arc<Target>>,
-    /// Memory of each entry, and of all. Bytes.
+    /// Memory of each entry, and of all with the verdicts that came early. Bytes.
     weights: HashMap<u64, usize>,
     announced: usize,
     /// Long files that are open, and their limit.
@@ -368,7 +368,10 @@ impl<'a> ReceivingSide<'a> {
                         self.close(id, target, verdict);
                     } else if self.waiting.front().is_some_and(|first| (first.id..self.next_id).contains(&id))
                     {
-                        self.early.insert(id, verdict);
+                        self.hoard(verdict.weight())?;
+                        if let Some(before) = self.early.insert(id, verdict) {
+                            self.announced -= before.weight();
+                        }
                     }
                 }
             }
@@ -389,23 +392,26 @@ impl<'a> ReceivingSide<'a> {
         if entry.id != self.next_id {
             return Err(MoverError::Refused("the sender announces entries out of order".to_owned()));
         }
-        let weight = entry.weight();
-        let open = self.targets.len() + self.waiting.len();
-        if open >= ENTRIES_OPEN || self.announced + weight > ENTRIES_BYTES {
-            let text = format!(
-                "the sender announces more than {ENTRIES_OPEN} files, or {ENTRIES_BYTES} bytes of names and attributes, \
-                 ahead of their content"
-            );
-            return Err(MoverError::Refused(text));
+        if self.targets.len() + self.waiting.len() >= ENTRIES_OPEN {
+            return Err(too_much());
         }
+        self.hoard(entry.weight())?;
         self.next_id += 1;
         match entry.kind {
             Kind::Folder => self.folders += 1,
             Kind::FolderEnd => self.folders = self.folders.saturating_sub(1),
             _ => {}
         }
-        self.announced += weight;
         self.waiting.push_back(entry);
+        Ok(())
+    }
+
+    /// Counts memory that entries and verdicts take until they are settled.
+    fn hoard(&mut self, weight: usize) -> Result<(), MoverError> {
+        if self.announced + weight > ENTRIES_BYTES {
+            return Err(too_much());
+        }
+        self.announced += weight;
         Ok(())
     }
 
@@ -424,10 +430,11 @@ impl<'a> ReceivingSide<'a> {
             if !self.targets.contains_key(&entry.id) {
                 self.announced -= entry.weight();
             }
-            if let Some(verdict) = self.early.remove(&entry.id)
-                && let Some(target) = self.targets.get(&entry.id).cloned()
-            {
-                self.close(entry.id, target, verdict);
+            if let Some(verdict) = self.early.remove(&entry.id) {
+                self.announced -= verdict.weight();
+                if let Some(target) = self.targets.get(&entry.id).cloned() {
+                    self.close(entry.id, target, verdict);
+                }
             }
         }
         Ok(())
@@ -553,6 +560,13 @@ impl<'a> ReceivingSide<'a> {
     }
 }
 
+fn too_much() -> MoverError {
+    MoverError::Refused(format!(
+        "the sender announces more than {ENTRIES_OPEN} files, or {ENTRIES_BYTES} bytes of names and attributes, ahead of \
+         their content"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use isthmus_io::Settings;
@@ -563,8 +577,8 @@ mod tests {
     use crate::port::Port;
     use crate::wire::{ENTRIES_BYTES, ENTRIES_OPEN, Meta, Rules, Share};
 
-    /// Announces up to `most` entries to a receiver. Returns how many it took, and the error if it took no more.
-    fn taken(most: u64, entry: impl Fn(u64) -> Entry) -> (u64, Option<MoverError>) {
+    /// Runs `with` with a receiver whose folder is empty.
+    fn with_receiver<T>(with: impl FnOnce(&mut ReceivingSide<'_>) -> T) -> T {
         let folder = tempfile::tempdir().expect("a folder");
         let root = Arc::new(confine::folder(folder.path()).expect("it is there"));
         let settings = Settings { interface: "lo".to_owned(), ..Settings::default() };
@@ -575,13 +589,19 @@ mod tests {
         let landing = Landing::new(root, b"", true, Rules::default(), block, true).expect("a folder");
         let receiving = Receiving { block, memory: 64 << 20, threads: 1, disk };
         let mut quiet = |_: Notice| ();
-        let mut side = ReceivingSide::start(receiving, landing, &mut wire, &mut quiet).expect("started");
-        for id in 0..most {
-            if let Err(error) = side.on_entry(entry(id)) {
-                return (id, Some(error));
+        with(&mut ReceivingSide::start(receiving, landing, &mut wire, &mut quiet).expect("started"))
+    }
+
+    /// Announces up to `most` entries to a receiver. Returns how many it took, and the error if it took no more.
+    fn taken(most: u64, entry: impl Fn(u64) -> Entry) -> (u64, Option<MoverError>) {
+        with_receiver(|side| {
+            for id in 0..most {
+                if let Err(error) = side.on_entry(entry(id)) {
+                    return (id, Some(error));
+                }
             }
-        }
-        (most, None)
+            (most, None)
+        })
     }
 
     fn file(id: u64, xattr: usize) -> Entry {
@@ -599,5 +619,56 @@ mod tests {
         let (files, end) = taken(20_000, |id| file(id, 60 << 10));
         assert_eq!(files, (ENTRIES_BYTES / file(0, 60 << 10).weight()) as u64);
         assert!(end.is_some());
+    }
+
+    /// All that a receiver holds of an entry counts, also attributes without a byte, and the text of a symbolic link.
+    #[test]
+    fn entries_that_look_small_and_are_large_end_the_session() {
+        let link = |id| Entry { kind: Kind::Symlink(vec![b'x'; 100 << 10]), ..file(id, 0) };
+        let (links, end) = taken(20_000, link);
+        assert!(end.is_some() && links <= (ENTRIES_BYTES / (100 << 10)) as u64, "{links}");
+        let empty = || Meta { xattrs: vec![(vec![], vec![]); 100_000], ..Meta::default() };
+        let (files, end) = taken(200, |id| Entry { meta: empty(), ..file(id, 0) });
+        assert!(end.is_some() && files <= (ENTRIES_BYTES / 100_000 / size_of::<(Vec<u8>, Vec<u8>)>()) as u64);
+    }
+
+    /// Verdicts on entries that still wait are kept, with their texts.
+    #[test]
+    fn verdicts_that_come_early_are_bounded() {
+        let text = || Verdict::Changed("a".repeat(100 << 10));
+        with_receiver(|side| {
+            (0..1_000).for_each(|id| side.on_entry(file(id, 0)).expect("room"));
+            let before = side.announced;
+            // Each is about the same entry, and the last one counts.
+            (0..1_000).for_each(|_| side.on_control(Control::Closes(vec![(7, text())])).expect("room"));
+            assert_eq!((side.early.len(), side.announced), (1, before + text().weight()));
+            let end = (0..1_000).find_map(|id| side.on_control(Control::Closes(vec![(id, text())])).err());
+            assert!(
+                matches!(end, Some(MoverError::Refused(text)) if text.contains("ahead of their content"))
+            );
+            assert!(side.announced <= ENTRIES_BYTES);
+        });
+        with_receiver(|side| {
+            side.on_entry(file(0, 0)).expect("room");
+            let before = side.announced;
+            side.on_control(Control::Closes(vec![(0, text())])).expect("room");
+            side.prepare().expect("an empty folder");
+            assert_eq!((side.early.len(), side.announced), (0, before), "what was used counts no more");
+        });
+    }
+
+    #[test]
+    fn what_no_honest_sender_says_ends_the_session() {
+        with_receiver(|side| {
+            assert!(side.on_entry(file(1, 0)).is_err(), "the first has number 0");
+            side.on_entry(file(0, 0)).expect("the first");
+            assert!(side.on_entry(file(0, 0)).is_err(), "twice");
+            for of_receivers in [Control::Answers(Vec::new()), Control::Outcomes(Vec::new())] {
+                assert!(side.on_control(of_receivers).is_err());
+            }
+            side.on_control(Control::Closes(vec![(1, Verdict::Unchanged)])).expect("it may be over");
+            assert!(side.early.is_empty(), "there is no such entry");
+            assert!(side.finish().is_err(), "a file is still to come");
+        });
     }
 }

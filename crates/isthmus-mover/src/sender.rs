@@ -336,8 +336,7 @@ impl<'a> SendingSide<'a> {
         };
         self.plan.weigh(id, weight);
         self.entities.insert(id, entity);
-        let xattrs: usize = entry.meta.xattrs.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
-        let len = 64 + entry.path.len() + xattrs;
+        let len = 64 + weight;
         if self.entries_len + len > BATCH_MAX {
             self.put_entries()?;
         }
@@ -580,6 +579,11 @@ impl<'a> SendingSide<'a> {
             Answer::Have(_) | Answer::Perhaps(_) => {
                 let is_doubtful = matches!(answer, Answer::Perhaps(_));
                 let (Answer::Have(ranges) | Answer::Perhaps(ranges)) = answer else { return Ok(()) };
+                // The ranges are kept until the file is settled.
+                if ranges.len() as u64 > size.div_ceil(block) {
+                    let text = "the receiver has more ranges of a file than the file has blocks";
+                    return Err(MoverError::Refused(text.to_owned()));
+                }
                 let blocks: u64 = ranges.iter().map(|(_, count)| *count).fold(0, u64::saturating_add);
                 let have = blocks.saturating_mul(block).min(bytes);
                 self.bytes_done += have;
@@ -694,5 +698,48 @@ impl<'a> SendingSide<'a> {
             bottleneck: if last { Bottleneck::None } else { stages.bottleneck() },
             connected: self.wire.channel.is_ready() && self.wire.was_heard(),
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isthmus_io::Settings;
+
+    use super::*;
+    use crate::channel::Channel;
+    use crate::confine;
+    use crate::port::Port;
+    use crate::walk::Root;
+    use crate::wire::Choice;
+
+    #[test]
+    fn what_no_honest_receiver_says_ends_the_session() {
+        let place = tempfile::tempdir().expect("a folder");
+        std::fs::write(place.path().join("file"), "f").expect("written");
+        let dir = Arc::new(confine::folder(place.path()).expect("opened"));
+        let root = Root { dir, at: b"file".to_vec(), name: Some(b"file".to_vec()) };
+        let settings = Settings { interface: "lo".to_owned(), ..Settings::default() };
+        let port = Arc::new(Port::open(&settings).expect("opened"));
+        let peer = port.peer(&port.address()).expect("itself");
+        let mut wire = Wire::new(port, peer, None, 1, Channel::plain()).expect("made");
+        let (block, disk) = (64 << 10, Disk::default());
+        let sending = Sending { block, memory: 64 << 20, threads: 1, disk, rate: 0, rules: Rules::default() };
+        let (roots, filter) = (Roots::new([Ok(root)].into_iter()), Filter::new(&Choice::default(), block));
+        let mut quiet = |_: Notice| ();
+        let (roots, filter) = (roots.expect("one"), filter.expect("all files"));
+        let side = SendingSide::start(sending, roots, filter, &mut wire, &mut quiet);
+        let mut side = side.expect("started");
+        let until = Instant::now() + Duration::from_secs(20);
+        while side.entities.is_empty() {
+            assert!(Instant::now() < until, "the file is not found");
+            side.fill().expect("it finds the file");
+        }
+        for of_senders in [Control::Entries(Vec::new()), Control::Finished] {
+            assert!(side.on_control(of_senders).is_err());
+        }
+        assert!(side.on_answer(1, Answer::Send).is_err(), "there is no such file");
+        // The sender keeps the ranges.
+        assert!(side.on_answer(0, Answer::Have(vec![(0, 0); 2])).is_err(), "of a file of one block");
+        side.on_answer(0, Answer::Have(vec![(0, 1)])).expect("that may be");
     }
 }

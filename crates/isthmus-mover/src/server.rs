@@ -539,6 +539,33 @@ mod tests {
         assert_eq!(Control::decode(b"\x01\x01\x04file"), Ok(opened));
     }
 
+    #[test]
+    fn what_is_no_first_message_is_not_taken_for_one() {
+        let good = opening(7, true, b"rest");
+        assert!(Opening::decode(&good).is_some());
+        (0..LEAD).for_each(|len| assert_eq!(Opening::decode(&good[..len]), None));
+        for place in (0..MAGIC.len()).chain([LEAD - 1]) {
+            let mut bad = good.clone();
+            bad[place] ^= 0x42;
+            assert_eq!(Opening::decode(&bad), None, "{place}");
+        }
+    }
+
+    /// Digests of a file are those of its blocks, which are subtrees of BLAKE3's tree.
+    #[test]
+    fn only_blocks_of_known_lengths_are_taken() {
+        let text = "listen = \"127.0.0.1:0\"\nplain = true\n[export.data]\npath = \"/data\"\n";
+        let config = ServeConfig::parse("serve.toml", text).expect("accepted");
+        let is_taken = |block| {
+            let way = TransferRequest::Get { paths: Vec::new(), choice: Choice::default() };
+            let (rules, transfer) = (Rules::default(), [7; 16]);
+            let open = Open { version: 6, export: "data".to_owned(), way, rules, block, rate: 0, transfer };
+            export(&config, &open, 1).is_ok()
+        };
+        assert!([1 << 16, 1 << 20, 1 << 24].into_iter().all(is_taken));
+        assert!(![0, 1, 1 << 15, 3 << 16, 1 << 25, u64::MAX].into_iter().any(is_taken));
+    }
+
     /// Without certificates only the first message tells the version.
     #[test]
     fn what_a_client_speaks_at_least_is_spoken_or_left_to_tls() {
@@ -555,16 +582,12 @@ mod tests {
         }
     }
 
-    /// Otherwise such clients would keep all others out for [`GREETING`].
-    #[test]
-    fn who_never_says_what_it_wants_keeps_nobody_out() {
-        let place = tempfile::tempdir().expect("a folder");
-        let at = |name: &str| place.path().join(name);
-        std::fs::create_dir(at("export")).expect("made");
-        std::fs::write(at("file"), "f").expect("written");
+    /// Serves a folder without certificates until the value is set. Returns the address too.
+    fn started(
+        export: &std::path::Path,
+    ) -> (Address, Arc<AtomicBool>, std::thread::JoinHandle<Result<(), MoverError>>) {
         let text = format!(
-            "listen = \"127.0.0.1:0\"\nplain = true\nsessions = 1\n[export.data]\nwritable = true\npath = {:?}\n",
-            at("export")
+            "listen = \"127.0.0.1:0\"\nplain = true\nsessions = 1\n[export.data]\nwritable = true\npath = {export:?}\n"
         );
         let config = ServeConfig::parse("serve.toml", &text).expect("accepted");
         let (stop, (told, ready)) = (Arc::new(AtomicBool::new(false)), std::sync::mpsc::channel());
@@ -572,7 +595,54 @@ mod tests {
             let stop = stop.clone();
             move || serve(config, &stop, |address| told.send(address).expect("awaited"))
         });
-        let service = Address { incarnation: 0, ..ready.recv().expect("it serves") };
+        (Address { incarnation: 0, ..ready.recv().expect("it serves") }, stop, serving)
+    }
+
+    /// Somebody else who knows a session's number does not speak in it.
+    #[test]
+    fn nobody_else_speaks_in_a_session() {
+        let place = tempfile::tempdir().expect("a folder");
+        let (service, stop, serving) = started(place.path());
+        let settings = Settings { interface: "127.0.0.1".to_owned(), ..Settings::default() };
+        let [client, other] = [(); 2].map(|()| Arc::new(Port::open(&settings).expect("opened")));
+        let (inbox, news) = crossbeam_channel::unbounded::<Event>();
+        let limit = Duration::from_secs(20);
+        let deliver = |from: &Port, tag, message| {
+            let peer = from.peer(&service).expect("an address");
+            from.deliver(peer, tag, message, 0, inbox.clone()).expect("posted");
+            let Ok(Event::Net(news)) = news.recv_timeout(limit) else { panic!("no news") };
+            assert_eq!(news.error, None);
+        };
+        deliver(&client, TAG_OPEN, opening(1, true, b""));
+        // Bytes of a channel: a control message that is longer than any.
+        let forged = [&[0][..], &0_u64.to_le_bytes(), &[0xff; 8]].concat();
+        deliver(&other, crate::session::tag(1, false), forged);
+        let peer = client.peer(&service).expect("an address");
+        let mut wire = Wire::new(client, peer, None, 1, Channel::plain()).expect("made");
+        let way = TransferRequest::Put { path: b"file".to_vec(), folder: false };
+        let (export, rules, transfer) = ("data".to_owned(), Rules::default(), [7; 16]);
+        let open = Open { version: 6, export, way, rules, block: 1 << 20, rate: 0, transfer };
+        wire.say(&Control::Open(open)).expect("short");
+        wire.flush().expect("sent");
+        let mut heard = Vec::new();
+        while heard.is_empty() {
+            if let Event::Net(news) = wire.inbox.recv_timeout(limit).expect("an answer") {
+                wire.take(news, &mut heard).expect("the session goes on");
+            }
+        }
+        assert_eq!(heard[0], Control::Opened { name: Some(b"file".to_vec()) });
+        stop.store(true, Ordering::Relaxed);
+        serving.join().expect("it ends").expect("well");
+    }
+
+    /// Otherwise such clients would keep all others out for [`GREETING`].
+    #[test]
+    fn who_never_says_what_it_wants_keeps_nobody_out() {
+        let place = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| place.path().join(name);
+        std::fs::create_dir(at("export")).expect("made");
+        std::fs::write(at("file"), "f").expect("written");
+        let (service, stop, serving) = started(&at("export"));
         let settings = Settings { interface: "127.0.0.1".to_owned(), ..Settings::default() };
         let port = Port::open(&settings).expect("opened");
         let peer = port.peer(&service).expect("an address");

@@ -427,6 +427,19 @@ mod tests {
         assert!(is_lost, "{error:?}");
     }
 
+    /// A terminal obeys control characters in what the other side says.
+    #[test]
+    fn reasons_of_the_other_side_come_without_control_characters() {
+        let (mut service, mut client) = pair();
+        service.refuse("no \u{1b}[2Jroom");
+        let refused = ended(&mut client).to_string();
+        service.end(&MoverError::Local("no \u{1b}[2Jroom".to_owned()));
+        let failed = ended(&mut client).to_string();
+        for text in [refused, failed] {
+            assert!(text.contains("[2Jroom") && !text.contains(char::is_control), "{text:?}");
+        }
+    }
+
     #[test]
     fn a_session_that_is_refused_is_told_why_and_once() {
         let (mut service, mut client) = pair();

@@ -65,3 +65,15 @@ impl Sweep {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ended_sessions_that_are_remembered_are_bounded() {
+        let mut sweep = Sweep::new();
+        (0..ENDED_MAX as u64 + 9).for_each(|session| sweep.add(PeerId(1), session));
+        assert_eq!(sweep.ended.len(), ENDED_MAX);
+    }
+}

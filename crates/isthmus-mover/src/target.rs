@@ -29,7 +29,7 @@ mod shared;
 mod zeros;
 
 /// Limit on the blocks of a file. Each costs a receiver 33 bytes of memory while the file grows.
-const BLOCKS_MAX: u64 = 1 << 24;
+pub(crate) const BLOCKS_MAX: u64 = 1 << 24;
 /// Longest journal that is read. Bytes; some blocks may be in it twice.
 const JOURNAL_MAX: u64 = 2 * BLOCKS_MAX * journal::RECORD_LEN as u64;
 

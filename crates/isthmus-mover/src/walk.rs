@@ -396,3 +396,20 @@ impl Walker<'_> {
         self.item(at, path, Kind::FolderEnd, meta)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_and_processes_are_bounded() {
+        let refused = |choice: Choice| Filter::new(&choice, 1 << 16).is_err();
+        let patterns = |count, len| vec!["a".repeat(len); count];
+        assert!(!refused(Choice { exclude: patterns(PATTERNS_MAX, PATTERN_LEN_MAX), ..Choice::default() }));
+        assert!(refused(Choice { exclude: patterns(PATTERNS_MAX + 1, 1), ..Choice::default() }));
+        assert!(refused(Choice { include: patterns(1, PATTERN_LEN_MAX + 1), ..Choice::default() }));
+        for share in [Share { rank: 2, ranks: 2 }, Share { rank: 0, ranks: RANKS_MAX + 1 }] {
+            assert!(refused(Choice { share, ..Choice::default() }), "{share:?}");
+        }
+    }
+}

@@ -23,7 +23,7 @@ pub const BATCH_MAX: usize = 48 << 10;
 pub const XATTRS_MAX: usize = 64 << 10;
 /// Limit on entries that are announced and not settled; it bounds the receiver's memory.
 pub const ENTRIES_OPEN: usize = 16 << 10;
-/// Limit on the paths and extended attributes of all these entries at a receiver. Bytes. A sender stops at half of it.
+/// Limit on the paths, attributes and verdicts of all these entries at a receiver. Bytes. A sender stops at half of it.
 pub const ENTRIES_BYTES: usize = 64 << 20;
 /// Smallest number of blocks of each process that shares a file; shorter files are not split.
 const SPLIT_BLOCKS: u64 = 16;
@@ -234,8 +234,10 @@ pub struct Entry {
 impl Entry {
     /// Memory that it takes until it is settled, beyond the fixed part of every entry. Bytes.
     pub fn weight(&self) -> usize {
-        let xattrs = self.meta.xattrs.iter().map(|(name, value)| name.len() + value.len());
-        self.path.len() + xattrs.sum::<usize>()
+        let text = if let Kind::Symlink(text) = &self.kind { text.len() } else { 0 };
+        // An attribute without name and value takes memory too.
+        let xattrs = self.meta.xattrs.iter().map(|pair| size_of_val(pair) + pair.0.len() + pair.1.len());
+        self.path.len() + text + xattrs.sum::<usize>()
     }
 }
 
@@ -305,6 +307,16 @@ pub enum Verdict {
     /// Its attributes changed, and perhaps its content. This is the digest of the digests of all blocks of the share,
     /// also of those that an earlier transfer sent.
     Digest([u8; 32]),
+}
+
+impl Verdict {
+    /// Memory that it takes, beyond the fixed part of every verdict. Bytes.
+    pub fn weight(&self) -> usize {
+        match self {
+            Self::Changed(text) | Self::Unreadable(text) => text.len(),
+            Self::Unchanged | Self::Digest(_) => 0,
+        }
+    }
 }
 
 /// The outcome of an entry.
@@ -446,6 +458,9 @@ mod tests {
         assert!(matches!(refused(vec![]), WireError::Nonsense(_)));
         assert!(matches!(refused(vec![piece(60, 0), piece(41, 0)]), WireError::Nonsense(_)));
         assert!(matches!(refused(vec![piece(1, u64::MAX)]), WireError::Nonsense(_)));
+        assert!(matches!(refused(vec![piece(0, 0); PIECES_MAX + 1]), WireError::Nonsense(_)));
+        let long = [&(HEADER_MAX as u32 + 1).to_le_bytes()[..], &[0; HEADER_MAX + 1]].concat();
+        assert_eq!(Header::decode(&long, 100), Err(WireError::TooLong(HEADER_MAX + 1)));
         assert_eq!(Control::decode(&[0xff; 40]), Err(WireError::Garbled));
         assert_eq!(Control::decode(&vec![0; CONTROL_MAX + 1]), Err(WireError::TooLong(CONTROL_MAX + 1)));
     }

@@ -114,6 +114,24 @@ mod tests {
 
     use super::*;
 
+    /// Who speaks something else may never send as many bytes as a Hello has.
+    #[tokio::test]
+    async fn strangers_are_known_by_their_first_bytes() {
+        let older = PROTOCOL_OLDEST - 1;
+        let old = [&[1][..], &MAGIC.to_le_bytes(), &older.to_le_bytes()].concat();
+        for (bytes, expected) in [(b"G".to_vec(), None), (b"\x01HTTP".to_vec(), None), (old, Some(older))] {
+            let (mut near, mut far) = tokio::io::duplex(64);
+            far.write_all(&bytes).await.expect("there is room");
+            // `far` stays open.
+            let said = timeout(HELLO_TIME / 2, read(&mut near)).await.expect("at once");
+            match said.expect_err("no Hello") {
+                NoHello::Version(version) => assert_eq!(Some(version), expected),
+                NoHello::Stranger => assert_eq!(None, expected),
+                other => panic!("{other}"),
+            }
+        }
+    }
+
     /// A router passes a Hello of a later version on, as long as its sender speaks ours as well.
     #[tokio::test]
     async fn a_hello_of_a_range_that_holds_ours_is_passed_on() {

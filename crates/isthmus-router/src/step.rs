@@ -168,6 +168,27 @@ mod tests {
         assert_eq!(chosen("r1", ESNET, (AsId(1), CAMPUS), (AsId(2), CAMPUS)), []);
     }
 
+    /// Nobody who is inside reaches hosts of a way out, as if they were endpoints of this AS.
+    #[test]
+    fn no_endpoint_is_on_a_way_out() {
+        assert_eq!(chosen("r1", CAMPUS, (AS3, CAMPUS), (AS3, ESNET)), []);
+    }
+
+    /// A subnet that carries nothing for others is crossed by its own endpoints' lanes only.
+    #[test]
+    fn nobody_else_s_lanes_cross_a_subnet_that_is_no_transit() {
+        let text = include_str!("../../isthmus-routes/maps/as3.toml");
+        let closed = text.replace("name = \"storage\"\n", "name = \"storage\"\ntransit = false\n");
+        let map = RouteMap::parse(&closed, "as3.toml").expect("a map");
+        let table = Table::compute(&map, Metric::Bandwidth, None);
+        let router = table.map().routers().iter().find(|r| r.name == "r3").expect("the router");
+        let crossed = |source| {
+            let hops = hops(&table, router, source, (AS3, source), (AS3, COMPUTE), true);
+            hops.iter().any(|hop| matches!(hop, Hop::Routers(STORAGE, _)))
+        };
+        assert!(!crossed(CAMPUS) && crossed(STORAGE));
+    }
+
     #[test]
     fn unknown_targets_have_no_way() {
         assert_eq!(chosen("r4", CAMPUS, (AS3, CAMPUS), (AsId(77), CAMPUS)), []);

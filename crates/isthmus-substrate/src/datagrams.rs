@@ -232,3 +232,25 @@ impl Store {
         self.fresh.push_back((header, self.waiting.insert(bytes) as u32, len));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use isthmus_wire::conversation::ConnectionId;
+
+    use super::*;
+
+    /// Anybody can send datagrams to the socket.
+    #[test]
+    fn datagrams_that_wait_are_bounded_and_those_of_others_are_not_kept() {
+        const MOST: usize = 3;
+        let mut datagrams = Datagrams::open(Ipv4Addr::LOCALHOST.into(), MOST, None).expect("a port");
+        let header = DatagramHeader { to: ConnectionId::new(1, 2), token: 7 };
+        for _ in 0..2 * MOST {
+            datagrams.store.keep(b"ISTv, and as many bytes as a header has");
+            datagrams.store.keep(&header.to_bytes()[..DatagramHeader::LEN - 1]);
+        }
+        assert_eq!((datagrams.store.waiting.len(), datagrams.dropped()), (0, 0));
+        (0..2 * MOST).for_each(|_| datagrams.store.keep(&header.to_bytes()));
+        assert_eq!((datagrams.store.waiting.len(), datagrams.dropped()), (MOST, MOST as u64));
+    }
+}

@@ -332,6 +332,17 @@ mod tests {
         assert_eq!(receiving.take(0, b"ab", true), Err(StreamFault::End));
     }
 
+    /// One shard of parity is all of a block of one shard. It brings no more than data may.
+    #[test]
+    fn parity_beyond_the_window_restores_nothing() {
+        let mut receiving = Receiving::new(100_000);
+        let shard = |start| ParityShard { start, count: 1, index: 0, bytes: &[7; 100] };
+        for start in [99_901, 1 << 40] {
+            assert!(!receiving.take_parity(&shard(start)) && receiving.held() == 0, "{start}");
+        }
+        assert!(receiving.take_parity(&shard(99_900)) && receiving.held() > 0);
+    }
+
     #[test]
     fn acknowledgements_wait_for_more_but_not_long() {
         let mut receiving = Receiving::new(1 << 20);

@@ -5,15 +5,17 @@
 //! of the crate `snow`. A listener without the secret learns nothing, and a caller without it gets only [`DENIED`].
 //! A replayed call is useless: its answer is encrypted for a key that only the first caller had.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use isthmus_io::log::{accepted, warn};
+use parking_lot::Mutex;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// The first bytes of a call. They change when the protocol changes.
@@ -24,9 +26,10 @@ const MESSAGE_MAX: usize = 2048;
 const SECRET_MIN: usize = 16;
 /// Most of a secret's file that is read. Bytes.
 const SECRET_MAX: u64 = 64 << 10;
-/// Longest duration of a call. A round trip is below 1 s anywhere on Earth.
+/// Longest duration of a call, however slowly its bytes come. A round trip is below 1 s anywhere on Earth.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Calls that are answered at once; more are closed. Each has a thread.
+/// Calls that are answered at once. Each has a thread. One more closes the oldest, so that silent callers keep nobody
+/// out.
 const CALLS_MAX: usize = 64;
 /// A length that no message has: the caller does not have the secret.
 const DENIED: [u8; 2] = [0, 0];
@@ -96,7 +99,7 @@ pub(super) fn call(at: &str, secret: &Secret) -> Result<String, Unanswered> {
     for address in at.to_socket_addrs().map_err(later)? {
         match TcpStream::connect_timeout(&address, PATIENCE) {
             Ok(stream) => {
-                return ask(stream, secret).map_err(|error| match error.kind() {
+                return ask(&stream, secret).map_err(|error| match error.kind() {
                     io::ErrorKind::PermissionDenied => Unanswered::Denied,
                     _ => later(error),
                 });
@@ -107,22 +110,41 @@ pub(super) fn call(at: &str, secret: &Secret) -> Result<String, Unanswered> {
     Err(later(last))
 }
 
-fn ask(mut stream: TcpStream, secret: &Secret) -> io::Result<String> {
-    limit(&stream)?;
+fn ask(mut stream: &TcpStream, secret: &Secret) -> io::Result<String> {
+    let mut words = Words::new(stream, PATIENCE)?;
     let mut noise = secret.handshake(true)?;
     let message = write_message(&mut noise, &[])?;
     stream.write_all(&[&MAGIC[..], &message].concat())?;
-    let message = read_message(&mut stream)?.ok_or(io::ErrorKind::PermissionDenied)?;
+    let message = read_message(&mut words)?.ok_or(io::ErrorKind::PermissionDenied)?;
     let mut uri = [0; MESSAGE_MAX];
     let len = noise.read_message(&message, &mut uri).map_err(|_| io::ErrorKind::PermissionDenied)?;
     String::from_utf8(uri[..len].to_vec()).map_err(io::Error::other)
 }
 
-/// Neither end waits longer than [`PATIENCE`] for the other.
-fn limit(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))
+/// What the other end of a call says, until the call has lasted too long. A time limit of single reads would let
+/// somebody who says a byte now and then hold a call for hours.
+struct Words<'a> {
+    stream: &'a TcpStream,
+    until: Instant,
+}
+
+impl<'a> Words<'a> {
+    fn new(stream: &'a TcpStream, patience: Duration) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(patience))?;
+        Ok(Self { stream, until: Instant::now() + patience })
+    }
+}
+
+impl Read for Words<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(into)
+    }
 }
 
 /// A message of the handshake behind its length.
@@ -134,9 +156,9 @@ fn write_message(noise: &mut snow::HandshakeState, payload: &[u8]) -> io::Result
 }
 
 /// None for [`DENIED`].
-fn read_message(stream: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
+fn read_message(words: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut len = [0; 2];
-    stream.read_exact(&mut len)?;
+    words.read_exact(&mut len)?;
     if len == DENIED {
         return Ok(None);
     }
@@ -145,8 +167,32 @@ fn read_message(stream: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "no answer of isthmus run"));
     }
     let mut message = vec![0; len];
-    stream.read_exact(&mut message)?;
+    words.read_exact(&mut message)?;
     Ok(Some(message))
+}
+
+/// The calls that are being answered, by the order in which they came.
+#[derive(Default)]
+struct Calls(Mutex<BTreeMap<u64, TcpStream>>);
+
+impl Calls {
+    /// Adds a call. If there are too many, the oldest is closed.
+    fn begin(&self, number: u64, stream: &TcpStream) -> io::Result<()> {
+        let stream = stream.try_clone()?;
+        let mut calls = self.0.lock();
+        if calls.len() >= CALLS_MAX
+            && let Some((_, oldest)) = calls.pop_first()
+        {
+            // Its thread, which reads, ends by this.
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        calls.insert(number, stream);
+        Ok(())
+    }
+
+    fn end(&self, number: u64) {
+        self.0.lock().remove(&number);
+    }
 }
 
 /// Answers calls until it is dropped.
@@ -172,24 +218,23 @@ impl Listener {
         let ended = Arc::new(AtomicBool::new(false));
         let is_over = ended.clone();
         let serve = move || {
-            let calls = Arc::new(AtomicUsize::new(0));
+            let calls = Arc::new(Calls::default());
             let (secret, uri) = (Arc::new(secret), Arc::new(uri));
-            for stream in accepted(listener.incoming(), warn) {
+            for (number, stream) in (0..).zip(accepted(listener.incoming(), warn)) {
                 if is_over.load(Ordering::Relaxed) {
                     return;
                 }
-                if calls.load(Ordering::Relaxed) >= CALLS_MAX {
+                if calls.begin(number, &stream).is_err() {
                     continue;
                 }
-                calls.fetch_add(1, Ordering::Relaxed);
                 let (secret, uri, under_way) = (secret.clone(), uri.clone(), calls.clone());
                 let answered = thread::Builder::new().name("isthmus-at".to_owned()).spawn(move || {
                     // An error of one caller does not concern the others.
-                    let _ = answer(stream, &secret, &uri);
-                    under_way.fetch_sub(1, Ordering::Relaxed);
+                    let _ = answer(&stream, &secret, &uri, PATIENCE);
+                    under_way.end(number);
                 });
                 if answered.is_err() {
-                    calls.fetch_sub(1, Ordering::Relaxed);
+                    calls.end(number);
                 }
             }
         };
@@ -215,14 +260,14 @@ impl Drop for Listener {
     }
 }
 
-fn answer(mut stream: TcpStream, secret: &Secret, uri: &str) -> io::Result<()> {
-    limit(&stream)?;
+fn answer(mut stream: &TcpStream, secret: &Secret, uri: &str, patience: Duration) -> io::Result<()> {
+    let mut words = Words::new(stream, patience)?;
     let mut magic = [0; MAGIC.len()];
-    stream.read_exact(&mut magic)?;
+    words.read_exact(&mut magic)?;
     if magic != *MAGIC {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    let message = read_message(&mut stream)?.ok_or(io::ErrorKind::InvalidData)?;
+    let message = read_message(&mut words)?.ok_or(io::ErrorKind::InvalidData)?;
     let mut noise = secret.handshake(false)?;
     let mut buffer = [0; MESSAGE_MAX];
     if noise.read_message(&message, &mut buffer).is_err() {
@@ -287,6 +332,39 @@ mod tests {
             let _ = stream.read_to_end(&mut said);
             assert!(said.is_empty() || said == DENIED, "{said:?}");
         }
+    }
+
+    /// Each byte comes in time, but the whole call does not.
+    #[test]
+    fn who_says_little_does_not_hold_a_call() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("free");
+        let mut caller = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        let (stream, _) = listener.accept().expect("a call");
+        // The start of a call with a message of the greatest length.
+        let words = [&MAGIC[..], &(MESSAGE_MAX as u16).to_be_bytes(), &[0; MESSAGE_MAX]].concat();
+        let says = thread::spawn(move || {
+            for byte in words {
+                if caller.write_all(&[byte]).is_err() {
+                    return;
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let start = Instant::now();
+        let answered = answer(&stream, &secret("0123456789abcdef", "job"), URI, Duration::from_millis(300));
+        assert!(answered.is_err() && start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+        stream.shutdown(Shutdown::Both).expect("closed");
+        drop(stream);
+        says.join().expect("the caller ends");
+    }
+
+    /// As many silent callers as there may be, and more.
+    #[test]
+    fn silent_callers_keep_nobody_out() {
+        let (_listener, at) = listener();
+        let _silent: Vec<_> =
+            (0..CALLS_MAX + 9).map(|_| TcpStream::connect(&at).expect("it listens")).collect();
+        assert_eq!(call(&at, &secret("0123456789abcdef", "job")).expect("answered"), URI);
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Hostile packets: no bytes cause a panic, and their cost is bounded.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use isthmus_lab::model::Loss;
 use isthmus_lab::rng::Rng;
-use isthmus_udp::wire::{Ack, Frame, Header, Packet, Words, put_small, put_stream_head};
+use isthmus_udp::wire::{Ack, Frame, Header, Packet, Words, put_parity_head, put_small, put_stream_head};
 use isthmus_udp::{Event, Failure, Port, PortConfig, StreamFault};
 
 use crate::net::{Flow, Net, PathSpec, address, config, seeds, transfer};
@@ -232,6 +234,92 @@ fn streams_and_answers_that_wait_are_bounded() {
     assert!((1..=64).contains(&answers), "{answers}");
 }
 
+/// The windows that strangers are granted are large only while there are few of them.
+#[test]
+fn of_many_strangers_only_a_few_get_a_large_window() {
+    let mut port = Port::new(PortConfig::default(), [1; 16]);
+    let windows = (1..=20).map(|source| {
+        say(&mut port, source, 0, 0);
+        let mut out = Vec::new();
+        port.poll_transmit(0, 1, 65_000, &mut out).expect("an Accept");
+        match Packet::decode(&out) {
+            Ok(Packet::Numbered { header: Header::Accept { window, .. }, .. }) => window,
+            other => panic!("no Accept but {other:?}"),
+        }
+    });
+    let large = windows.filter(|window| *window > 1 << 20).count();
+    assert_eq!(large, PortConfig::default().strangers_trusted);
+}
+
+/// A port that only opens streams, as that of a client.
+#[test]
+fn a_port_that_accepts_no_streams_enters_none() {
+    let mut port = Port::new(PortConfig { accepts: false, ..PortConfig::default() }, [1; 16]);
+    say(&mut port, 1, 0, 0);
+    let mut out = Vec::new();
+    assert!(port.is_empty() && port.poll_transmit(0, 64, 65_000, &mut out).is_none());
+}
+
+/// The path properties of so many hosts are kept. Those of the host that was heard of first go.
+#[test]
+fn hosts_whose_paths_are_remembered_are_bounded() {
+    const HOSTS: u32 = 1_024;
+    let host = |number: u32| IpAddr::from(Ipv4Addr::from(0x0a00_0000 + number));
+    let mut port = Port::new(PortConfig::default(), [1; 16]);
+    (0..=HOSTS).for_each(|number| port.suppose(u64::from(number), host(number), 1_000_000, 10_000));
+    let known = |number| port.learned(u64::from(HOSTS), host(number)).is_some();
+    assert!(!known(0) && (1..=HOSTS).all(known));
+}
+
+/// An Open of an ended stream opens nothing. So many of these are remembered, and the oldest is forgotten.
+#[test]
+fn ended_streams_that_are_remembered_are_bounded() {
+    const ENDED: u64 = 4_096;
+    let config = PortConfig { strangers_max: usize::MAX, ..PortConfig::default() };
+    let mut port = Port::new(config, [1; 16]);
+    let open = |port: &mut Port, now, source| {
+        port.on_packet(now, now, address(0), &mut open_packet(source));
+        std::iter::from_fn(|| port.poll_event()).find_map(|event| match event {
+            Event::Accepted(id, _) => Some(id),
+            _ => None,
+        })
+    };
+    for source in 1..=ENDED + 1 {
+        let id = open(&mut port, 0, source).expect("accepted");
+        port.with(0, id, |stream| stream.abort());
+        port.release(0, id);
+    }
+    let (later, mut out) = (2_000_000, Vec::new());
+    while port.poll_transmit(later, 64, 65_000, &mut out).is_some() {
+        out.clear();
+    }
+    assert!(port.is_empty(), "{} are left", port.len());
+    assert!(open(&mut port, later, 2).is_none() && open(&mut port, later, ENDED + 1).is_none());
+    assert!(open(&mut port, later, 1).is_some(), "the oldest is forgotten");
+}
+
+/// Somebody who knows a stream's id, but does not hold its address, has it send nothing again.
+#[test]
+fn a_challenge_from_elsewhere_is_not_heard() {
+    let mut port = Port::new(PortConfig::default(), [1; 16]);
+    let id = port.open(0, address(1));
+    port.with(0, id, |stream| stream.write(b"x"));
+    let mut out = Vec::new();
+    while port.poll_transmit(0, 64, 65_000, &mut out).is_some() {}
+    let Ok(Packet::Numbered { header: Header::Open { source, .. }, .. }) = Packet::decode(&out) else {
+        panic!("no Open")
+    };
+    let mut challenge = Vec::new();
+    Packet::Challenge { target: source, token: [9; 24] }.encode(&mut challenge);
+    // The same again is no news: otherwise somebody on the path would have the stream send packet after packet.
+    for (now, from, heard) in [(1, 2, false), (2, 1, true), (3, 1, false)] {
+        port.on_packet(now, now, address(from), &mut challenge);
+        out.clear();
+        while port.poll_transmit(now, 64, 65_000, &mut out).is_some() {}
+        assert_eq!(!out.is_empty(), heard, "{now}");
+    }
+}
+
 #[test]
 fn a_packet_that_comes_again_is_not_heard() {
     let mut net = Net::pair(&PathSpec::default());
@@ -271,6 +359,22 @@ fn of_who_was_not_admitted_little_is_held_behind_a_gap() {
         say(&mut port, 1, 2_000 + number, 1_000_001 + 1000 * number);
     });
     assert!(port.memory() > 8 * CHUNK, "{} bytes of one that was admitted", port.memory());
+}
+
+/// A shard of parity is all of a block of one shard, so it brings data. That counts as data behind a gap does.
+#[test]
+fn of_who_was_not_admitted_no_parity_is_held_far_behind_a_gap() {
+    let mut port = Port::new(PortConfig { guest_gap: 64 << 10, ..PortConfig::default() }, [1; 16]);
+    say(&mut port, 1, 0, 0);
+    for number in 1..1_000 {
+        let mut bytes = Vec::new();
+        let header = Header::Open { source: 1, token: [0; 24], window: 1 << 20 };
+        Packet::Numbered { header, number, ack_now: false, checked: false, body: 0 }.encode(&mut bytes);
+        put_parity_head(&mut bytes, 100_000 + 1000 * number, 1, 0);
+        bytes.resize(bytes.len() + 1000, 7);
+        port.on_packet(number, number, address(1), &mut bytes);
+    }
+    assert!(port.guests_memory() <= 3 * CHUNK, "{} bytes", port.guests_memory());
 }
 
 #[test]

@@ -136,6 +136,45 @@ fn a_session_is_good_for_one_stream_and_for_half_a_minute() {
     assert!(late.ports[1].is_empty());
 }
 
+/// Who copies a session's first packet may send it from any address. That proves no address, so little goes there.
+#[test]
+fn a_session_proves_the_address_of_its_host_only() {
+    let mut net = sealed_pair(&PathSpec::default());
+    let (now, session) = (net.now, net.session());
+    net.ports[1].expect(now, address(0).ip(), session.clone());
+    let opening = opening(&mut net, &session);
+    for (from, is_proved) in [(address(5), false), (address(0), true)] {
+        let mut port = Port::new(PortConfig { sessions_only: true, ..PortConfig::default() }, [1; 16]);
+        port.expect(now, address(0).ip(), session.clone());
+        port.on_packet(now, now, from, &mut opening.clone());
+        let Some(Event::Accepted(id, _)) = port.poll_event() else { panic!("not accepted") };
+        port.with(now, id, |stream| stream.write(&[7; 100_000]));
+        let (mut went, mut out) = (0, Vec::new());
+        while let Some(transmit) = port.poll_transmit(now, 64, 65_000, &mut out) {
+            assert_eq!(transmit.to, from);
+            went += transmit.len;
+        }
+        assert_eq!(went > 3 * opening.len(), is_proved, "{went} bytes go to {from}");
+    }
+}
+
+/// Anybody on the path can make a Challenge. It does not take the session's token from the next Open.
+#[test]
+fn a_challenge_changes_no_stream_of_a_session() {
+    let mut net = sealed_pair(&PathSpec::default());
+    let (now, session) = (net.now, net.session());
+    let token_of = |packet: &[u8]| match Packet::decode(packet) {
+        Ok(Packet::Numbered { header: Header::Open { source, token, .. }, .. }) => (source, token),
+        other => panic!("no Open but {other:?}"),
+    };
+    let (target, token) = token_of(&opening(&mut net, &session));
+    let mut challenge = Vec::new();
+    Packet::Challenge { target, token: [9; 24] }.encode(&mut challenge);
+    net.ports[0].on_packet(now, now, address(1), &mut challenge);
+    let again = net.ports[0].poll_timeout().expect("it asks again").max(now);
+    assert_eq!(token_of(&first_packet(&mut net.ports[0], again)).1, token);
+}
+
 #[test]
 fn sessions_that_wait_for_their_streams_are_bounded_and_the_oldest_goes() {
     let mut net = sealed_pair(&PathSpec::default());

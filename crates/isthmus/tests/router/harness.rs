@@ -1,7 +1,7 @@
 //! Routers as processes, endpoints as sockets, on addresses of this host's loopback.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -193,6 +193,15 @@ pub(crate) fn refusal(mut lane: TcpStream) -> RefuseReason {
         }
         other => panic!("no Refuse but {other:?} of {} bytes", bytes.len()),
     }
+}
+
+/// Waits until a lane is cut on which nothing came.
+pub(crate) fn is_cut(mut lane: TcpStream) {
+    let mut waste = Vec::new();
+    let ended = lane.read_to_end(&mut waste);
+    // A time-out would mean that it stands.
+    let is_over = ended.as_ref().map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |_| true);
+    assert!(is_over && waste.is_empty(), "{ended:?}, {} bytes", waste.len());
 }
 
 /// Opens a lane from `dialler` to `target`; both ends, after the Hello.

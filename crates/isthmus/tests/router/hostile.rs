@@ -81,20 +81,33 @@ fn strangers_that_take_all_descriptors_lock_nobody_out_and_fill_no_log() {
     assert!(sites.world.log().matches("cannot accept").count() <= 1, "{}", sites.world.log());
 }
 
-/// Who connects and never says a whole Hello, or never ends the handshake of a link, is closed after 10 s, however often
-/// it says a little.
+/// Who connects and says nothing, or no whole Hello, or never ends the handshake of a link, or never says what it wants
+/// of a name, is closed after 10 s, however often it says a little.
 #[test]
 fn who_says_little_is_closed_in_time() {
     let sites = Sites::linked_by("tcp");
     let _routers = sites.joined();
     let from = address(1, 1, NOWHERE);
-    let hello = bytes_of(hello(from, from));
+    // Its last byte never comes.
+    let mut hello = bytes_of(hello(from, address(1, 1, sites.r2[0])));
+    let last = hello.pop().expect("bytes");
     let start = Instant::now();
     // A TLS record of a client's first message, of 512 bytes.
     let handshake = [&[22, 3, 1, 2, 0, 1, 0, 1, 252][..], &[0; 40]].concat();
-    let mut slow: Vec<_> = [(sites.r2[0], hello), (sites.r2[1], handshake)]
-        .map(|(router, words)| (TcpStream::connect(router).expect("it listens"), words.into_iter()))
-        .into();
+    // The Hello of a lane to the router itself, and a request's first byte.
+    let request = [&hello[..], &[last, 0]].concat();
+    let lanes = [
+        (sites.r2[0], vec![], vec![]),
+        (sites.r2[0], vec![], hello),
+        (sites.r2[1], vec![], handshake),
+        (sites.r2[0], request, vec![]),
+    ];
+    let slow = lanes.map(|(router, first, words)| {
+        let mut lane = TcpStream::connect(router).expect("it listens");
+        lane.write_all(&first).expect("taken");
+        (lane, words.into_iter())
+    });
+    let mut slow = Vec::from_iter(slow);
     while !slow.is_empty() {
         slow.retain_mut(|(lane, words)| {
             lane.set_read_timeout(Some(Duration::from_millis(200))).expect("a time-out");
@@ -105,7 +118,7 @@ fn who_says_little_is_closed_in_time() {
                 Err(error) => matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
             }
         });
-        assert!(start.elapsed() < HANG, "{} are still there", slow.len());
+        assert!(start.elapsed() < HANG, "{} are still there: {:?}", slow.len(), slow);
     }
     assert!(start.elapsed() > Duration::from_secs(5), "{:?}: what was said was wrong", start.elapsed());
 }

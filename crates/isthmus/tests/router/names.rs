@@ -8,7 +8,7 @@ use isthmus_wire::Address;
 use isthmus_wire::frame::{Hello, RefuseReason};
 use isthmus_wire::rendezvous::{ANSWER_HEAD, Answer, Request};
 
-use crate::harness::{HANG, NOWHERE, address, bytes_of, dial, hello, refusal};
+use crate::harness::{HANG, NOWHERE, address, bytes_of, dial, hello, refusal, socket_from};
 use crate::site::Sites;
 
 fn ask(router: SocketAddr, from: Address, target: Address, request: &Request) -> TcpStream {
@@ -142,6 +142,38 @@ fn look_ups_wait_for_seconds_and_so_many_of_one_host() {
     let mut lane = ask(router, from, at, &publish("run", "there"));
     assert_eq!(answer(&mut lane).0, Answer::Published);
     assert_eq!(answer(&mut ask(router, from, at, &look_up("run", 1))).0, Answer::Found);
+}
+
+/// A lane to another AS that says this router's address is passed on, and not served here.
+#[test]
+fn names_are_kept_for_lanes_to_the_routers_own_as() {
+    let sites = Sites::new();
+    let _r1 = sites.world.start(&sites.r1(""));
+    let lane = ask(sites.r1[0], address(1, 1, NOWHERE), address(2, 1, sites.r1[0]), &look_up("run", 0));
+    // The way to AS 2 leads by r2, which does not run.
+    assert_eq!(refusal(lane), RefuseReason::Unreached);
+}
+
+/// A host that publishes without end leaves room for the names of others.
+#[test]
+fn a_host_has_its_share_of_the_names() {
+    let sites = Sites::new();
+    let _r1 = sites.world.start(&sites.r1(""));
+    let (router, at, from) = (sites.r1[0], address(1, 1, sites.r1[0]), address(1, 1, NOWHERE));
+    let lanes: Vec<_> = (0..128)
+        .map(|number| {
+            let mut lane = ask(router, from, at, &publish(&format!("run{number}"), "a port"));
+            assert_eq!(answer(&mut lane).0, Answer::Published);
+            lane
+        })
+        .collect();
+    assert_eq!(answer(&mut ask(router, from, at, &publish("more", "a port"))).0, Answer::Full);
+    let other = address(1, 1, "127.0.0.77:9".parse().expect("an address"));
+    let mut lane = socket_from(other.locator, router);
+    lane.write_all(&bytes_of(hello(other, at))).expect("taken");
+    lane.write_all(&publish("more", "a port").encode().expect("short")).expect("taken");
+    assert_eq!(answer(&mut lane).0, Answer::Published);
+    drop(lanes);
 }
 
 /// Somebody on the publisher's host who knows the endpoint that published has not the name.

@@ -1,7 +1,7 @@
 //! One router between two subnets.
 
 use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, SocketAddr};
 use std::time::Instant;
 
 use isthmus_wire::frame::{HOPS_MAX, RefuseReason};
@@ -143,6 +143,18 @@ fn targets_outside_the_allowed_range_are_not_connected_to() {
     }
 }
 
+/// Lanes go where the configuration says `plain`, also if it names targets elsewhere.
+#[test]
+fn a_subnet_without_plain_lanes_gets_none() {
+    let sites = Sites::new();
+    let whole = std::fs::read_to_string(sites.r1("")).expect("the configuration");
+    let (first, b) = whole.rsplit_once("plain = true\n").expect("of subnet b");
+    let _r1 = sites.world.start(&sites.world.write("r1.toml", &format!("{first}{b}")));
+    let target = Endpoint::new();
+    let lane = dial(sites.r1[0], hello(address(1, 1, NOWHERE), target.address(1, 2)));
+    assert_eq!(refusal(lane), RefuseReason::Denied);
+}
+
 #[test]
 fn a_router_that_would_connect_anybody_to_anything_does_not_start() {
     let sites = Sites::new();
@@ -191,6 +203,23 @@ fn resident(router: &Running) -> usize {
     let statm = std::fs::read_to_string(format!("/proc/{}/statm", router.child.id())).expect("statm");
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
     pages.expect("resident pages") * 4096
+}
+
+/// However many hosts there are, a router has no more lanes than it is told.
+#[test]
+fn all_hosts_together_have_so_many_lanes() {
+    let sites = Sites::new();
+    let _r1 = sites.world.start(&sites.r1("limits = { lanes = 3, lanes_per_source = 2 }\n"));
+    let target = Endpoint::new();
+    let to = target.address(1, 2);
+    let from = |host: u8| {
+        let from = address(1, 1, SocketAddr::from(([127, 0, 0, host], 9)));
+        let mut lane = socket_from(from.locator, sites.r1[0]);
+        lane.write_all(&bytes_of(hello(from, to))).expect("taken");
+        lane
+    };
+    let _lanes = [77, 77, 78].map(|host| (from(host), target.accept()));
+    assert_eq!(refusal(from(79)), RefuseReason::Full);
 }
 
 /// One host does not take all lanes of a router from the others.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use isthmus_wire::frame::{Hello, RefuseReason};
 
 use crate::harness::{
-    Endpoint, HANG, NOWHERE, address, bytes_of, dial, exchange, hello, refusal, socket_from, through,
+    Endpoint, HANG, NOWHERE, address, bytes_of, dial, exchange, hello, is_cut, refusal, socket_from, through,
 };
 use crate::hostile::tell_everything;
 use crate::site::Sites;
@@ -122,7 +122,8 @@ fn a_neighbour_speaks_for_no_other_as(links: &'static str) {
     let sites = Sites::linked_by(links);
     sites.world.keygen(1, "one");
     sites.world.keygen(2, "two");
-    let _s1 = sites.world.start(&sites.s1(""));
+    // No neighbour speaks for a router's own AS, whatever the configuration says.
+    let _s1 = sites.world.start(&sites.s1("carries = { 1 = [2] }\n"));
     let _r2 = sites.world.start(&sites.r2("one", ""));
     // Who stands where r1 would is believed to pass on lanes of other AS's.
     let target = Endpoint::new();
@@ -132,6 +133,7 @@ fn a_neighbour_speaks_for_no_other_as(links: &'static str) {
         lane
     };
     assert_eq!(refusal(speak(3)), RefuseReason::Denied);
+    assert_eq!(refusal(speak(2)), RefuseReason::Denied);
     let (_near, (_far, said)) = (speak(1), target.accept());
     assert_eq!(said.source.as_id.0, 1);
 }
@@ -161,6 +163,36 @@ fn a_certificate_of_another_as_does_not_start_a_router() {
     assert_eq!(checked.status.code(), Some(2));
     let said = String::from_utf8_lossy(&checked.stderr);
     assert!(said.contains("the certificate names AS 2, but this is AS 1"), "{said}");
+}
+
+/// One neighbour does not take all lanes of a router from the others.
+#[test]
+fn a_neighbour_has_its_share_of_the_lanes() {
+    let sites = Sites::linked_by("tcp");
+    sites.world.keygen(1, "one");
+    sites.world.keygen(2, "two");
+    let _s1 = sites.world.start(&sites.s1("limits = { lanes = 100, lanes_per_source = 2 }\n"));
+    let _r2 = sites.world.start(&sites.r2("one", ""));
+    let target = Endpoint::new();
+    let (from, to) = (address(1, 1, NOWHERE), target.address(2, 1));
+    let _lanes = [(); 2].map(|()| through(sites.r2[0], from, &target, to));
+    assert_eq!(refusal(dial(sites.r2[0], hello(from, to))), RefuseReason::Full);
+}
+
+/// A neighbour that dials without end gets 64 links. Its certificate tells whose they are.
+#[test]
+fn a_neighbour_has_its_share_of_the_links() {
+    let sites = Sites::linked_by("auto");
+    sites.world.keygen(1, "one");
+    sites.world.keygen(2, "two");
+    let _s1 = sites.world.start(&sites.s1("limits = { links = 1 }\n"));
+    // By TCP as many as a neighbour may have, and one by UDP.
+    let _r2 = sites.world.start(&sites.r2("one", "limits = { links = 64 }\n"));
+    let until = Instant::now() + HANG;
+    while !sites.world.log().contains("this AS has 64 already") {
+        assert!(Instant::now() < until, "{}", sites.world.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn an_as_that_is_not_admitted_gets_no_link(links: &'static str) {
@@ -275,12 +307,10 @@ fn links_come_back_when_the_other_router_does(links: &'static str) {
     let (r2, s1) = sites.joined();
     let target = Endpoint::new();
     let (from, to) = (address(1, 1, NOWHERE), target.address(2, 1));
-    let (mut near, _far) = through(sites.r2[0], from, &target, to);
+    let (near, _far) = through(sites.r2[0], from, &target, to);
     drop(s1);
     // The lane was cut, and its endpoint hears of it.
-    let mut waste = Vec::new();
-    let _ = near.read_to_end(&mut waste);
-    assert!(waste.is_empty());
+    is_cut(near);
     let _s1 = sites.world.start(&sites.s1(""));
     passes_again(&sites, &target, hello(from, to));
     drop(r2);
