@@ -76,7 +76,7 @@ impl Rate {
     /// Whether delay remains after our own queue should have drained.
     pub(super) fn is_in_doubt(&self, sample: &AckSample, queue: Micros) -> bool {
         queue >= self.queue_us().max(QUANTUM_US)
-            || self.delay_us(sample) >= (2 * self.queue_us()).max(QUANTUM_US)
+            || self.delay_us(sample) >= (2 * self.queue_us()).max(3 * QUANTUM_US / 2)
     }
 
     /// Begins to send half, to test a queue of this length.
