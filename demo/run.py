@@ -156,7 +156,11 @@ def run_pair(spec, net):
     jobs = {"receiver": job("b", "receive", spec["output"], *spec["receive"]), "sender": job("a", "send", spec["input"], f"block={spec['block']}")}
     kill = Kill(net.one_of_each("a"), Path(spec["output"]), spec["bytes"] / 3) if spec["kill"] else None
     try:
-        return watch(jobs, spec["limit"], Path(spec["output"]), kill)
+        result = watch(jobs, spec["limit"], Path(spec["output"]), kill)
+        for name in result.get("hung", []) if spec["transport"] == "isthmus" else []:
+            jobs[name].keep_stacks()
+            print(f"HUNG: the {name}; stacks: {process.hangs[-1]}", file=sys.stderr, flush=True)
+        return result
     finally:
         for one in jobs.values():
             one.end()
@@ -211,10 +215,10 @@ def watch(jobs, limit, output, kill=None, grace=20.0):
         said = [line.split("copy: ", 1)[-1] for job in jobs.values() for line in job.output().splitlines() if "copy: " in line]
         why = said[0] if said else reason_of(jobs[failed].output())
         ended = f"; the {hung[0]} did not notice within {grace:.0f} s and was ended" if hung else ""
-        return {"error": f"the {failed} ended with status {states[failed]}: {why}{ended}"}
+        return {"error": f"the {failed} ended with status {states[failed]}: {why}{ended}", "hung": hung}
     if hung:
         written = max(map(written_of, parts_in(output.parent)), default=0)
-        return {"error": f"{written / 1e6:.0f} MB after {took:.0f} s; both applications were ended", "bytes": written, "seconds": took}
+        return {"error": f"{written / 1e6:.0f} MB after {took:.0f} s; both applications were ended", "hung": hung, "bytes": written, "seconds": took}
     result = re.search(r"RESULT (\{.*\})", jobs["sender"].output())
     if not result:
         return {"error": "the sender ended without a result"}

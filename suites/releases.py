@@ -100,13 +100,11 @@ class Running:
 
     def __init__(self, command, env, log, ready, cwd=None):
         self.running = process.Running([str(word) for word in command], env, LOGS / f"{log}.log", cwd)
-        until = time.monotonic() + SECONDS
-        while not (found := re.search(ready, self.running.output(), re.M)):
-            if time.monotonic() > until or self.running.process.poll() is not None:
-                self.running.process.kill()
-                raise Failed(f"not ready; see {LOGS / log}.log")
-            time.sleep(0.05)
-        self.said = found
+        try:
+            self.said = process.await_until([self.running], lambda: re.search(ready, self.running.output(), re.M), SECONDS, f"output {ready!r}")
+        except process.Failure as why:
+            self.running.process.kill()
+            raise Failed(f"not ready: {why}; see {LOGS / log}.log") from None
 
     def __enter__(self):
         return self

@@ -99,16 +99,18 @@ def keep_first(context):
 def test(context, case, spare, record_property):
     failed = None
     while True:
-        hangs = process.hangs
+        hangs = len(process.hangs)
         try:
-            record_property("detail", case.perform(context))
+            detail = case.perform(context)
+            if process.hangs[hangs:]:
+                raise cases.Failure(f"it says {detail!r}, but a process did not end in its time")
+            record_property("detail", detail)
             break
         except cases.Skip as why:
             pytest.skip(str(why))
         except Exception as why:
-            if process.hangs > hangs:
-                kept = sorted(map(str, context.logs.glob(f"{context.label}.{context.case}*.stacks")))
-                raise pytest.fail.Exception(f"{why}; stacks: {', '.join(kept)}", pytrace=False) from None
+            if kept := process.hangs[hangs:]:
+                raise pytest.fail.Exception(f"{why}; stacks: {', '.join(map(str, kept))}", pytrace=False) from None
             if failed or not spare:
                 if isinstance(why, cases.Failure):
                     raise pytest.fail.Exception(f"{why} [{context.log().name}]", pytrace=False) from None

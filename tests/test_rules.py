@@ -6,12 +6,13 @@ import re
 import subprocess
 import sys
 
+import pytest
 from harness import mpis
 
 # A plugin that puts these cases in the place of all others.
 CASES = """
 import functools, pathlib, pytest, unsteady, test_mpi
-from harness import process
+from harness import cases, process
 from harness.cases import Case, Failure
 
 unsteady.note = functools.partial(unsteady.note, file=pathlib.Path("unsteady.json"))
@@ -33,14 +34,55 @@ def hangs(c):
     process.run(["sleep", "60"], {}, c.log(), 0.1)
     raise Failure("no end")
 
+# A wait beside that for a job's end.
+def waits(c):
+    attempts.append(c.case)
+    assert attempts.count(c.case) == 1
+    job = process.Running(["sleep", "60"], {}, c.log())
+    try:
+        WAIT
+    finally:
+        job.end()
+
+# A job that ends before it did what is waited for, at the first attempt.
+def ends(c):
+    attempts.append(c.case)
+    if attempts.count(c.case) == 2:
+        return "well"
+    cases.await_output(process.Running(["sh", "-c", "echo last words; exit 3"], {}, c.log()), "ready", 60)
+
+# Passes although a command did not end.
+def mistaken(c):
+    attempts.append(c.case)
+    assert attempts.count(c.case) == 1
+    process.run(["sleep", "60"], {}, c.log(), 0.1)
+    return "well"
+
+# A command that waited in vain itself says so.
+def reports(c):
+    attempts.append(c.case)
+    assert attempts.count(c.case) == 1
+    process.run(["echo", "HUNG: the sender; stacks: /of/the/sender.stacks"], {}, c.log(), 10)
+    raise Failure("status 3")
+
 test_mpi.compile_all = lambda name, logs: None
 test_mpi.mpis.MPIS["mpich"].missing = lambda: None
-test_mpi.CASES = [Case(body.__name__, body, places=("host",), mpis=("mpich",)) for body in (hangs, shaky, fails)]
+test_mpi.CASES = [Case(body.__name__, body, places=("host",), mpis=("mpich",)) for body in (BODIES)]
 """
 
 
-def run(folder, *words):
-    (folder / "rules.py").write_text(CASES)
+# The waits of the harness beside that for a job's end, each for something that does not come.
+WAITS = {
+    "ranks": 'cases.ranks_of(job, 2, "no-such-program", 0.1)',
+    "file": 'cases.await_file(c.scratch("none"), job, 0.1)',
+    "output": 'cases.await_output(job, "no such words", 0.1)',
+    "journal": "cases.await_journal([job], c.logs, 0.1)",
+    "ask": 'process.ask(["sleep", "60"], {}, c.log(), 0.1)',
+}
+
+
+def run(folder, *words, bodies="hangs, shaky, fails", wait="pass"):
+    (folder / "rules.py").write_text(CASES.replace("BODIES", bodies + ",").replace("WAIT", wait))
     command = [sys.executable, "-m", "pytest", "-c", mpis.ROOT / "pytest.ini", "-p", "rules", mpis.ROOT / "tests" / "test_mpi.py",
                "--logs", folder, "-o", f"cache_dir={folder}/cache", *words]  # fmt: skip
     path = os.pathsep.join(map(str, (folder, mpis.ROOT / "tests", mpis.ROOT / "tools")))
@@ -62,3 +104,34 @@ def test_the_second_run_in_which_a_test_is_unsteady_fails(tmp_path):
     assert second.returncode == 1 and re.search(r"^FAILED: .*shaky\]: unsteady in 2 of .*: once$", second.stdout, re.M), second.stdout
     runs = json.loads((tmp_path / "unsteady.json").read_text())["MPI tests"]
     assert [len(run) for run in runs] == [1, 1]
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_every_wait_of_the_harness_that_ends_by_its_time_is_a_hang(tmp_path, wait):
+    ended = run(tmp_path, bodies="waits", wait=WAITS[wait])
+    assert ended.returncode == 1, ended.stdout
+    assert re.search(rf"FAILED .*no .* after 0.1 s: .*; stacks: {tmp_path}/mpich.isthmus.host.waits.stacks$", ended.stdout, re.M), ended.stdout
+    assert (tmp_path / "mpich.isthmus.host.waits.stacks").exists()
+
+
+def test_a_job_that_ends_before_what_is_waited_for_gets_a_second_attempt(tmp_path):
+    ended = run(tmp_path, bodies="ends")
+    assert ended.returncode == 0 and "1 unsteady in" in ended.stdout, ended.stdout
+    assert "at the first attempt: ended with status 3 before output 'ready': last words" in ended.stdout, ended.stdout
+
+
+def test_a_command_that_does_not_end_fails_a_test_that_passes(tmp_path):
+    ended = run(tmp_path, bodies="mistaken")
+    assert ended.returncode == 1 and re.search(r"FAILED .*it says 'well', but .*; stacks: \S+mistaken.stacks$", ended.stdout, re.M), ended.stdout
+
+
+def test_a_command_that_reports_a_hang_has_hung(tmp_path):
+    ended = run(tmp_path, bodies="reports")
+    assert ended.returncode == 1 and re.search(r"FAILED .*status 3; stacks: /of/the/sender.stacks$", ended.stdout, re.M), ended.stdout
+
+
+def test_no_case_waits_by_a_loop_of_its_own():
+    """Such a loop would not keep stacks, and its time-out would get a second attempt."""
+    for file in sorted((mpis.ROOT / "tests" / "harness").glob("*.py")):
+        if file.name not in ("process.py", "stacks.py"):
+            assert not re.search(r"while .*\bmonotonic\(|subprocess\.run\([^)]*\btimeout=", file.read_text()), file.name

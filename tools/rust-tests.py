@@ -115,7 +115,7 @@ class Run:
         self.hung = True
         file = stacks.ROOT / "build" / "logs" / "rust-tests.stacks"
         file.parent.mkdir(parents=True, exist_ok=True)
-        family = descendants(cargo.pid)
+        family = stacks.descendants(cargo.pid)
         stacks.keep(family, file)
         print(file.read_text(), flush=True)
         print(f"FAILED: no word for {SILENCE} s; stacks: {file}", flush=True)
@@ -126,17 +126,6 @@ class Run:
         """What the tests of these names said when they failed, after a colon."""
         said = [self.panics[name] for name in names if name in self.panics]
         return f": {'; '.join(said)}" if said else ""
-
-
-def descendants(pid):
-    """The processes that this one started, and those that they did."""
-    children = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children += map(int, task.read_text().split())
-        except OSError:
-            pass
-    return [one for child in children for one in (child, *descendants(child))]
 
 
 def passes(target, names):

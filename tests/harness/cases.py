@@ -12,14 +12,11 @@ from typing import Any, Callable
 
 from . import process
 from .mpis import MPIS, ROOT, Mpi, Place
+from .process import Failure, await_until, last_words
 
 sys.path.insert(0, str(ROOT / "tests" / "faults"))
 import cut_connections  # noqa: E402
 import other_version  # noqa: E402
-
-
-class Failure(Exception):
-    """The test did not see what it must see; the text says what it saw."""
 
 
 class Skip(Exception):
@@ -86,16 +83,6 @@ def must_pass(ended):
     if not line:
         raise Failure(f"no OK line: {last_words(ended.output)}")
     return line.group(1)
-
-
-def last_words(output):
-    """The line that most likely tells why: a FAIL, an error, or the last one."""
-    lines = [line.strip() for line in output.splitlines() if line.strip(" =-\t*")]
-    for pattern in (r"^FAIL ", r"panicked|Assertion failed|isthmus.*(error|refused|lost|gave up)", r"\berror\b|Abort", r"."):
-        for line in lines:
-            if re.search(pattern, line, re.I):
-                return line[:200]
-    return "no output"
 
 
 # --- point-to-point, collectives, one-sided ----------------------------------
@@ -259,23 +246,28 @@ def spawn(c):
 
 
 def ranks_of(job, count, program="churn", seconds=30):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    def seen():
         pids = job.pids(program)
-        if len(pids) >= count:
-            return pids
-        if job.process.poll() is not None:
-            raise Failure(f"ended before it began: {last_words(job.output())}")
-        time.sleep(0.05)
-    raise Failure(f"saw {len(job.pids(program))} of {count} ranks after {seconds} s")
+        return pids if len(pids) >= count else None
+
+    return await_until([job], seen, seconds, f"{count} processes of {program}")
 
 
 def await_file(path, job, seconds=30):
-    until = time.monotonic() + seconds
-    while not path.exists():
-        if job.process.poll() is not None or time.monotonic() > until:
-            raise Failure(f"it never got going: {last_words(job.output())}")
-        time.sleep(0.05)
+    await_until([job], path.exists, seconds, path.name)
+
+
+def await_output(job, words, seconds=60):
+    """Waits until a job prints the words (a regular expression). Returns the match."""
+    return await_until([job], lambda: re.search(words, job.output(), re.M), seconds, f"output {words!r}", look=0.02)
+
+
+def await_journal(jobs, folder, seconds=60):
+    """Waits until a copy below the folder is under way: its journal says what has arrived."""
+    def seen():
+        return any(journal.stat().st_size > 1000 for journal in folder.rglob(".isthmus-*.journal"))
+
+    await_until(jobs, seen, seconds, "journal of the copy", look=0.005)
 
 
 def broken_lanes(c):

@@ -7,12 +7,11 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 
 from . import mpis, process
-from .cases import Case, Failure, Skip, last_words, must_pass, sides
+from .cases import Case, Failure, Skip, await_journal, await_output, last_words, must_pass, sides
 from .mover_cases import compiled, folder_of
 
 # Which MPI's job is part 2, and starts 3 ranks; part 1 is of the case's own, with 2.
@@ -68,15 +67,6 @@ def messages(c):
     """Every kind of message, all ranks to all. They meet by a file."""
     with Sides(c) as two:
         return two.both("messages", f"file:{folder_of(c)}/at")
-
-
-def await_output(job, words, seconds=60):
-    until = time.monotonic() + seconds
-    while not (found := re.search(words, job.output())):
-        if time.monotonic() > until or job.process.poll() is not None:
-            raise Failure(f"no {words!r}: {last_words(job.output())}")
-        time.sleep(0.02)
-    return found
 
 
 def text(c):
@@ -161,8 +151,8 @@ def version(c):
     with Sides(c) as two:
         one = two.start(1, 1, "-", program="messages")
         uri = await_output(one, r"couples with part 2 at '(isthmus://\S+)'").group(1)
-        env = {**os.environ, "PYTHONPATH": str(mpis.ROOT / "python" / "src"), "ISTHMUS_LIBRARY": str(mpis.BUILD / "lib" / "libisthmus.so")}
-        asked = subprocess.run([sys.executable, "-c", LATER, uri], env=env, capture_output=True, text=True, timeout=60)
+        env = {"PYTHONPATH": str(mpis.ROOT / "python" / "src"), "ISTHMUS_LIBRARY": str(mpis.BUILD / "lib" / "libisthmus.so")}
+        asked = process.ask([sys.executable, "-c", LATER, uri], env, c.log(".later"), 60)
         if asked.stdout != "reason 1\n":
             raise Failure(f"it was told {asked.stdout!r} {asked.stderr[-300:]!r}")
         must_fail(one, "status 6: the other application has another version of this library")
@@ -218,11 +208,7 @@ def resumed(c):
     with Sides(c) as two:
         one, other = (two.start(part, part, "env:MEET_AT", path, *block, program="file", env=env)
                       for part, path, block in ((1, copy, ()), (2, source, (65536,))))
-        until = time.monotonic() + 60
-        while not any(journal.stat().st_size > 1000 for journal in folder.glob(".isthmus-mpi-*.journal")):
-            if time.monotonic() > until or one.process.poll() is not None or other.process.poll() is not None:
-                raise Failure(f"it never got going: {last_words(one.output() + other.output())}")
-            time.sleep(0.005)
+        await_journal([one, other], folder)
         kill(other.pids("file"))
         since = time.monotonic()
         must_fail(one, "status 9: the other application is lost", since - one.began + NOTICE)

@@ -9,7 +9,7 @@ import sys
 import time
 
 from . import process
-from .cases import Case, Failure, Skip, last_words
+from .cases import Case, Failure, Skip, last_words, ranks_of
 from .mpis import ROOT
 
 
@@ -77,9 +77,7 @@ def killed_rank(c, site):
     job = start(c, "--size", "400M", "--rate", "200Mbit", "--rtt", "10ms", "--no-stock")
     try:
         program = "copy"
-        until = time.monotonic() + 60
-        while len(job.pids(program)) < 8 and time.monotonic() < until:
-            time.sleep(0.05)
+        ranks_of(job, 8, program, 60)
         time.sleep(4)
         role = {"a": b"send", "b": b"receive"}[site]
         victims = [pid for pid in job.pids(program) if role in open(f"/proc/{pid}/cmdline", "rb").read().split(b"\0")]

@@ -7,11 +7,10 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 from . import mpis, process, slurm
-from .cases import Case, Failure, Skip, last_words
+from .cases import Case, Failure, Skip, await_output, last_words
 from .mpis import ISTHMUS, ROOT
 
 GUIDE = ROOT / "docs" / "two-sites.md"
@@ -63,11 +62,7 @@ def ssh_to(c, *sites):
             command = [str(ISTHMUS), "lab", "exec", site.name, "--", daemon, "-D", "-e", "-f", str(config)]
             job = process.Running(command, {}, c.log(f".sshd.{site.name}"))
             running.callback(job.end)
-            until = time.monotonic() + 20
-            while "listening on" not in job.output():
-                if time.monotonic() > until:
-                    raise Failure(f"sshd at {site.name}: {last_words(job.output())}")
-                time.sleep(0.02)
+            await_output(job, "listening on", 20)
         yield
 
 
@@ -110,12 +105,7 @@ def passed(job, seconds=60):
 
 def address_of(serving, seconds=20):
     """HOST:PORT, as the service prints it."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if found := re.search(r"listening at isthmus://\d+\.\d+/([\d.]+:\d+)", serving.output()):
-            return found.group(1)
-        time.sleep(0.05)
-    raise Failure(f"the service prints no address: {last_words(serving.output())}")
+    return await_output(serving, r"listening at isthmus://\d+\.\d+/([\d.]+:\d+)", seconds).group(1)
 
 
 def in_homes(follow):

@@ -2,14 +2,18 @@
 
 import contextlib
 import os
+import select
 import subprocess
 from unittest import mock
 
-from .cases import Failure, last_words
+from . import process, stacks
 from .mpis import ISTHMUS
+from .process import Failure, last_words
 
 # The lab runs this until its input ends, also because this process was killed.
 HOLD = ["sh", "-c", 'echo "$ISTHMUS_LAB"; exec cat >/dev/null']
+# What the kernel may take on a busy machine to make a lab or to remove it. Seconds.
+PATIENCE = 60
 
 
 @contextlib.contextmanager
@@ -20,8 +24,24 @@ def running(options, log):
         command = [str(ISTHMUS), "lab", "run", *options, "--", *HOLD]
         held = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True)
     with held:
+        if not select.select([held.stdout], [], [], PATIENCE)[0]:
+            raise hung(held, log, "does not begin")
         number = held.stdout.readline().strip()
         if not number:
             raise Failure(f"no lab: {last_words(log.read_text())}")
         with mock.patch.dict(os.environ, ISTHMUS_LAB=number):
             yield
+        held.stdin.close()
+        try:
+            held.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise hung(held, log, "does not end") from None
+
+
+def hung(held, log, what):
+    """The failure of a lab that does not begin or end. Keeps the stacks of its processes, and ends them."""
+    family = [held.pid, *stacks.descendants(held.pid)]
+    process.keep_stacks(family, log)
+    for pid in family:
+        stacks.end(pid)
+    return Failure(f"the lab {what} within {PATIENCE} s: {last_words(log.read_text())}")

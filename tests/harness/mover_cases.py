@@ -11,7 +11,7 @@ import subprocess
 import time
 
 from . import mpis, process
-from .cases import Case, Failure, Skip, dead_peer, last_words, must_pass, sides
+from .cases import Case, Failure, Skip, await_journal, await_output, dead_peer, last_words, must_pass, sides
 
 
 def folder_of(c, name="files"):
@@ -121,11 +121,7 @@ class Pair:
     def begin_and_kill(self):
         """Kills one once the transfer is under way."""
         self.start(2, 2, "first", "block=65536")
-        until = time.monotonic() + 30
-        while not any(part.stat().st_size > 1000 for part in self.folder.glob(".isthmus-mpi-*.journal")):
-            if time.monotonic() > until or any(job.process.poll() is not None for job in self.jobs.values()):
-                raise Failure(f"it never got going: {last_words(self.jobs['receiver'].output())}")
-            time.sleep(0.005)
+        await_journal(list(self.jobs.values()), self.folder, 30)
         for pid in self.jobs[self.killed].pids():
             os.kill(pid, signal.SIGKILL)
         self.at = time.monotonic()
@@ -256,11 +252,7 @@ def shared_file(c):
     (folder / "serve.toml").write_text(f'listen = "127.0.0.1:0"\nplain = true\n[export.data]\npath = "{there}"\nwritable = true\n')
     service = process.Running([str(mpis.ISTHMUS), "serve", "--config", str(folder / "serve.toml")], {}, c.log(".serve"))
     try:
-        until = time.monotonic() + 60
-        while not (found := re.search(r"serving at (\S+)", service.output())):
-            if time.monotonic() > until or service.process.poll() is not None:
-                raise Failure(f"no service: {last_words(service.output())}")
-            time.sleep(0.02)
+        found = await_output(service, r"serving at (\S+)")
         words = [str(program), "--plain", "-v", "-r", str(source), f"{found.group(1)}:data/"]
         command, env = c.mpi.command(ranks, words, c.transport, c.place, {"ISTHMUS_INTERFACE": "127.0.0.1"})
         ended = process.run(command, env, c.log(), 120)

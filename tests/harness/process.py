@@ -1,6 +1,7 @@
 """Start commands with a hard time limit, and end all that they started."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,8 +13,11 @@ from pathlib import Path
 
 from . import stacks
 
-# How many commands ran out of their time until now: a test in which one did has hung, whatever else it says.
-hangs = 0
+# The files of stacks of all commands whose time was up until now. A test that adds one has hung, whatever else it says.
+hangs = []
+
+# What a command prints of a process that it waited for in vain, and whose stacks it kept.
+HUNG = re.compile(r"^HUNG: .*; stacks: (.+)$", re.M)
 
 # Every process of a test carries this variable. Launchers' daemons leave their
 # process group, so after a test the stragglers are found by it; nobody else's
@@ -24,6 +28,10 @@ MARK = "ISTHMUS_TEST_ID"
 # Where the daemons of Open MPI 5 and 4 keep the files of a job, named by process id only. A
 # daemon that crashed or was killed leaves them, so each command gets a folder of its own.
 SESSIONS = ("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base")
+
+
+class Failure(Exception):
+    """The test did not see what it must see; the text says what it saw."""
 
 
 @dataclass
@@ -89,13 +97,13 @@ class Running:
             self.keep_stacks()
         took = time.monotonic() - self.began
         self.end()
-        return Ended(status, self.output(), took)
+        output = self.output()
+        hangs.extend(Path(file) for file in HUNG.findall(output))
+        return Ended(status, output, took)
 
     def keep_stacks(self):
-        """Time is up: keeps where all its processes stand, beside its log."""
-        global hangs
-        hangs += 1
-        stacks.keep(self.pids(), self.log.with_suffix(".stacks"))
+        """Time is up: keeps where all its processes stand, beside its log, and counts a hang."""
+        keep_stacks(self.pids(), self.log)
 
     def end(self):
         """Ends the command's process group and what left it."""
@@ -118,6 +126,64 @@ class Running:
 
 def run(command, env, log, seconds, cwd=None) -> Ended:
     return Running(command, env, log, cwd).wait(seconds)
+
+
+def await_until(jobs, seen, seconds, what, also=(), look=0.05):
+    """Waits until `seen()` is true, and returns its value.
+
+    `what` says in a failure what was waited for: words, or a function that returns them. It is a failure that one of
+    the jobs ends before. It is a hang that the time is up: the stacks of `jobs` and of `also` are kept. The time
+    between two looks is `look` seconds.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        # A job may do what is waited for, and end. So its state is read first.
+        ended = [job for job in jobs if job.process.poll() is not None]
+        late = time.monotonic() > until
+        if value := seen():
+            return value
+        if ended or late:
+            break
+        time.sleep(look)
+    words = what() if callable(what) else what
+    if ended:
+        raise Failure(f"ended with status {ended[0].process.returncode} before {words}: {last_words(ended[0].output())}")
+    for job in (*jobs, *also):
+        job.keep_stacks()
+    raise Failure(f"no {words} after {seconds} s: {last_words(''.join(job.output() for job in jobs))}")
+
+
+def ask(command, env, log, seconds):
+    """Runs a command that may leave processes behind. Returns it, with its two outputs apart. Too long is a hang."""
+    asked = subprocess.Popen(command, env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True, errors="replace")  # fmt: skip
+    try:
+        told = asked.communicate(timeout=seconds)
+        return subprocess.CompletedProcess(command, asked.returncode, *told)
+    except subprocess.TimeoutExpired:
+        family = [asked.pid, *stacks.descendants(asked.pid)]
+        keep_stacks(family, log)
+        for pid in family:
+            stacks.end(pid)
+        asked.communicate()
+        raise Failure(f"no end after {seconds} s: {describe(command, env)}") from None
+
+
+def keep_stacks(pids, log):
+    """Keeps the stacks of these processes beside the log, and counts a hang."""
+    file = log.with_suffix(".stacks")
+    hangs.append(file)
+    stacks.keep(pids, file)
+
+
+def last_words(output):
+    """The line that most likely tells why: a FAIL, an error, or the last one."""
+    lines = [line.strip() for line in output.splitlines() if line.strip(" =-\t*")]
+    for pattern in (r"^FAIL ", r"panicked|Assertion failed|isthmus.*(error|refused|lost|gave up)", r"\berror\b|Abort", r"."):
+        for line in lines:
+            if re.search(pattern, line, re.I):
+                return line[:200]
+    return "no output"
 
 
 def marked(mark):

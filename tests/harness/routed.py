@@ -12,13 +12,12 @@ inside, a Network runs its routers.
 
 import shutil
 import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import process
-from .cases import Failure
 from .mpis import ISTHMUS, ROOT, Place
+from .process import Failure
 
 WAN = 100
 # Links by TCP that each router on a gate dials to each of the other site's, as configured
@@ -287,14 +286,14 @@ class Network:
 
     def await_routers(self, seconds):
         """Waits until every router is ready and has all the links that it keeps."""
-        until = time.monotonic() + seconds
-        while waiting := next(((r, why) for r in self.all_routers() if (why := r.missing())), None):
-            router, why = waiting
-            if router.job.process.poll() is not None:
-                raise NotReady(f"{router.title} ended with status {router.job.process.returncode}: {router.job.output().strip()}")
-            if time.monotonic() > until:
-                raise NotReady(f"{router.title} {why} after {seconds} s: {router.job.log}")
-            time.sleep(0.02)
+        def waiting():
+            return [f"{router.title} {why}" for router in self.all_routers() if (why := router.missing())]
+
+        jobs = [router.job for router in self.all_routers()]
+        try:
+            process.await_until(jobs, lambda: not waiting(), seconds, "links of all routers", look=0.02)
+        except Failure as why:
+            raise NotReady(f"{', '.join(waiting())}: {why}; logs: {self.folder}") from None
 
     def place(self, site, **settings):
         """Where ranks of a site run, with the settings that they need there."""

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from . import process
-from .cases import Failure, expect_text, last_words
+from .cases import Failure, await_journal, await_output, expect_text, last_words
 from .mpis import ISTHMUS
 
 PORT = 4200
@@ -38,7 +38,7 @@ class Mover:
         self.configure()
         command = [*c.net.place("b").enter(), str(ISTHMUS), "serve", "--config", str(self.folder / "serve.toml")]
         self.service = process.Running(command, self.env("b"), c.log(".serve"))
-        self.await_text(self.service, "serving at", 30)
+        await_output(self.service, "serving at", 30)
 
     def tls(self, own, other):
         """Certificates of a site's authority, which the routers have too."""
@@ -69,23 +69,12 @@ class Mover:
                                         "FI_ISTHMUS_INTERFACE": side.node}
         return {"ISTHMUS_LOG": "info", "NO_COLOR": "1", **place}
 
-    def await_text(self, job, text, seconds):
-        until = time.monotonic() + seconds
-        while text not in job.output():
-            if time.monotonic() > until or job.process.poll() is not None:
-                raise Failure(f'no "{text}": {last_words(job.output())}')
-            time.sleep(0.02)
-
     def copy(self, name, words, target, router):
         """A copy; `router` is killed once some of the long file is at the target."""
         command = [*self.c.net.place("a").enter(), str(ISTHMUS), "cp", "-r", "-v", "--sites", str(self.folder / "sites.toml"), *words]
         job = process.Running(command, self.env("a"), self.c.log(f".{name}"))
         try:
-            until = time.monotonic() + 60
-            while not any(part.stat().st_size > 1000 for part in target.rglob(".isthmus-*.journal")):
-                if time.monotonic() > until or job.process.poll() is not None:
-                    raise Failure(f"{name}: it never got going: {last_words(job.output())}")
-                time.sleep(0.005)
+            await_journal([job], target)
             router.send(signal.SIGKILL)
             at = time.monotonic()
             ended = job.wait(at - job.began + 90)

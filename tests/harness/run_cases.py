@@ -134,11 +134,7 @@ def world(c):
     at = meeting(c)
     second = Part(c, b, "2/2", program(c, "collectives", "64k"), "-n", 2, at=at)
     try:
-        until = time.monotonic() + 20
-        while "waits for part 1 at" not in second.job.output():
-            if time.monotonic() > until:
-                raise Failure("the second part does not say that it waits")
-            time.sleep(0.1)
+        cases.await_output(second.job, "waits for part 1 at", 20)
         with Job([Part(c, a, "1/2", program(c, "collectives", "64k"), "-n", 3, at=at), second]) as job:
             return ok(job.succeed(), 5)
     finally:

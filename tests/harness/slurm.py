@@ -3,13 +3,11 @@
 import os
 import re
 import socket
-import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 from . import process
-from .cases import Failure, Skip, last_words
+from .cases import Failure, Skip, await_file, last_words
 from .mpis import BUILD, ISTHMUS
 
 ROOT = BUILD / "slurm"
@@ -97,14 +95,9 @@ class Cluster:
             command = [*self.enter(), self.tool(name), *map(str, words)]
             self.jobs.append(process.Running(command, self.env(), self.c.log(f".{self.site}.{name}")))
             if name == "munged":
-                until = time.monotonic() + 10
-                while not (folder / "munge.sock").exists() and time.monotonic() < until:
-                    time.sleep(0.05)
-        until = time.monotonic() + 30
-        while not re.search(r"^idle", self.ask("sinfo", "-h", "-o", "%T"), re.M):
-            if time.monotonic() > until:
-                raise Failure(f"Slurm at {self.site} does not come up: {last_words(self.jobs[-1].output())}")
-            time.sleep(0.2)
+                await_file(folder / "munge.sock", self.jobs[-1], 10)
+        idle = lambda: re.search(r"^idle", self.ask("sinfo", "-h", "-o", "%T"), re.M)
+        process.await_until(self.jobs, idle, 30, f"idle node of Slurm at {self.site}", look=0.2)
 
     @property
     def tools(self):
@@ -116,7 +109,8 @@ class Cluster:
         path = Path(folder) / f"batch-{self.site}.sh"
         path.write_text(script)
         command = [*self.enter(), self.tool("sbatch"), "--parsable", f"--chdir={folder}", f"--output={folder}/%x.%j.out", str(path)]
-        done = subprocess.run(command, env={**os.environ, **env, **self.env()}, capture_output=True, text=True, timeout=30)
+        # The batch job gets this environment, and must outlive the command.
+        done = process.ask(command, {**env, **self.env()}, self.c.log(f".{self.site}.sbatch"), 30)
         if done.returncode:
             raise Failure(f"sbatch at {self.site}: {last_words(done.stderr)}")
         return Batch(self, done.stdout.strip(), Path(folder))
@@ -124,7 +118,7 @@ class Cluster:
     def ask(self, tool, *words):
         """What a command of Slurm prints."""
         command = [*self.enter(), self.tool(tool), *words]
-        return subprocess.run(command, env={**os.environ, **self.env()}, capture_output=True, text=True, timeout=30).stdout
+        return process.ask(command, self.env(), self.c.log(f".{self.site}.{tool}"), 30).stdout
 
 
 class Batch:
@@ -138,12 +132,16 @@ class Batch:
 
     def wait(self, seconds):
         """What it has printed, when it has ended well."""
-        until = time.monotonic() + seconds
-        # Slurm keeps it on its list for some minutes after its end.
-        while not (state := re.search(r"JobState=(?!PENDING|CONFIGURING|RUNNING|COMPLETING)(\w+)", self.cluster.ask("scontrol", "show", "job", self.number))):
-            if time.monotonic() > until:
-                raise Failure(f"batch job {self.number} at {self.cluster.site} does not end: {last_words(self.output())}")
-            time.sleep(0.2)
+        def ended():
+            # Slurm keeps it on its list for some minutes after its end.
+            told = self.cluster.ask("scontrol", "show", "job", self.number)
+            return re.search(r"JobState=(?!PENDING|CONFIGURING|RUNNING|COMPLETING)(\w+)", told)
+
+        def what():
+            return f"end of batch job {self.number} at {self.cluster.site}, which said {last_words(self.output())!r},"
+
+        # Its processes are children of those of the cluster's.
+        state = process.await_until(self.cluster.jobs, ended, seconds, what, look=0.2)
         if state.group(1) != "COMPLETED":
             raise Failure(f"batch job {self.number} at {self.cluster.site}: {state.group(1)}: {last_words(self.output())}")
         return self.output()

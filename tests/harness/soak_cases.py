@@ -13,8 +13,9 @@ import time
 from dataclasses import dataclass
 from typing import Callable
 
-from .cases import Failure, last_words, must_pass
+from .cases import Failure, must_pass
 from .mpis import ISTHMUS
+from .process import await_until
 from .routed_cases import Case
 
 # How much of both must have gone on after a fault before it counts as overcome.
@@ -80,7 +81,7 @@ class Load:
     """The two jobs and what they have done."""
 
     def __init__(self, c, bytes_):
-        self.bytes_ = bytes_
+        self.bytes_, self.net = bytes_, c.net
         self.port, self.progress = c.scratch("port"), c.scratch("progress")
         for what in ("bytes", "rounds", "enough"):
             c.scratch(f"progress.{what}")
@@ -103,14 +104,13 @@ class Load:
             return 0
 
     def await_moved(self, bytes_, rounds, seconds, when):
-        until = time.monotonic() + seconds
-        while self.moved("bytes") < bytes_ or self.moved("rounds") < rounds:
-            if ended := next((job for job in self.jobs if job.process.poll() is not None), None):
-                raise Failure(f"{when}: a job ended: {last_words(ended.output())}")
-            if time.monotonic() > until:
-                raise Failure(f"{when}: after {seconds} s {self.moved('bytes')} of {bytes_} bytes and "
-                              f"{self.moved('rounds')} of {rounds} rounds")
-            time.sleep(LOOK)
+        def seen():
+            return self.moved("bytes") >= bytes_ and self.moved("rounds") >= rounds
+
+        def what():
+            return f"progress, {when}: {self.moved('bytes')} of {bytes_} bytes and {self.moved('rounds')} of {rounds} rounds"
+
+        await_until(self.jobs, seen, seconds, what, also=[router.job for router in self.net.all_routers()], look=LOOK)
 
     def enough(self):
         """All faults were met: the transfer may end once it has moved what it was asked to."""

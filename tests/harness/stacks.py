@@ -4,9 +4,11 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
+
 from .mpis import ISTHMUS, ROOT
 
-__all__ = ["ROOT", "end", "keep"]
+__all__ = ["ROOT", "descendants", "end", "keep"]
 
 # For one process, each of the two questions. Seconds.
 PATIENCE = 30
@@ -46,6 +48,17 @@ def uses_isthmus(pid):
             return "libisthmus" in file.read()
     except OSError:
         return False
+
+
+def descendants(pid):
+    """The processes that this one started, and those that they did."""
+    children = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children += map(int, task.read_text().split())
+        except OSError:
+            pass
+    return [one for child in children for one in (child, *descendants(child))]
 
 
 def end(pid):
