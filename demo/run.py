@@ -159,7 +159,6 @@ def run_pair(spec, net):
         result = watch(jobs, spec["limit"], Path(spec["output"]), kill)
         for name in result.get("hung", []) if spec["transport"] == "isthmus" else []:
             jobs[name].keep_stacks()
-            print(f"HUNG: the {name}; stacks: {process.hangs[-1]}", file=sys.stderr, flush=True)
         return result
     finally:
         for one in jobs.values():
@@ -399,6 +398,8 @@ def main():
     if INSIDE in os.environ:
         spec = json.loads(os.environ.pop(INSIDE))
         Path(spec["result"]).write_text(json.dumps(run_jobs(spec)))
+        for file in process.hangs:
+            print(f"HUNG: {file.stem}; stacks: {file}", file=sys.stderr, flush=True)
         return 0
     options = options_of(sys.argv[1:])
     try:

@@ -52,8 +52,9 @@ def pytest_sessionfinish(session):
     """A test that was unsteady before fails the run."""
     if session.config.option.collectonly or not session.testscollected:
         return
-    reports = session.config.pluginmanager.get_plugin("terminalreporter").stats.get("unsteady", [])
-    counts = unsteady.note("MPI tests", {report.nodeid for report in reports})
+    stats = session.config.pluginmanager.get_plugin("terminalreporter").stats
+    ran = {report.nodeid: verdict == "unsteady" for verdict in ("passed", "failed", "unsteady") for report in stats.get(verdict, [])}
+    counts = unsteady.note("MPI tests", ran)
     session.config.stash[COUNTS] = counts
     if not session.exitstatus and any(count > unsteady.TOLERATED for count in counts.values()):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import unsteady
 from harness import mpis
 
 # A plugin that puts these cases in the place of all others.
@@ -102,8 +103,82 @@ def test_the_second_run_in_which_a_test_is_unsteady_fails(tmp_path):
     first, second = (run(tmp_path, "-k", "shaky") for _ in range(2))
     assert first.returncode == 0 and re.search(r"^unsteady: .*shaky\]: unsteady in 1 of .*: once$", first.stdout, re.M), first.stdout
     assert second.returncode == 1 and re.search(r"^FAILED: .*shaky\]: unsteady in 2 of .*: once$", second.stdout, re.M), second.stdout
-    runs = json.loads((tmp_path / "unsteady.json").read_text())["MPI tests"]
-    assert [len(run) for run in runs] == [1, 1]
+    kept = json.loads((tmp_path / "unsteady.json").read_text())["MPI tests"]
+    assert list(kept.values()) == ["uu"]
+
+
+def test_runs_of_other_tests_make_no_outcome_old(tmp_path):
+    run(tmp_path, "-k", "shaky")
+    for _ in range(unsteady.RUNS):
+        unsteady.note("MPI tests", {"another": False}, tmp_path / "unsteady.json")
+    again = run(tmp_path, "-k", "shaky")
+    assert again.returncode == 1 and "unsteady in 2 of" in again.stdout, again.stdout
+
+
+def test_an_outcome_is_forgotten_once_its_test_ran_so_often_again(tmp_path):
+    file = tmp_path / "unsteady.json"
+    outcomes = [unsteady.note("kind", {"test": shaky}, file) for shaky in (True, *[False] * (unsteady.RUNS - 2), True, True)]
+    assert outcomes[0] == {"test": 1} and outcomes[-2:] == [{"test": 2}, {"test": 2}]
+    for _ in range(unsteady.RUNS):
+        unsteady.note("kind", {"test": False}, file)
+    assert json.loads(file.read_text()) == {"kind": {}}
+
+
+@pytest.mark.parametrize("text", ["", "no JSON", "[]", '{"kind": 3}', '{"kind": [3]}'])
+def test_a_file_that_cannot_be_read_is_as_none(tmp_path, text):
+    (tmp_path / "unsteady.json").write_text(text)
+    assert unsteady.note("kind", {"test": True, "other": False}, tmp_path / "unsteady.json") == {"test": 1}
+
+
+def test_the_file_of_an_earlier_version_counts(tmp_path):
+    (tmp_path / "unsteady.json").write_text(json.dumps({"kind": [["test"], [], ["other"]]}))
+    assert unsteady.note("kind", {"test": True, "third": True, "other": False}, tmp_path / "unsteady.json") == {"test": 2, "third": 1}
+    assert json.loads((tmp_path / "unsteady.json").read_text()) == {"kind": {"other": "..u.", "test": "u..u", "third": "u"}}
+
+
+# A stand-in for cargo, with one package of one test program. Each run of the tests prints the next of `runs`.
+CARGO = """#!/usr/bin/env python3
+import json, pathlib, sys
+runs = {runs!r}
+if "metadata" in sys.argv:
+    print(json.dumps({{"packages": [{{"id": "the id", "name": "pack", "targets": [{{"kind": ["test"], "name": "prog"}}]}}]}}))
+elif "--no-run" in sys.argv:
+    target = {{"kind": ["test"], "name": "prog"}}
+    print(json.dumps({{"reason": "compiler-artifact", "package_id": "the id", "target": target, "executable": "/t/deps/prog-0a1b"}}))
+else:
+    count = pathlib.Path("count")
+    number = len(count.read_text()) if count.exists() else 0
+    count.write_text("x" * (number + 1))
+    print("     Running tests/prog.rs (target/debug/deps/prog-0a1b)")
+    print(runs[number])
+    if "FAILED" in runs[number]:
+        print("error: test failed, to rerun pass `-p pack --test prog`")
+        sys.exit(101)
+"""
+FAILS = "test good ... ok\ntest bad ... FAILED\nthread 'bad' (7) panicked at prog.rs:3:\nexpected so\ntest result: FAILED. 1 passed; 1 failed;"
+PASSES = "test bad ... ok\ntest result: ok. 1 passed; 0 failed;"
+
+
+def run_rust(folder, *runs, words=()):
+    """tools/rust-tests.py, with a stand-in for cargo that prints these outputs."""
+    (folder / "cargo").write_text(CARGO.format(runs=runs))
+    (folder / "cargo").chmod(0o755)
+    (folder / "count").unlink(missing_ok=True)
+    text = f"""import functools, pathlib, runpy, sys, unsteady
+unsteady.note = functools.partial(unsteady.note, file=pathlib.Path("unsteady.json"))
+sys.argv = ["rust-tests.py", *{words!r}]
+runpy.run_path({str(mpis.ROOT / "tools" / "rust-tests.py")!r}, run_name="__main__")
+"""
+    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(mpis.ROOT / "tools")}
+    return subprocess.run([sys.executable, "-c", text], cwd=folder, env=env, capture_output=True, text=True)
+
+
+def test_the_second_run_in_which_a_rust_test_is_unsteady_fails(tmp_path):
+    first, other, second = (run_rust(tmp_path, *runs) for runs in ((FAILS, PASSES), (PASSES,), (FAILS, PASSES)))
+    assert first.returncode == 0 and "unsteady: -p pack --test prog bad: unsteady in 1 of" in first.stdout, first.stdout + first.stderr
+    assert other.returncode == 0, other.stdout
+    assert second.returncode == 1 and "FAILED: -p pack --test prog bad: unsteady in 2 of" in second.stdout, second.stdout
+    assert json.loads((tmp_path / "unsteady.json").read_text()) == {"Rust tests": {"-p pack --test prog bad": "u.u"}}
 
 
 @pytest.mark.parametrize("wait", WAITS)

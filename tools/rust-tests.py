@@ -14,6 +14,7 @@ The end names what failed, what it said, and which targets took longest. Exit st
     tools/rust-tests.py others             the workspace without these
 """
 
+import functools
 import json
 import queue
 import re
@@ -38,9 +39,10 @@ SILENCE = 3600 if sys.argv[1:] == ["simulations"] else 900
 CARGO = ["cargo", "test", "--locked", "--no-fail-fast"]
 # What cargo says after each target that failed, and what the test programs say of tests and of themselves.
 TARGET = re.compile(r"error: .*test failed, to rerun pass `(.+)`")
-TEST = re.compile(r"test (\S+)( - should panic)? \.\.\. FAILED")
+TEST = re.compile(r"test (\S+)( - should panic)? \.\.\. (ok|FAILED)")
 PASSED = re.compile(r"test result: .* (\d+) passed;")
 RUNNING = re.compile(r" +(?:Running|Doc-tests) (.+)")
+PROGRAM = re.compile(r"\((?:.*/)?(\S+)\)$")
 PANIC = re.compile(r"thread '(\S+)'.* panicked at (.*)")
 
 
@@ -48,17 +50,20 @@ class Run:
     """One cargo test, whose output is passed on as it comes."""
 
     def __init__(self, words):
+        targets = targets_of(words)
         cargo = subprocess.Popen([*CARGO, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
         self.hung = False
         self.passed = 0
         # [(target's options, names of the tests that failed in it)]
         self.failed = []
+        # What ran, as it is called where unsteady tests are remembered.
+        self.ran = set()
         # name of a thread, which is its test's -> where it panicked and the first line of why
         self.panics = {}
         # [(seconds, target)]
         self.took = []
         names = []
-        panicked = None
+        target = panicked = None
         for line in self.lines(cargo):
             print(line, end="", flush=True)
             if panicked:
@@ -68,13 +73,20 @@ class Run:
             if found := RUNNING.match(line):
                 self.ended()
                 self.running = found[1], time.monotonic()
+                program = PROGRAM.search(found[1])
+                target = targets.get(program[1]) if program else ["-p", found[1].replace("_", "-"), "--doc"]
             elif found := PANIC.search(line):
                 panicked = found[1]
                 self.panics[panicked] = found[2]
             elif found := TEST.search(line):
-                names.append(found[1])
+                if found[3] == "FAILED":
+                    names.append(found[1])
+                if target:
+                    self.ran.add(" ".join([*target, found[1]]))
             elif found := PASSED.search(line):
                 self.passed += int(found[1])
+                if target:
+                    self.ran.add(" ".join(target))
             elif found := TARGET.search(line):
                 self.failed.append((found[1].split(), names))
                 names = []
@@ -128,6 +140,27 @@ class Run:
         return f": {'; '.join(said)}" if said else ""
 
 
+def targets_of(words):
+    """The name of each test program that these words of cargo's make -> the words for its target alone."""
+    words = words[: words.index("--")] if "--" in words else words
+    built = subprocess.run([*CARGO, "--no-run", "--message-format=json-render-diagnostics", *words], stdout=subprocess.PIPE, text=True)
+    names = {package["id"]: package["name"] for package in metadata()["packages"]}
+    found = {}
+    for message in map(json.loads, built.stdout.splitlines()):
+        if message["reason"] == "compiler-artifact" and message["executable"]:
+            kind, name = message["target"]["kind"][0], message["target"]["name"]
+            target = [f"--{kind}", name] if kind in ("test", "bin", "example", "bench") else ["--lib"]
+            found[Path(message["executable"]).name] = ["-p", names[message["package_id"]], *target]
+    return found
+
+
+@functools.cache
+def metadata():
+    """What cargo knows of the workspace."""
+    said = subprocess.run(["cargo", "metadata", "--no-deps", "--locked", "--format-version=1"], stdout=subprocess.PIPE, check=True)
+    return json.loads(said.stdout)
+
+
 def passes(target, names):
     """Whether these tests pass by themselves; the whole target where it ended without naming any."""
     run = Run([*target, "--", "--exact", "--test-threads=1", *names] if names else target)
@@ -136,8 +169,7 @@ def passes(target, names):
 
 def others():
     """What cargo test takes for the workspace without its simulations. It wants the tests of documents apart."""
-    metadata = subprocess.run(["cargo", "metadata", "--no-deps", "--locked", "--format-version=1"], stdout=subprocess.PIPE, check=True)
-    targets = [target for package in json.loads(metadata.stdout)["packages"] for target in package["targets"]]
+    targets = [target for package in metadata()["packages"] for target in package["targets"]]
     tests = sorted({target["name"] for target in targets if "test" in target["kind"]} - {SIMULATION})
     return [["--workspace", "--lib", "--bins", *(word for name in tests for word in ("--test", name))], ["--workspace", "--doc"]]
 
@@ -161,8 +193,10 @@ def main():
         again = [passes(target, names) for target, names in failed]
         verdicts = ["unsteady, passed at the second attempt" if passed else "FAILED twice" for passed in again]
         ended_well = all(again)
-    names = {" ".join([*target, *names]) for verdict, (target, names) in zip(verdicts, failed) if verdict.startswith("unsteady")}
-    counts = unsteady.note(" ".join(["Rust tests", *sys.argv[1:]]), names)
+    shaky = {" ".join([*target, *name]) for verdict, (target, names) in zip(verdicts, failed) if verdict.startswith("unsteady")
+             for name in ([[name] for name in names] or [[]])}  # fmt: skip
+    ran = set().union(*(run.ran for run in runs))
+    counts = unsteady.note("Rust tests", {name: name in shaky for name in ran | shaky})
     print()
     for seconds, target in sorted((each for run in runs for each in run.took), reverse=True)[:MOST_NAMED]:
         print(f"{seconds:7.1f} s  {target}")
