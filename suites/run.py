@@ -6,8 +6,9 @@
     suites/run.py mpich --quick      what make test runs of it
 
 The suites are fetched from Debian's archive and PyPI. SUITE.txt says what of one is not
-run, and why. What differs is run once more over both; the second run counts. The exit status is 1 if anything is better
-over the stock provider. Logs: build/logs/suites/SUITE/
+run, and why. What differs is run once more over both; the second run counts. A test that fails first and passes then is
+unsteady, as in `make test`. A test that does not end in its time over Isthmus has failed, and does not run again. The exit
+status is 1 if anything failed, or is better over the stock provider; the last lines name it. Logs: build/logs/suites/SUITE/
 """
 
 import argparse

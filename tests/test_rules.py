@@ -1,5 +1,8 @@
 """What a run of the MPI tests makes of tests that fail, hang and pass at their second attempt."""
 
+import argparse
+import functools
+import itertools
 import json
 import os
 import re
@@ -8,7 +11,9 @@ import sys
 
 import pytest
 import unsteady
-from harness import mpis
+from harness import mpis, process
+from others import mpi4py as others_mpi4py
+from others import table
 
 # A plugin that puts these cases in the place of all others.
 CASES = """
@@ -210,3 +215,50 @@ def test_no_case_waits_by_a_loop_of_its_own():
     for file in sorted((mpis.ROOT / "tests" / "harness").glob("*.py")):
         if file.name not in ("process.py", "stacks.py"):
             assert not re.search(r"while .*\bmonotonic\(|subprocess\.run\([^)]*\btimeout=", file.read_text()), file.name
+
+
+class Suite:
+    """A suite of one case, whose outcomes come one after the other, over Isthmus and over stock."""
+
+    def __init__(self, monkeypatch, folder):
+        self.options = argparse.Namespace(at_once=1, lazy=True, provider=None, logs=folder)
+        monkeypatch.setattr(table.unsteady, "note", functools.partial(unsteady.note, file=folder / "unsteady.json"))
+
+    def run(self, ours, stock=table.PASS):
+        """Exit status of a run with these verdicts, one for each attempt."""
+        attempts = {table.OURS: iter(ours), table.THEIRS: itertools.repeat(stock)}
+        perform = lambda case, provider: table.Outcome(next(attempts[provider]), "its words")
+        tables = {"suite": table.judged(table.Suite("suite", [table.Case("rma/one 2")], perform), self.options)}
+        table.summary(tables)
+        return table.status(tables)
+
+
+@pytest.fixture
+def suite(monkeypatch, tmp_path):
+    return Suite(monkeypatch, tmp_path)
+
+
+def test_a_suites_test_that_passes_at_its_second_attempt_twice_fails(suite, capsys):
+    assert suite.run([table.FAIL, table.PASS]) == 0
+    assert "\nunsteady: rma/one 2: unsteady in 1 of its last 20 runs here; at the first attempt: its words\n" in capsys.readouterr().out
+    assert suite.run([table.PASS]) == 0
+    assert suite.run([table.FAIL, table.PASS]) == 1
+    assert "\nFAILED: rma/one 2: unsteady in 2 of its last 20 runs here: this run fails; find the cause\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ours", [[table.TIMEOUT], [table.FAIL, table.TIMEOUT]])
+@pytest.mark.parametrize("stock", [table.PASS, table.TIMEOUT])
+def test_a_suites_test_that_does_not_end_fails(suite, capsys, ours, stock):
+    assert suite.run(ours, stock) == 1
+    assert "\nFAILED: rma/one 2: TIME OUT: its words\n" in capsys.readouterr().out
+
+
+def test_a_suites_test_that_fails_twice_fails_unless_it_does_over_stock(suite, capsys):
+    assert suite.run([table.FAIL, table.FAIL], table.FAIL) == 0
+    assert suite.run([table.FAIL, table.FAIL]) == 1
+    assert "\nFAILED: rma/one 2: the stock provider is better: FAIL its words\n" in capsys.readouterr().out
+
+
+def test_mpi4pys_tests_that_all_ran_but_do_not_end_have_timed_out():
+    ended = process.Ended(None, "", 60.0)
+    assert others_mpi4py.judge(["Ran 7 tests in 3 s"], ended).verdict == table.TIMEOUT

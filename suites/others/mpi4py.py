@@ -49,6 +49,8 @@ def perform(case, provider, left_out, options):
 def judge(texts, ended):
     ran = [re.search(r"^Ran (\d+) tests in", text, re.M) for text in texts]
     failed = frozenset().union(*map(suite.failures, texts))
+    if ended.timed_out and all(ran):
+        return Outcome(TIMEOUT, f"{ended.seconds:.0f} s: all tests ran, but not all ranks ended", failed)
     if not all(ran):
         rank = next(i for i, match in enumerate(ran) if not match)
         how = f"{ended.seconds:.0f} s" if ended.timed_out else f"exit {ended.status}"

@@ -181,7 +181,7 @@ def perform(test, provider, mpi, options):
     log = options.logs / f"{label[:200]}.log"
     ended = process.run(command, {**env, **test.launcher_env}, log, test.seconds, cwd=program(test).parent)
     if ended.timed_out:
-        return Outcome(TIMEOUT, f"{test.seconds:.0f} s")
+        return Outcome(TIMEOUT, f"{test.seconds:.0f} s; stacks: {log.with_suffix('.stacks')}")
     return judge(test, ended)
 
 

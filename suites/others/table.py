@@ -1,14 +1,22 @@
-"""Runs a suite's cases over Isthmus and over the stock provider: one table."""
+"""Runs a suite's cases over Isthmus and over the stock provider: one table.
+
+What fails over Isthmus and passes when it is run again is unsteady, and noted with the unsteady tests of `make test`
+(tools/unsteady.py). A case that does not end in its time over Isthmus has failed, whatever a second run or the stock
+provider does."""
 
 import concurrent.futures
 import re
+import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Callable
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / "build" / "suites"
+sys.path.insert(0, str(ROOT / "tools"))
+import unsteady  # noqa: E402
+
 OURS, THEIRS = "isthmus", "tcp;ofi_rxm"
 COLUMN = {OURS: "ours", THEIRS: "theirs"}
 # What tests/harness calls the same.
@@ -29,11 +37,13 @@ class Outcome:
     """How a case ended over one provider.
 
     `failed` names what failed within it, where a case has parts of its own; `detail` is
-    shown behind the verdicts."""
+    shown behind the verdicts; `unsteady` is in how many of its last runs it passed at the
+    second attempt only, if it did so in this one."""
 
     verdict: str
     detail: str = ""
     failed: frozenset = frozenset()
+    unsteady: int = 0
 
 
 @dataclass
@@ -118,7 +128,9 @@ def judged(suite, options):
         if case.alone:
             results[case.name] = {p: suite.perform(case, p) for p in providers}
             show(width, case.name, results[case.name])
+    first = dict(results)
     confirm(suite, results, options, width)
+    note(suite, first, results)
     for reason, names in suite.skipped.items():
         print(f"skipped: {len(names)} tests: {reason}")
     print(f"{len(suite.cases)} tests in {time.monotonic() - began:.0f} s")
@@ -133,16 +145,36 @@ def providers_of(options):
 def confirm(suite, results, options, width):
     """What differs, or fails where the stock provider was not asked, runs over both once more.
 
-    Nothing runs beside it, and the logs of the first run stay."""
+    Nothing runs beside it, and the logs of the first run stay. What timed out over ours does not run again."""
     options.logs /= "again"
     options.logs.mkdir(exist_ok=True)
     for case in suite.cases:
         outcomes = results[case.name]
-        if OURS in outcomes and outcomes[OURS].verdict == TIMEOUT:
-            continue  # it has hung, whatever a second run does
+        if hung(outcomes):
+            continue
         if differs(outcomes) or (options.lazy and outcomes[OURS].verdict != PASS):
             results[case.name] = {p: suite.perform(case, p) for p in (OURS, THEIRS)}
             show(width, case.name, results[case.name], "again: ")
+
+
+def note(suite, first, results):
+    """Remembers which cases were unsteady over ours, and puts into their outcomes in how many of their runs they were."""
+    ran = {case: shaky(first[case], row) for case, row in results.items() if OURS in row}
+    for case, count in unsteady.note(f"suites: {suite.name}", ran).items():
+        results[case] = {**results[case], OURS: replace(results[case][OURS], unsteady=count)}
+        if count <= unsteady.TOLERATED:
+            print(f"unsteady: {case}: {unsteady.words(count)}; at the first attempt: {first[case][OURS].detail}", flush=True)
+
+
+def shaky(first, second):
+    """Whether something failed over ours and passed at the second attempt: the case, or a part of it that passes over stock."""
+    before, after = first[OURS], second[OURS]
+    return (before.verdict == FAIL and after.verdict == PASS) or (worse(first) and bool(before.failed - after.failed))
+
+
+def hung(outcomes):
+    """Whether it did not end in its time over ours."""
+    return OURS in outcomes and outcomes[OURS].verdict == TIMEOUT
 
 
 def show(width, name, outcomes, prefix=""):
@@ -168,16 +200,17 @@ def differs(outcomes):
 
 
 def summary(tables):
-    """One row per suite: how many pass of those run over each provider, and what is better over
-    the stock one."""
+    """One row per suite: how many pass of those run over each provider, and how many are better over
+    the stock one. Then all that failed."""
     print("\n== summary")
     row(12, "suite", ["tests", "ours", "theirs", "stock better"])
     for name, results in tables.items():
         passed = [passed_of([row[p] for row in results.values() if p in row]) for p in (OURS, THEIRS)]
         behind = [case for case, row in results.items() if worse(row)]
         row(12, name, [str(len(results)), *passed, str(len(behind))])
-        for case in behind:
-            print(f"    stock better: {case}")
+        for case, outcomes in results.items():
+            if why := failure(outcomes):
+                print(f"FAILED: {case}: {why}", flush=True)
 
 
 def passed_of(outcomes):
@@ -187,6 +220,19 @@ def passed_of(outcomes):
 
 
 def status(tables):
-    """1 if anything was better over the stock provider, or failed where only ours was asked."""
-    rows = [row for results in tables.values() for row in results.values()]
-    return int(any(worse(row) or (THEIRS not in row and row[OURS].verdict in (FAIL, TIMEOUT)) for row in rows if OURS in row))
+    """1 if anything failed."""
+    return int(any(failure(row) for results in tables.values() for row in results.values()))
+
+
+def failure(outcomes):
+    """Why a case has failed over ours; None if it has not."""
+    if OURS not in outcomes:
+        return None
+    ended = outcomes[OURS]
+    if hung(outcomes):
+        return f"{ended.verdict}: {ended.detail}"
+    if worse(outcomes):
+        return f"the stock provider is better: {ended.verdict} {ended.detail}".rstrip()
+    if ended.unsteady > unsteady.TOLERATED:
+        return unsteady.words(ended.unsteady)
+    return f"{ended.verdict} {ended.detail}".rstrip() if ended.verdict == FAIL and THEIRS not in outcomes else None
