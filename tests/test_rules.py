@@ -6,12 +6,13 @@ import itertools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
 import pytest
 import unsteady
-from harness import mpis, process
+from harness import mpis, process, stacks
 from others import mpi4py as others_mpi4py
 from others import table
 
@@ -215,6 +216,48 @@ def test_no_case_waits_by_a_loop_of_its_own():
     for file in sorted((mpis.ROOT / "tests" / "harness").glob("*.py")):
         if file.name not in ("process.py", "stacks.py"):
             assert not re.search(r"while .*\bmonotonic\(|subprocess\.run\([^)]*\btimeout=", file.read_text()), file.name
+
+
+@pytest.mark.skipif(not shutil.which("gdb"), reason="gdb is not here: tools/bootstrap.sh base")
+def test_a_hang_leaves_native_stacks_and_those_of_python(tmp_path):
+    log = tmp_path / "hang.log"
+    ended = process.run([sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"], {}, log, 2)
+    assert ended.timed_out and "begun" in ended.output
+    assert re.search(r"^Thread 1 \(.*\n#0 ", log.with_suffix(".stacks").read_text(), re.M), log.with_suffix(".stacks").read_text()
+    assert "Current thread" in ended.output and 'File "<string>", line 1' in ended.output, ended.output
+
+
+# Starts a command in this network namespace, and in one of its own.
+NAMESPACES = {"same": [], "other": ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]}
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
+def test_a_hang_leaves_the_state_of_endpoints_of_a_program_that_has_the_engine_linked_in(tmp_path, monkeypatch, namespace):
+    if not mpis.ISTHMUS.exists():
+        pytest.skip("build/ has no command: make build")
+    if namespace == "other" and os.geteuid() != 0:
+        pytest.skip("a network namespace takes root")
+    (tmp_path / "serve.toml").write_text(f'listen = "127.0.0.1:0"\nplain = true\n[export.data]\npath = "{tmp_path}"\n')
+    # Its stacks take gdb 8 s and more.
+    monkeypatch.setattr(stacks, "GDB", ["true"])
+    command = [*NAMESPACES[namespace], str(mpis.ISTHMUS), "serve", "--config", str(tmp_path / "serve.toml")]
+    job = process.Running(command, {"ISTHMUS_LOG": "info", "NO_COLOR": "1"}, tmp_path / "serve.log")
+    try:
+        process.await_until([job], lambda: "serving at" in job.output(), 60, "service")
+        job.keep_stacks()
+    finally:
+        job.end()
+    said = (tmp_path / "serve.stacks").read_text()
+    assert re.search(r"^endpoint isthmus://0\.0/127\.0\.0\.1:", said, re.M), said
+
+
+def test_stacks_are_kept_of_processes_that_give_no_answer(tmp_path, monkeypatch):
+    answers = {"gdb": iter([stacks.SILENT, "Thread 1 (quick)\n"]), str(mpis.ISTHMUS): iter(["the state\n"])}
+    monkeypatch.setattr(stacks, "asked", lambda command: next(answers[command[0]]))
+    with subprocess.Popen(["sleep", "60"]) as asleep:
+        stacks.keep([asleep.pid], tmp_path / "stacks")
+        asleep.kill()
+    assert (tmp_path / "stacks").read_text().splitlines()[1:] == ["the state", "no answer in 120 s", "Thread 1 (quick)"]
 
 
 class Suite:

@@ -10,10 +10,14 @@ from .mpis import ISTHMUS, ROOT
 
 __all__ = ["ROOT", "descendants", "end", "keep"]
 
-# For one process, each of the two questions. Seconds.
-PATIENCE = 30
+# For one question to one process. On an idle machine gdb needs 8 s to read the debug information of `isthmus`, and on
+# a busy one, as after a hang, many times as long. Seconds.
+PATIENCE = 120
 # gdb's command: all threads, with no question asked and no symbols fetched.
 GDB = ["gdb", "-nx", "-batch", "-ex", "set debuginfod enabled off", "-ex", "thread apply all bt 40", "-p"]
+# The same without debug information: the innermost frames, in less than a second.
+GDB_QUICK = [*GDB[:-1], "--readnever", GDB[-1]]
+SILENT = f"no answer in {PATIENCE} s\n"
 
 
 def asked(command):
@@ -22,9 +26,9 @@ def asked(command):
                               timeout=PATIENCE, text=True, errors="replace")
         return done.stdout
     except FileNotFoundError:
-        return f"{command[0]} is not installed: tools/bootstrap.sh base\n"
+        return f"{command[0]} is not here: tools/bootstrap.sh base, or make build\n"
     except subprocess.TimeoutExpired:
-        return f"no answer in {PATIENCE} s\n"
+        return SILENT
 
 
 def command_line(pid):
@@ -42,12 +46,17 @@ def is_python(pid):
         return False
 
 
-def uses_isthmus(pid):
+def state_of(pid):
+    """What its endpoints wait for, by `isthmus state`, which asks in the network namespace of the process.
+
+    Any process may have endpoints: Rust tests and the command itself have the engine linked in."""
+    command = [str(ISTHMUS), "state", str(pid)]
     try:
-        with open(f"/proc/{pid}/maps") as file:
-            return "libisthmus" in file.read()
+        if os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net"):
+            command = ["nsenter", "-t", str(pid), "-n", "--", *command]
     except OSError:
-        return False
+        pass
+    return asked(command)
 
 
 def descendants(pid):
@@ -74,10 +83,9 @@ def keep(pids, file):
     with open(file, "w") as out:
         for pid in pids:
             out.write(f"==== {pid}: {command_line(pid)}\n")
-            if uses_isthmus(pid):
-                # It answers in the network namespace of the process.
-                out.write(asked(["nsenter", "-t", str(pid), "-n", "--", str(ISTHMUS), "state", str(pid)]))
-            out.write(asked([*GDB, str(pid)]))
+            out.write(state_of(pid))
+            native = asked([*GDB, str(pid)])
+            out.write(native if native != SILENT else native + asked([*GDB_QUICK, str(pid)]))
             out.flush()
     # faulthandler writes the Python stacks of all threads to the process's error output.
     pythons = [pid for pid in pids if is_python(pid)]
