@@ -142,7 +142,7 @@ soak:
 	@build/python/bin/pytest -m 'long and soak' $(ARGS)
 
 soak-live:
-	@tools/bootstrap.sh base rust mpich mpi4py-tests
+	@tools/bootstrap.sh base rust mpich mpi4py-tests suites
 	@tools/build.sh
 	@tools/soak-live.py $(ARGS)
 

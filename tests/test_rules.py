@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import importlib.util
 import itertools
 import json
 import os
@@ -9,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import unsteady
@@ -305,3 +307,66 @@ def test_a_suites_test_that_fails_twice_fails_unless_it_does_over_stock(suite, c
 def test_mpi4pys_tests_that_all_ran_but_do_not_end_have_timed_out():
     ended = process.Ended(None, "", 60.0)
     assert others_mpi4py.judge(["Ran 7 tests in 3 s"], ended).verdict == table.TIMEOUT
+
+
+def tool(name):
+    """A script of tools/ as a module."""
+    spec = importlib.util.spec_from_file_location(name.replace("-", "_"), mpis.ROOT / "tools" / f"{name}.py")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class NoLauncher:
+    """Runs a program by itself."""
+
+    @staticmethod
+    def command(ranks, program, transport, place=None, env=None):
+        return program, env or {}
+
+
+@pytest.fixture
+def soak_live(monkeypatch):
+    module = tool("soak-live")
+    monkeypatch.setattr(module, "SECONDS", 0.5)
+    return module
+
+
+# A program, its kind of lane, and what the end of make test says of it.
+@pytest.mark.parametrize("words, lane, told", [
+    (["sleep", "60"], "udp", r"FAILED: job_2.udp hung: no end after 0.5 s; stacks: (\S+)$"),
+    (["false"], "tcp", r"FAILED: job_2.tcp: status 1: no output; log: (\S+)$"),
+    (["sleep", "60"], "stock", None),
+    (["false"], "stock", None),
+    (["true"], "udp", None),
+])  # fmt: skip
+def test_a_hang_or_a_failure_over_ours_makes_the_soak_red_and_is_told_at_the_end(soak_live, tmp_path, capsys, words, lane, told):
+    rows = soak_live.soak({"job 2": [soak_live.program(NoLauncher, "job", 2, words)]}, [lane], 0, tmp_path)
+    assert soak_live.status(rows) == (1 if told else 0)
+    last = tool("test").follow(capsys.readouterr().out.splitlines(keepends=True))
+    if told:
+        assert Path(re.fullmatch(told, last[0])[1]).exists()
+    else:
+        assert not last
+
+
+def test_a_round_of_the_soak_runs_the_next_test_of_a_folder_over_ours_and_stock(soak_live, tmp_path):
+    ran = []
+    runs = [soak_live.Run(name, lambda lane, log, name=name: ran.append((name, lane)) or table.Outcome(table.PASS)) for name in ("one", "two")]
+    soak_live.soak({"rma": runs}, ["udp", "stock"], 0.001, tmp_path)
+    assert ran[:6] == [(name, lane) for name in ("one", "two", "one") for lane in ("udp", "stock")]
+
+
+@pytest.mark.parametrize("stock, failed", [(table.PASS, 1), (table.FAIL, 0)])
+def test_a_test_of_mpichs_fails_the_soak_if_stock_passes_it(soak_live, tmp_path, stock, failed):
+    def perform(lane, log):
+        log.touch()
+        return table.Outcome(stock if lane == "stock" else table.FAIL)
+
+    rows = soak_live.soak({"rma": [soak_live.Run("one", perform, beside_stock=True)]}, ["udp"], 0, tmp_path)
+    assert soak_live.status(rows) == failed
+
+
+def test_the_soak_of_make_test_runs_all_jobs_over_ours_and_stock():
+    command = tool("test").PARTS["what has hung before"]
+    assert "--only" not in command and "--lanes" not in command

@@ -171,17 +171,21 @@ def parsed(folder, words):
 
 
 def perform(test, provider, mpi, options):
+    label = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{test.name}.{TRANSPORT[provider]}")
+    return run(test, provider, mpi, options.logs / f"{label[:200]}.log")
+
+
+def run(test, provider, mpi, log, more=None, at_least=0):
+    """One run of a test, whose ranks get `more` environment, in its time or `at_least` seconds."""
     if not program(test).exists():
         return Outcome(FAIL, "does not build")
-    transport = TRANSPORT[provider]
-    command, env = mpi.command(test.ranks, [str(program(test)), *test.args], transport, env=test.env)
+    command, env = mpi.command(test.ranks, [str(program(test)), *test.args], TRANSPORT[provider], env={**test.env, **(more or {})})
     launcher = command.index(mpi.launcher()) + 1
     command[launcher:launcher] = test.launcher_args
-    label = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{test.name}.{transport}")
-    log = options.logs / f"{label[:200]}.log"
-    ended = process.run(command, {**env, **test.launcher_env}, log, test.seconds, cwd=program(test).parent)
+    seconds = max(test.seconds, at_least)
+    ended = process.run(command, {**env, **test.launcher_env}, log, seconds, cwd=program(test).parent)
     if ended.timed_out:
-        return Outcome(TIMEOUT, f"{test.seconds:.0f} s; stacks: {log.with_suffix('.stacks')}")
+        return Outcome(TIMEOUT, f"{seconds:.0f} s; stacks: {log.with_suffix('.stacks')}")
     return judge(test, ended)
 
 
