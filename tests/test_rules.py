@@ -220,6 +220,19 @@ def test_no_case_waits_by_a_loop_of_its_own():
             assert not re.search(r"while .*\bmonotonic\(|subprocess\.run\([^)]*\btimeout=", file.read_text()), file.name
 
 
+# As libtest shows a failed test's output. The marker may be the text of a panic, or a line by itself.
+@pytest.mark.parametrize("marker", ["HUNG: no answer in 30 s", "thread 'bad' (7) panicked at prog.rs:3:\nHUNG: no answer in 30 s"])
+def test_a_rust_test_that_reached_its_own_limit_has_hung_and_gets_no_second_attempt(tmp_path, marker):
+    ended = run_rust(tmp_path, FAILS.replace("FAILED\n", f"FAILED\n\n---- bad stdout ----\n{marker}\n", 1), PASSES)
+    assert ended.returncode == 1 and (tmp_path / "count").read_text() == "x", ended.stdout + ended.stderr
+    assert "\nFAILED: a test has hung, and gets no second attempt: no answer in 30 s\n" in ended.stdout, ended.stdout
+    assert "\nFAILED: -p pack --test prog bad" in ended.stdout, ended.stdout
+
+
+def test_a_rust_test_that_passes_may_print_the_marker(tmp_path):
+    assert run_rust(tmp_path, f"HUNG: says a child\n{PASSES}").returncode == 0
+
+
 @pytest.mark.skipif(not shutil.which("gdb"), reason="gdb is not here: tools/bootstrap.sh base")
 def test_a_hang_leaves_native_stacks_and_those_of_python(tmp_path):
     log = tmp_path / "hang.log"

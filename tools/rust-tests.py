@@ -5,7 +5,8 @@ Many of them have real sockets, processes and labs in them, on a machine that ma
 What passes at its second attempt is named at the end as unsteady, with its count over the last runs: a
 fault of the test or of the program, still to be found. From the second time on the run fails.
 More failures than a few are none of chance, and are not tried again. Nor is what hangs: where nothing
-is heard for SILENCE seconds, the stacks of all threads are printed, and the run has failed.
+is heard for SILENCE seconds, the stacks of all threads are printed, and the run has failed. A failed test
+that reached a limit of its own has a line in its output that begins with "HUNG: ", and has hung as well.
 The end names what failed, what it said, and which targets took longest. Exit status 0 when nothing failed.
 
     tools/rust-tests.py                    the whole workspace
@@ -43,6 +44,8 @@ TEST = re.compile(r"test (\S+)( - should panic)? \.\.\. (ok|FAILED)")
 PASSED = re.compile(r"test result: .* (\d+) passed;")
 RUNNING = re.compile(r" +(?:Running|Doc-tests) (.+)")
 PROGRAM = re.compile(r"\((?:.*/)?(\S+)\)$")
+# What a test says of itself that waited in vain until a limit of its own.
+HUNG = re.compile(r"\s*HUNG: (.*)")
 PANIC = re.compile(r"thread '(\S+)'.* panicked at (.*)")
 
 
@@ -53,6 +56,8 @@ class Run:
         targets = targets_of(words)
         cargo = subprocess.Popen([*CARGO, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
         self.hung = False
+        # What tests that waited in vain said of it.
+        self.waited = []
         self.passed = 0
         # [(target's options, names of the tests that failed in it)]
         self.failed = []
@@ -69,6 +74,8 @@ class Run:
             if panicked:
                 self.panics[panicked] += " " + line.strip()
             panicked = None
+            if found := HUNG.match(line):
+                self.waited.append(found[1])
             # Other output may stand before it on the line, since tests run at once.
             if found := RUNNING.match(line):
                 self.ended()
@@ -92,6 +99,8 @@ class Run:
                 names = []
         self.ended()
         self.status = cargo.wait()
+        # Only of a failed test is the output shown; a child of one that passes may print by itself.
+        self.hung = self.hung or bool(self.status and self.waited)
 
     # The target that runs and when it began.
     running = None
@@ -202,6 +211,8 @@ def main():
         print(f"{seconds:7.1f} s  {target}")
     for name, times in counts.items():
         print(f"{'FAILED' if times > unsteady.TOLERATED else 'unsteady'}: {name}: {unsteady.words(times)}", flush=True)
+    for text in (text for run in runs if run.hung for text in run.waited):
+        print(f"FAILED: a test has hung, and gets no second attempt: {text}", flush=True)
     for verdict, (target, names) in zip(verdicts, failed):
         said = next(filter(None, (run.words(names) for run in runs)), "")
         print(f"{verdict}: {' '.join([*target, *names])}{said}", flush=True)
