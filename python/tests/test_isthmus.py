@@ -109,6 +109,36 @@ class Connections(Pair):
             isthmus.Endpoint("nonesuch")
         self.assertEqual(unknown.exception.status, Status.DEVICE)
 
+    def test_a_wrong_argument_says_what_is_expected(self) -> None:
+        wrong: List[Any] = [5, b"isthmus://0.0/127.0.0.1:9", None]
+        for uri in wrong:
+            with self.assertRaisesRegex(TypeError, "uri is a str, not "):
+                self.a.connect(uri)
+            with self.assertRaisesRegex(TypeError, "at is a str, not "):
+                isthmus.find(uri)
+        with self.assertRaisesRegex(TypeError, "device is a str, not int"):
+            isthmus.Endpoint(wrong[0])
+        # C would end the text there.
+        with self.assertRaisesRegex(ValueError, "NUL"):
+            self.a.connect(self.b.uri + "\0x")
+        with self.assertRaisesRegex(ValueError, "NUL"):
+            self.a.transfer = "eager\0x"
+        with self.assertRaisesRegex(TypeError, "function or None, not int"):
+            isthmus.set_log(wrong[0])
+        self.assertEqual(len(self.a._connections), 0)
+
+    def test_an_error_quotes_the_ends_of_a_long_text(self) -> None:
+        with self.assertRaises(isthmus.Error) as told:
+            self.a.connect("tcp://" + "9" * 5000 + ":end")
+        said = str(told.exception)
+        self.assertLess(len(said), 500)
+        self.assertRegex(said, "tcp://9+[.]{3}9+:end")
+
+    def test_a_time_that_is_no_number_is_refused(self) -> None:
+        for call in (self.a.wait, lambda timeout: next(self.a.events(timeout))):
+            with self.assertRaisesRegex(ValueError, "nan"):
+                call(float("nan"))
+
     def test_devices_are_listed(self) -> None:
         device = isthmus.devices()[0]
         self.assertTrue(device.is_up and device.address and device.name, device)
@@ -238,6 +268,23 @@ class Messages(Pair):
             return await asyncio.wait_for(again, LIMIT)
 
         self.assertEqual(asyncio.run(both()), b"wake up")
+
+    def test_close_ends_the_wait_of_a_task(self) -> None:
+        async def closed(by_thread: bool) -> None:
+            endpoint = isthmus.Endpoint()
+            waits = asyncio.create_task(endpoint.next_event())
+            await asyncio.sleep(0.05)
+            if by_thread:
+                await asyncio.get_running_loop().run_in_executor(None, endpoint.close)
+            else:
+                endpoint.close()
+            with self.assertRaisesRegex(isthmus.Error, "closed while a task waited") as told:
+                await asyncio.wait_for(waits, LIMIT)
+            self.assertEqual(told.exception.status, Status.STALE)
+            self.assertFalse(asyncio.get_running_loop().remove_reader(endpoint.fileno()))
+
+        for by_thread in (False, True):
+            asyncio.run(closed(by_thread))
 
 
 class Memory(Pair):

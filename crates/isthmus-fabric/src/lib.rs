@@ -23,7 +23,7 @@ mod pipe;
 pub use ground::{Ground, Taken};
 pub use hub::{News, Piped};
 pub use hubs::{Hubs, Pipe};
-pub use meeting::{Meeting, Met};
+pub use meeting::{Foreign, Meeting, Met};
 pub use offer::Way;
 
 /// Why a fabric cannot be used.

@@ -133,7 +133,7 @@ impl<P: Copy + std::fmt::Debug + PartialEq> Meeting<P> {
         let Some(frame) = self.hear(on, Answer::LEN)? else { return Ok(Met::NotYet) };
         let Frame::Answer(answer) = frame else { return Err(out_of_place()) };
         if answer.magic != MAGIC {
-            return Err(out_of_place());
+            return Err(io::Error::other(Foreign));
         }
         if answer.choice == NONE {
             ground.remark(format_args!("a lane stays TCP: the neighbour takes none of the fabrics offered"));
@@ -239,7 +239,11 @@ impl<P: Copy + std::fmt::Debug + PartialEq> Meeting<P> {
     /// incomplete so far.
     fn hear(&mut self, on: BorrowedFd<'_>, header: usize) -> io::Result<Option<Frame>> {
         loop {
-            let frame = Frame::decode(&self.heard).map_err(|_| out_of_place())?;
+            let frame = Frame::decode(&self.heard).map_err(|_| match self.stage {
+                // Its first bytes.
+                Stage::Offered => io::Error::other(Foreign),
+                _ => out_of_place(),
+            })?;
             let whole = match &frame {
                 None => header,
                 Some(frame) if frame.payload_len() as usize > LIST_MAX => return Err(out_of_place()),
@@ -285,6 +289,11 @@ fn say(on: BorrowedFd<'_>, frame: impl Into<Frame>, payload: &[u8]) -> io::Resul
     let sent = rustix::net::send(on, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
     if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
+
+/// What answered a dialled lane is not Isthmus, such as a server of HTTP or SSH.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("what answers there does not speak Isthmus")]
+pub struct Foreign;
 
 fn out_of_place() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "a frame out of place before the lane's first")

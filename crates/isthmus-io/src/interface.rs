@@ -69,8 +69,12 @@ pub enum Why {
     Route,
     /// The kernel has no route to other networks; this one is up and has a carrier.
     Carrier,
+    /// The interface by which the kernel's route to other networks leaves has no carrier; this one has.
+    RouteDown,
     /// Nothing else is up.
     Loopback,
+    /// What else is up has only link-local IPv6 addresses.
+    LinkLocalOnly,
 }
 
 impl fmt::Display for Why {
@@ -79,7 +83,13 @@ impl fmt::Display for Why {
             Self::Named => "the setting `interface` names it",
             Self::Route => "the kernel's route to other networks leaves by it",
             Self::Carrier => "it is up and has a carrier, and no route leads to other networks",
+            Self::RouteDown => {
+                "it is up and has a carrier, and the interface of the kernel's route to other networks has none"
+            }
             Self::Loopback => "no other interface is up and has a carrier",
+            Self::LinkLocalOnly => {
+                "the other interfaces that are up have only link-local IPv6 addresses, which need a zone"
+            }
         })
     }
 }
@@ -215,23 +225,38 @@ fn pick(all: &[Interface], kernel: &impl Kernel, wanted: &str) -> Result<Chosen,
     if let Some(found) = routed {
         return Ok(chosen(found, Why::Route));
     }
-    let by_device = by_preference(all.iter().filter(is_up).filter(|i| kernel.is_device(&i.name)));
-    let by_other = || by_preference(all.iter().filter(is_up).filter(|i| !kernel.is_bridge(&i.name)));
-    if let Some(found) = by_device.or_else(by_other).or_else(|| by_preference(all.iter().filter(is_up))) {
-        return Ok(chosen(found, Why::Carrier));
+    let travels = |i: &&Interface| is_up(i) && !is_link_local_v4(i.ip());
+    let by_device = by_preference(all.iter().filter(travels).filter(|i| kernel.is_device(&i.name)));
+    let by_other = || by_preference(all.iter().filter(travels).filter(|i| !kernel.is_bridge(&i.name)));
+    let by_bridge = || by_preference(all.iter().filter(travels));
+    let by_any = || by_preference(all.iter().filter(is_up));
+    if let Some(found) = by_device.or_else(by_other).or_else(by_bridge).or_else(by_any) {
+        // The kernel names an interface without a carrier, too.
+        let has_route = ELSEWHERE.iter().any(|to| {
+            let source = kernel.source_to(*to);
+            all.iter().any(|i| !i.is_loopback() && Some(i.ip()) == source)
+        });
+        return Ok(chosen(found, if has_route { Why::RouteDown } else { Why::Carrier }));
     }
+    let why = if all.iter().any(|i| is_up(&i)) { Why::LinkLocalOnly } else { Why::Loopback };
     let own = by_preference(all.iter().filter(|i| i.is_loopback()));
-    let nothing = Chosen { ip: Ipv4Addr::LOCALHOST.into(), interface: String::new(), why: Why::Loopback };
-    Ok(own.map_or(nothing, |found| chosen(found, Why::Loopback)))
+    let nothing = Chosen { ip: Ipv4Addr::LOCALHOST.into(), interface: String::new(), why };
+    Ok(own.map_or(nothing, |found| chosen(found, why)))
 }
 
-/// IPv4 before IPv6; link-local IPv6 addresses need a scope and do not travel.
+/// Whether it is an IPv4 address that no router forwards (169.254.0.0/16). Servers have such an address at the
+/// interface of their management controller, for example.
+fn is_link_local_v4(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V4(v4) if v4.is_link_local())
+}
+
+/// IPv4 before IPv6, and link-local IPv4 last; link-local IPv6 addresses need a scope and do not travel.
 fn by_preference<'a>(interfaces: impl Iterator<Item = &'a Interface>) -> Option<&'a Interface> {
     let usable = |i: &&Interface| match i.ip() {
         IpAddr::V4(_) => true,
         IpAddr::V6(v6) => !v6.is_unicast_link_local(),
     };
-    interfaces.filter(usable).min_by_key(|i| i.ip().is_ipv6())
+    interfaces.filter(usable).min_by_key(|i| (is_link_local_v4(i.ip()), i.ip().is_ipv6()))
 }
 
 #[cfg(test)]
@@ -318,15 +343,29 @@ mod tests {
             Made { devices: &["ib0"], ..Made::default() },
             // A bridge that never had a port has a carrier, as far as the kernel says.
             Made { bridges: &["docker0", "virbr0"], ..Made::default() },
-            // The kernel still has a route by an interface that lost its carrier.
-            Made { v4: Some("172.17.0.1"), bare: &["docker0", "virbr0"], ..Made::default() },
         ] {
             assert_eq!(picked(&all, &kernel), ("10.1.0.1".to_owned(), Why::Carrier));
         }
+        // The kernel still has a route by an interface that lost its carrier.
+        let lost = Made { v4: Some("172.17.0.1"), bare: &["docker0", "virbr0"], ..Made::default() };
+        assert_eq!(picked(&all, &lost), ("10.1.0.1".to_owned(), Why::RouteDown));
         let only = Made { down: &["ib0", "virbr0"], bridges: &["docker0"], ..Made::default() };
         assert_eq!(picked(&all, &only), ("172.17.0.1".to_owned(), Why::Carrier), "a host may have no other");
         let all_down = Made { down: &["docker0", "virbr0"], bare: &["ib0"], ..Made::default() };
         assert_eq!(picked(&all, &all_down), ("127.0.0.1".to_owned(), Why::Loopback));
+    }
+
+    #[test]
+    fn link_local_addresses_come_last() {
+        let server = [("usb0", "169.254.3.1"), ("bond0", "10.1.0.1"), ("eth0", "fd00::1")];
+        for (all, expected) in
+            [(&server[..], "fd00::1"), (&server[..2], "10.1.0.1"), (&server[..1], "169.254.3.1")]
+        {
+            let kernel = Made { devices: &["usb0", "eth0"], ..Made::default() };
+            assert_eq!(picked(all, &kernel), (expected.to_owned(), Why::Carrier));
+        }
+        let only = picked(&[("eth0", "fe80::1")], &Made::default());
+        assert_eq!(only, ("127.0.0.1".to_owned(), Why::LinkLocalOnly));
     }
 
     #[test]

@@ -382,7 +382,10 @@ fn fault(lane: &Lane, fault: PeerFault) -> LaneLoss {
     } else {
         info_sparingly!("a lane is closed{from}: {fault}");
     }
-    LaneLoss::Broken(fault.to_string())
+    match fault {
+        PeerFault::Bytes(FrameError::Tag(_)) => LaneLoss::Foreign,
+        fault => LaneLoss::Broken(fault.to_string()),
+    }
 }
 
 /// Passes the complete frames in the staging buffer to the engine. Shows the peer a region that they name, so that it

@@ -678,6 +678,7 @@ pub(crate) fn kind_of_loss(error: &io::Error) -> LaneLoss {
         _ if error.get_ref().is_some_and(|inner| inner.is::<Untrusted>()) => {
             LaneLoss::Untrusted(error.to_string())
         }
+        _ if error.get_ref().is_some_and(|inner| inner.is::<isthmus_fabric::Foreign>()) => LaneLoss::Foreign,
         _ if error.get_ref().is_some_and(|inner| inner.is::<Outdone>()) => LaneLoss::Left(error.to_string()),
         io::ErrorKind::ConnectionRefused => LaneLoss::Refused,
         _ => LaneLoss::Broken(error.to_string()),

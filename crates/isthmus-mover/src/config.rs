@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use isthmus_io::{Credit, Routers, Settings};
 use isthmus_trust::{Files, Role, Trust};
-use isthmus_units::{HostPort, ResolveError, Size};
+use isthmus_units::{Choice, HostPort, ResolveError, Size};
 use isthmus_wire::{Address, AsId, SubnetId};
 use serde::Deserialize;
 
@@ -114,13 +114,19 @@ pub struct Site {
 }
 
 impl Site {
-    /// The address of its endpoint; its host's name is looked up now.
+    /// The address of its endpoint, and what errors say of its host's other addresses. The name is looked up now. If
+    /// it stands for several addresses, the first that answers is taken; through routers, the first of all.
     ///
     /// # Errors
     /// That name cannot be resolved.
-    pub fn endpoint(&self) -> Result<Address, ResolveError> {
+    pub fn endpoint(&self) -> Result<(Address, String), ResolveError> {
         let (as_id, subnet) = (AsId(self.as_id), SubnetId(self.subnet));
-        Ok(Address { as_id, subnet, incarnation: 0, ..Address::from(self.address.first()?) })
+        let choice = if matches!(self.routers, Names::None) {
+            self.address.choose()?
+        } else {
+            Choice { address: self.address.first()?, silent: Vec::new() }
+        };
+        Ok((Address { as_id, subnet, incarnation: 0, ..Address::from(choice.address) }, choice.tried()))
     }
 
     /// The routers; their names are looked up now.
@@ -368,7 +374,7 @@ mod tests {
     fn a_site_is_an_endpoint() {
         let text = "[site.b]\naddress = \"10.2.0.5:4200\"\nas = 2\nsubnet = 1\n";
         let sites = SitesConfig::parse("sites.toml", text).expect("accepted");
-        let there = sites.sites["b"].endpoint().expect("an address");
+        let (there, _) = sites.sites["b"].endpoint().expect("an address");
         assert_eq!(there.to_string(), "isthmus://2.1/10.2.0.5:4200");
     }
 
@@ -378,7 +384,7 @@ mod tests {
                     [site.c]\naddress = \"nowhere.invalid:1\"\nrouters = \"nowhere.invalid:1\"\n";
         let sites = SitesConfig::parse("sites.toml", text).expect("accepted");
         let here = &sites.sites["b"];
-        assert!(here.endpoint().expect("known").locator.ip().is_loopback());
+        assert!(here.endpoint().expect("known").0.locator.ip().is_loopback());
         assert_eq!(here.routers().expect("known").0[0].port(), 1);
         let there = &sites.sites["c"];
         let errors =

@@ -17,6 +17,27 @@ pub enum MoverError {
     Refused(String),
 }
 
+impl From<isthmus_units::ResolveError> for MoverError {
+    fn from(error: isthmus_units::ResolveError) -> Self {
+        // A name service that does not answer now may answer the same command later.
+        if error.is_outage() { Self::Lost(error.to_string()) } else { Self::Usage(error.to_string()) }
+    }
+}
+
+impl MoverError {
+    /// The same error with this text before and after its own.
+    #[must_use]
+    pub fn within(self, before: &str, after: &str) -> Self {
+        let with = |text: String| format!("{before}{text}{after}");
+        match self {
+            Self::Usage(text) => Self::Usage(with(text)),
+            Self::Local(text) => Self::Local(with(text)),
+            Self::Lost(text) => Self::Lost(with(text)),
+            Self::Refused(text) => Self::Refused(with(text)),
+        }
+    }
+}
+
 impl From<isthmus_trust::TrustError> for MoverError {
     fn from(error: isthmus_trust::TrustError) -> Self {
         Self::Usage(error.to_string())

@@ -164,14 +164,17 @@ impl Trust {
             let message = format!("the certificate is that of no {role}; make one with --role {role}");
             return Err(fault(&files.certificate, message));
         }
-        is_private(&files.key)?;
         let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| {
             let text = match error {
                 pem::Error::Io(error) => error.to_string(),
-                error => format!("no private key in PEM: {error}"),
+                error => match certificates(&files.key) {
+                    Ok(_) => "there is a certificate in this file, and no private key".to_owned(),
+                    Err(_) => format!("no private key in PEM: {error}"),
+                },
             };
             fault(&files.key, text)
         })?;
+        is_private(&files.key)?;
         let neighbours = Neighbours::load(files, own, admits, role)?;
         Self::new(chain, key, neighbours, protocols)
             .map_err(|e| fault(&files.certificate, format!("not usable with {}: {e}", files.key.display())))
@@ -232,7 +235,9 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError>
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let read = read.map_err(|e| fault(file, format!("no certificate in PEM: {e}")))?;
     if read.is_empty() {
-        return Err(fault(file, "there is no certificate in this file".to_owned()));
+        let is_key = PrivateKeyDer::from_pem_file(file).is_ok();
+        let swapped = if is_key { ", but a private key; are the two files swapped?" } else { "" };
+        return Err(fault(file, format!("there is no certificate in this file{swapped}")));
     }
     Ok(read)
 }

@@ -134,6 +134,24 @@ fn a_certificate_on_the_deny_list_is_believed_no_more() {
 }
 
 #[test]
+fn certificate_and_key_in_each_others_place_are_named() {
+    let sites = Sites::new();
+    sites.make(1, "router", None);
+    sites.make(2, "other", None);
+    let right = sites.files("router", 2);
+    let fault = |certificate: &Path, key: &Path| {
+        let files = Files { certificate: certificate.into(), key: key.into(), ..right.clone() };
+        Trust::load(&files, AsId(1), &[2], ALPN).map(drop).expect_err("swapped").to_string()
+    };
+    let error = fault(&right.key, &right.certificate);
+    assert!(error.contains("are the two files swapped?"), "{error}");
+    // Everybody may read a certificate, so its mode is not the fault.
+    fs::set_permissions(&right.certificate, fs::Permissions::from_mode(0o644)).expect("ours");
+    let error = fault(&right.certificate, &right.certificate);
+    assert!(error.contains("there is a certificate in this file, and no private key"), "{error}");
+}
+
+#[test]
 fn a_key_that_others_can_read_is_refused_with_the_remedy() {
     let sites = Sites::new();
     let made = sites.make(1, "router", None);

@@ -2,8 +2,11 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::str::FromStr;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::de::{self, Deserialize, Deserializer};
 
@@ -26,12 +29,60 @@ pub struct HostPortError {
     fault: &'static str,
 }
 
+/// How long a connection attempt may take before the next address is tried beside it (RFC 8305, section 5).
+const HEAD_START: Duration = Duration::from_millis(250);
+/// How long [`HostPort::choose`] waits in all. An attempt needs one round trip, or one more per lost packet.
+const CHOICE_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Why a host's name stands for no address.
 #[derive(Debug, thiserror::Error)]
-#[error("the host name {host:?} cannot be resolved: {cause}; correct it, or write an IP address")]
-pub struct ResolveError {
-    host: String,
-    cause: String,
+pub enum ResolveError {
+    /// The name service knows no address.
+    #[error("the host name {host:?} cannot be resolved: {cause}; correct it, or write an IP address")]
+    Unknown {
+        /// The name.
+        host: String,
+        /// What the system said.
+        cause: String,
+    },
+    /// The name service did not answer.
+    #[error(
+        "the host name {host:?} cannot be resolved now: {cause}; the name service (DNS) did not answer: try again \
+         later, or write an IP address"
+    )]
+    Outage {
+        /// The name.
+        host: String,
+        /// What the system said.
+        cause: String,
+    },
+}
+
+impl ResolveError {
+    /// Whether the same look-up may succeed later.
+    pub fn is_outage(&self) -> bool {
+        matches!(self, Self::Outage { .. })
+    }
+}
+
+/// One of the addresses of a host's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The first that answered; where none did, the one that the system names first.
+    pub address: SocketAddr,
+    /// The others of that name, if none answered. Empty otherwise.
+    pub silent: Vec<SocketAddr>,
+}
+
+impl Choice {
+    /// For the end of an error: the other addresses that were tried, if there are any.
+    pub fn tried(&self) -> String {
+        if self.silent.is_empty() {
+            return String::new();
+        }
+        let others: Vec<String> = self.silent.iter().map(ToString::to_string).collect();
+        format!("; the name also stands for {}, which did not answer either", others.join(" and "))
+    }
 }
 
 impl FromStr for HostPort {
@@ -43,6 +94,9 @@ impl FromStr for HostPort {
         let port = port.parse().map_err(|_| fail("has no port from 0 to 65535"))?;
         let host = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             Some(ip) if ip.parse::<Ipv6Addr>().is_ok() => ip,
+            Some(ip) if ip.contains('%') => {
+                return Err(fail("has an IPv6 address with a zone, which is not supported"));
+            }
             Some(_) => return Err(fail("has no IPv6 address in its brackets")),
             None if host.contains(':') => return Err(fail("has an IPv6 address without brackets")),
             None if is_host(host) => host,
@@ -71,16 +125,50 @@ impl HostPort {
     /// # Errors
     /// [`ResolveError`], which says what the system said.
     pub fn resolve(&self) -> Result<Vec<SocketAddr>, ResolveError> {
+        let mut found = self.all()?;
+        // There is one, or it was an error.
+        let is_ipv4 = found[0].is_ipv4();
+        found.retain(|at| at.is_ipv4() == is_ipv4);
+        Ok(found)
+    }
+
+    /// All addresses that the host's name stands for, in the order of the system.
+    fn all(&self) -> Result<Vec<SocketAddr>, ResolveError> {
         if let Ok(ip) = self.host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(ip, self.port)]);
         }
-        let fail = |cause: String| ResolveError { host: self.host.clone(), cause };
+        let fail = |cause: String| {
+            let host = self.host.clone();
+            if is_outage(&cause) {
+                ResolveError::Outage { host, cause }
+            } else {
+                ResolveError::Unknown { host, cause }
+            }
+        };
         let mut found: Vec<SocketAddr> =
             (&self.host[..], self.port).to_socket_addrs().map_err(|error| fail(said(&error)))?.collect();
-        let Some(first) = found.first().copied() else { return Err(fail("it has no address".to_owned())) };
-        found.retain(|at| at.is_ipv4() == first.is_ipv4());
+        if found.is_empty() {
+            return Err(fail("it has no address".to_owned()));
+        }
         found.dedup();
         Ok(found)
+    }
+
+    /// The address at which a TCP connection succeeds first, of both versions of IP, as RFC 8305 ("Happy Eyeballs")
+    /// has it: each attempt starts 250 ms after the one before, or when that has failed. Nothing is tried where the
+    /// name stands for one address only. Takes at most 5 s, and the time of the look-up.
+    ///
+    /// # Errors
+    /// As [`HostPort::resolve`].
+    pub fn choose(&self) -> Result<Choice, ResolveError> {
+        let mut found = self.all()?;
+        if found.len() > 1
+            && let Some(address) = first_to_answer(&alternated(&found))
+        {
+            return Ok(Choice { address, silent: Vec::new() });
+        }
+        let address = found.remove(0);
+        Ok(Choice { address, silent: found })
     }
 
     /// The first of the addresses that [`HostPort::resolve`] finds.
@@ -91,6 +179,59 @@ impl HostPort {
         // There is one, or it was an error.
         self.resolve().map(|found| found[0])
     }
+}
+
+/// The addresses in their order, but of both versions of IP in turn: if one version does not work at all, its many
+/// addresses do not delay the other (RFC 8305, section 4).
+fn alternated(all: &[SocketAddr]) -> Vec<SocketAddr> {
+    let is_first = |at: &&SocketAddr| at.is_ipv4() == all[0].is_ipv4();
+    let mut second = all.iter().filter(|at| !is_first(at)).copied();
+    let mut out = Vec::with_capacity(all.len());
+    for at in all.iter().filter(is_first).copied() {
+        out.push(at);
+        out.extend(second.next());
+    }
+    out.extend(second);
+    out
+}
+
+/// The address to which a connection is established first; `None` if there is none in time.
+fn first_to_answer(all: &[SocketAddr]) -> Option<SocketAddr> {
+    let (tell, told) = mpsc::channel();
+    let end = Instant::now() + CHOICE_PATIENCE;
+    let mut waiting = 0;
+    let mut left = all.iter().copied();
+    loop {
+        let mut patience = end.saturating_duration_since(Instant::now());
+        if let Some(at) = left.next() {
+            let tell = tell.clone();
+            // Its thread ends at the latest when the patience does. Nobody needs what it says later.
+            let attempt = move || {
+                let _ = tell.send((at, TcpStream::connect_timeout(&at, CHOICE_PATIENCE).is_ok()));
+            };
+            waiting += usize::from(thread::Builder::new().spawn(attempt).is_ok());
+            if left.len() > 0 {
+                patience = patience.min(HEAD_START);
+            }
+        }
+        if waiting == 0 {
+            if left.len() == 0 {
+                return None;
+            }
+            continue;
+        }
+        match told.recv_timeout(patience) {
+            Ok((at, true)) => return Some(at),
+            Ok((_, false)) => waiting -= 1,
+            Err(_) if left.len() == 0 => return None,
+            Err(_) => {}
+        }
+    }
+}
+
+/// Whether an error of the look-up is EAI_AGAIN. Rust passes on only its text: that of glibc, or of musl.
+fn is_outage(said: &str) -> bool {
+    said.contains("Temporary failure in name resolution") || said.contains("Try again")
 }
 
 /// What the system said, without what Rust puts before it.
@@ -139,6 +280,7 @@ mod tests {
             ("router-1:65536", "has no port from 0 to 65535"),
             ("fd00::1:4100", "without brackets"),
             ("[fd00::x]:4100", "in its brackets"),
+            ("[fe80::1%lo]:4100", "with a zone"),
             (":4100", "no host's name"),
             ("a..b:1", "no host's name"),
             ("10.1.0.256:1", "no host's name"),
@@ -151,6 +293,39 @@ mod tests {
     }
 
     #[test]
+    fn the_first_address_that_answers_is_chosen() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let there = listener.local_addr().expect("its address");
+        let deaf =
+            std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
+        let nowhere = SocketAddr::new(Ipv6Addr::LOCALHOST.into(), there.port());
+        assert_eq!(first_to_answer(&[nowhere, deaf, there]), Some(there));
+        assert_eq!(first_to_answer(&[deaf, nowhere]), None);
+        let choice = Choice { address: deaf, silent: vec![nowhere] };
+        assert!(choice.tried().contains(&nowhere.to_string()), "{}", choice.tried());
+        let at = HostPort::from(deaf).choose().expect("an address");
+        assert_eq!((at.address, at.tried()), (deaf, String::new()));
+    }
+
+    #[test]
+    fn versions_of_ip_take_turns() {
+        let read = |text: &str| text.parse::<SocketAddr>().expect("one");
+        let all = ["[fd00::1]:1", "[fd00::2]:1", "[fd00::3]:1", "10.0.0.1:1"].map(read);
+        assert_eq!(alternated(&all), [all[0], all[3], all[1], all[2]]);
+        let all = ["10.0.0.1:1", "[fd00::1]:1", "[fd00::2]:1"].map(read);
+        assert_eq!(alternated(&all), all);
+    }
+
+    #[test]
+    fn a_name_service_that_does_not_answer_is_an_outage() {
+        assert!(is_outage("Temporary failure in name resolution"));
+        assert!(!is_outage("Name or service not known"));
+        let (host, cause) = ("x".to_owned(), "Temporary failure in name resolution".to_owned());
+        let error = ResolveError::Outage { host, cause };
+        assert!(error.is_outage() && error.to_string().contains("try again later"), "{error}");
+    }
+
+    #[test]
     fn addresses_need_no_look_up_and_names_are_looked_up() {
         let at = |text: &str| text.parse::<HostPort>().expect("one").first();
         assert_eq!(at("10.1.0.1:7").expect("an address"), "10.1.0.1:7".parse().expect("one"));
@@ -158,6 +333,7 @@ mod tests {
         assert!(at("localhost:7").expect("every host knows it").ip().is_loopback());
         // RFC 6761: never a name of anybody's.
         let error = at("nowhere.invalid:7").expect_err("no such name").to_string();
-        assert!(error.starts_with("the host name \"nowhere.invalid\" cannot be resolved: "), "{error}");
+        // Without a name service it is an outage.
+        assert!(error.starts_with("the host name \"nowhere.invalid\" cannot be resolved"), "{error}");
     }
 }

@@ -8,7 +8,7 @@ mod host_port;
 mod per_host;
 mod prefix;
 
-pub use host_port::{HostPort, HostPortError, ResolveError};
+pub use host_port::{Choice, HostPort, HostPortError, ResolveError};
 pub use per_host::PerHost;
 pub use prefix::{Prefix, PrefixError};
 

@@ -141,13 +141,16 @@ pub(crate) fn main_shared(mut args: Args) -> ExitCode {
 pub(crate) fn main(args: Args) -> ExitCode {
     let start = Instant::now();
     let mut report = Report::new(args.json, args.verbose, args.dry_run, args.share.unwrap_or_default());
-    let done = transfer(&args).and_then(|(transfer, session)| {
+    let done = transfer(&args).and_then(|(transfer, tried, session)| {
         report.calls(transfer.service.locator.to_string());
         let done = transfer.run(&mut |notice| report.note(notice));
         if let Some(session) = session {
             session.end();
         }
-        done
+        done.map_err(|error| match error {
+            lost @ MoverError::Lost(_) => lost.within("", &tried),
+            error => error,
+        })
     });
     report.end(&done, start.elapsed());
     ExitCode::from(match done {
@@ -161,7 +164,8 @@ pub(crate) fn main(args: Args) -> ExitCode {
 }
 
 /// The transfer, and the ssh session if the other side is reached by ssh.
-fn transfer(args: &Args) -> Result<(Transfer, Option<Session>), MoverError> {
+/// Prepares the transfer. The text is what errors say of the service's other addresses.
+fn transfer(args: &Args) -> Result<(Transfer, String, Option<Session>), MoverError> {
     let usage = |text: String| MoverError::Usage(text);
     if let Some(block) = args.block
         && !(block.0.is_power_of_two() && BLOCK_SIZES.contains(&block.0))
@@ -207,12 +211,14 @@ fn transfer(args: &Args) -> Result<(Transfer, Option<Session>), MoverError> {
         threads: usize::from(args.threads),
         disk: Disk { io: args.io, cache: args.cache },
     };
-    Ok((transfer, end.session))
+    Ok((transfer, end.tried, end.session))
 }
 
 /// The other side of the copy.
 struct End {
     service: Address,
+    /// What errors say of the other addresses of its host.
+    tried: String,
     trust: Option<Trust>,
     settings: Settings,
     export: String,
@@ -228,12 +234,12 @@ fn by_service(
     mut settings: Settings,
 ) -> Result<End, MoverError> {
     let sites = sites(args.sites.as_ref())?;
-    let (service, plain, routers) = place::locate(&remote, &sites, &settings).map_err(MoverError::Usage)?;
+    let place::Located { service, plain, routers, tried } = place::locate(&remote, &sites, &settings)?;
     if !routers.0.is_empty() {
         settings.routers = routers;
     }
     let trust = if args.plain || plain { None } else { Some(sites.trust(service.as_id.0)?) };
-    Ok(End { service, trust, settings, export: remote.export, direction, session: None })
+    Ok(End { service, tried, trust, settings, export: remote.export, direction, session: None })
 }
 
 /// The other side is a service that ssh starts.
@@ -262,6 +268,7 @@ fn by_ssh(
     }
     Ok(End {
         service: Address { incarnation: 0, ..Address::from(session.service) },
+        tried: String::new(),
         trust: Some(session.trust.clone()),
         settings: session.settings.clone(),
         export: session.export.clone(),

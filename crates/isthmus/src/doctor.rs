@@ -290,11 +290,15 @@ fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
             "only this host can reach a loopback address",
             "bring up a network interface, or set FI_ISTHMUS_INTERFACE",
         ));
-    } else if chosen.is_some_and(|chosen| chosen.why == Why::Carrier) {
+    } else if let Some(why @ (Why::Carrier | Why::RouteDown)) = chosen.map(|chosen| chosen.why) {
+        let reason = match why {
+            Why::RouteDown => "the interface of the route to other networks has no carrier",
+            _ => "no route leads to other networks",
+        };
         findings.push(finding(
             Verdict::Advice,
             "endpoint",
-            "no route leads to other networks, so which interface is meant is a guess",
+            format!("{reason}, so which interface is meant is a guess"),
             "if it is another, set FI_ISTHMUS_INTERFACE, or `interface` in isthmus.toml",
         ));
     }

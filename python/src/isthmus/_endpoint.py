@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import functools
 import itertools
+import math
 import time
 import weakref
 from ctypes import byref, c_int, c_size_t, c_uint32, c_uint64
@@ -40,6 +41,14 @@ def devices() -> list[Device]:
 def _settle(readable: "asyncio.Future[None]") -> None:
     if not readable.done():
         readable.set_result(None)
+
+
+def _end_wait(handle: int, readable: "asyncio.Future[None]") -> None:
+    """Ends the wait of a task for an endpoint that is closed."""
+    if not readable.done():
+        readable.get_loop().remove_reader(handle)
+        text = "the endpoint was closed while a task waited for its events"
+        readable.set_exception(lib.Error(Status.STALE, text))
 
 
 class Region:
@@ -77,6 +86,7 @@ class Endpoint:
         an option means its default, times are in seconds. ``isthmus.h`` describes the options."""
         self._state = "closed"
         self._awaited = False
+        self._readable: asyncio.Future[None] | None = None
         self._words = itertools.count(1)
         self._connections: dict[int, Connection] = {}
         self._left: weakref.WeakValueDictionary[int, Connection] = weakref.WeakValueDictionary()
@@ -89,7 +99,7 @@ class Endpoint:
             round(send_timeout * 1e6), round(keepalive * 1e6), port, 0,
         )  # fmt: skip
         self._name, handle = EndpointName(), c_int()
-        name = None if device is None else device.encode()
+        name = None if device is None else lib.encoded(device, "device")
         call("create_endpoint", name, byref(options), byref(self._name), byref(handle))
         self._handle = handle.value
         self._state = "open"
@@ -114,12 +124,13 @@ class Endpoint:
         """Asks for a connection, with a payload of at most 1,024 bytes. Returns at once;
         :class:`Connected` follows, within ``timeout`` seconds (0: as long as the peer can be
         reached)."""
+        address = lib.encoded(uri, "uri")
         connection = Connection(self, context)
         word = self._enter(connection)
         pointer, length, _holder = self._lend(payload)
         try:
             call(
-                "connect", self._name, uri.encode(), pointer, length, level, word,
+                "connect", self._name, address, pointer, length, level, word,
                 round(timeout * 1e6), byref(connection._name),
             )  # fmt: skip
         except BaseException:
@@ -137,6 +148,8 @@ class Endpoint:
     def wait(self, timeout: float | None = None) -> _events.Event | None:
         """The next event; sleeps until there is one, or so many seconds (``None``: no
         limit)."""
+        if timeout is not None and math.isnan(timeout):
+            raise ValueError("timeout is a number of seconds, or None for no limit, not nan")
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             left = SLICE if end is None else max(0.0, min(SLICE, end - time.monotonic()))
@@ -157,7 +170,8 @@ class Endpoint:
 
     async def next_event(self) -> _events.Event:
         """The next event, in a coroutine of :mod:`asyncio`: other tasks run until there is one. One
-        task at a time may wait. If the task is cancelled, no event is lost."""
+        task at a time may wait. If the task is cancelled, no event is lost. :meth:`close` ends the
+        wait with :class:`Error`."""
         import asyncio  # Programs without it start faster.
 
         if self._awaited:
@@ -170,10 +184,14 @@ class Endpoint:
                     continue
                 readable = loop.create_future()
                 loop.add_reader(self._handle, _settle, readable)
+                self._readable = readable
                 try:
                     await readable
                 finally:
-                    loop.remove_reader(self._handle)
+                    # close() removes the reader itself: the number may belong to another file by now.
+                    if self._readable is readable:
+                        self._readable = None
+                        loop.remove_reader(self._handle)
             return event
         finally:
             self._awaited = False
@@ -288,6 +306,7 @@ class Endpoint:
         if self._state != "open":
             return
         self._state = "closing"
+        self._end_wait()
         if not self._lent:
             return self._destroy()
         for connection in list(self._connections.values()):
@@ -308,8 +327,27 @@ class Endpoint:
     def __del__(self) -> None:
         self.close()
 
+    def _end_wait(self) -> None:
+        readable, self._readable = self._readable, None
+        if readable is None:
+            return
+        loop = readable.get_loop()
+        import asyncio  # It is loaded already.
+
+        try:
+            is_here = asyncio.get_running_loop() is loop
+        except RuntimeError:
+            is_here = False
+        if is_here:
+            _end_wait(self._handle, readable)
+        else:
+            # Another thread closes the endpoint. The loop may have ended.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_end_wait, self._handle, readable)
+
     def _destroy(self) -> None:
         self._state = "closed"
+        self._end_wait()
         call("destroy_endpoint", self._name)
         self._connections.clear()
         self._operations.clear()

@@ -14,6 +14,8 @@ from typing import Any, Dict, List
 
 ABI_VERSION = 0
 URI_MAX = 2048
+#: Longest text that an error quotes whole. Characters.
+QUOTED_MAX = 200
 
 
 class Level(enum.IntEnum):
@@ -242,8 +244,29 @@ def call(name: str, *arguments: Any, but: int = Status.SUCCESS) -> int:
     """Calls ``isthmus_NAME``; raises what is neither success nor ``but``."""
     status: int = getattr(_library, f"isthmus_{name}")(*arguments)
     if status not in (Status.SUCCESS, but):
-        raise Error(status, _library.isthmus_last_error().decode())
+        text = _library.isthmus_last_error().decode()
+        for argument in arguments:
+            # Errors quote the text that was wrong, however long it is.
+            if isinstance(argument, bytes) and len(argument) > QUOTED_MAX:
+                whole = argument.decode(errors="replace")
+                text = text.replace(whole, shortened(whole))
+        raise Error(status, text)
     return status
+
+
+def encoded(value: Any, what: str) -> bytes:
+    """A text for the library, in UTF-8; ``what`` names it in errors. C ends a text at the first NUL,
+    so a text that contains one is refused."""
+    if not isinstance(value, str):
+        raise TypeError(f"{what} is a str, not {type(value).__name__}")
+    if "\0" in value:
+        raise ValueError(f"{what} contains a NUL character: {shortened(value)!r}")
+    return value.encode()
+
+
+def shortened(text: str) -> str:
+    """A text as errors quote it: the middle of a long one is left out."""
+    return text if len(text) <= QUOTED_MAX else f"{text[:QUOTED_MAX // 2]}...{text[-QUOTED_MAX // 2:]}"
 
 
 def text_option(endpoint: EndpointName, connection: ConnectionName, option: int) -> str:
@@ -262,7 +285,7 @@ def text_option(endpoint: EndpointName, connection: ConnectionName, option: int)
 def set_text_option(
     endpoint: EndpointName, connection: ConnectionName, option: int, text: str
 ) -> None:
-    value = text.encode()
+    value = encoded(text, "the option")
     call("set_option", endpoint, connection, option, value, len(value))
 
 

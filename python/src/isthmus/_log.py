@@ -38,6 +38,8 @@ def set_log(
     ``set_log(lambda severity, text: logging.getLogger("isthmus").log(severity.level, text))`` sends
     them to :mod:`logging`."""
     global _kept
+    if function is not None and not callable(function):
+        raise TypeError(f"set_log takes a function or None, not {type(function).__name__}")
     if function is None:
         taken = lib.LogFunction()
     else:

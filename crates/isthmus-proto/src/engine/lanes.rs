@@ -42,6 +42,8 @@ pub enum LaneLoss {
     Left(String),
     /// It could not be made because one side does not trust the other. The text says why, and what to do.
     Untrusted(String),
+    /// Its bytes are no frame. If they are the first of a dialled lane, what answers is not Isthmus.
+    Foreign,
 }
 
 /// Time in which a connected peer must answer Hello. Microseconds; a busy process may need seconds.

@@ -6,6 +6,9 @@ use super::{Action, Engine, LaneId};
 use crate::memory::Memory;
 use crate::{OpError, PeerId};
 
+/// The error where something other than Isthmus listens at a peer's address.
+const FOREIGN: &str = "what answers there does not speak Isthmus; is it the right port?";
+
 impl Engine {
     /// A lane ended. Its unacknowledged fragments go out again on the others. If there are no others, the peer is
     /// dialled again, whichever side had dialled: only that shows whether the peer still lives.
@@ -41,10 +44,14 @@ impl Engine {
         let connection = self.connection(peer);
         if connection.lanes.is_empty() && connection.dialing == 0 {
             let refusals = connection.trouble.refusals;
-            if refusals >= self.config.refusals_max {
-                let address = self.peers[peer.0 as usize].address;
+            // Behind a forwarded port, whoever forwards refuses too, such as while the peer's host restarts its network.
+            let may_pass = self.peers[peer.0 as usize].answers_at.is_some()
+                && !matches!(loss, LaneLoss::Untrusted(_) | LaneLoss::Foreign);
+            if refusals >= self.config.refusals_max && !may_pass {
+                let address = self.dialled_text(peer);
                 let error = match loss {
                     LaneLoss::Untrusted(text) => OpError::Unreachable(format!("{address}: {text}")),
+                    LaneLoss::Foreign => OpError::Unreachable(format!("{address}: {FOREIGN}")),
                     _ => OpError::PeerGone(format!(
                         "nobody listens at {address}: the peer's process has ended, or its address is wrong"
                     )),
@@ -111,12 +118,14 @@ impl Engine {
             // The failure of a router or a further rail says nothing of the peer.
             _ if router.is_some() || rail > 0 => {}
             LaneLoss::Refused | LaneLoss::Untrusted(_) => connection.trouble.refusals += 1,
-            LaneLoss::Closed if was_dialing => connection.trouble.refusals += 1,
+            LaneLoss::Closed | LaneLoss::Foreign if was_dialing => connection.trouble.refusals += 1,
             _ => connection.trouble.refusals = 0,
         }
         let text = match loss {
             LaneLoss::Refused => "connection refused",
             LaneLoss::Closed => "closed by the peer",
+            LaneLoss::Foreign if was_dialing => FOREIGN,
+            LaneLoss::Foreign => "the peer sent bytes that are no frame",
             LaneLoss::Silent { text, .. }
             | LaneLoss::Broken(text)
             | LaneLoss::Left(text)
@@ -216,10 +225,19 @@ impl Engine {
         }
     }
 
+    /// A peer's address for errors, with the locator that is dialled where it differs.
+    fn dialled_text(&self, peer: PeerId) -> String {
+        let peer = &self.peers[peer.0 as usize];
+        match &peer.answers_at {
+            Some(at) => format!("{at} (of itself it knows {})", peer.address),
+            None => peer.address.to_string(),
+        }
+    }
+
     fn unreachable(&self, peer: PeerId, out_for: Micros, text: &str) -> OpError {
-        let address = self.peers[peer.0 as usize].address;
+        let (address, dialled) = (self.peers[peer.0 as usize].address, self.dialled_text(peer));
         OpError::Unreachable(format!(
-            "{address} was out of reach for {} s (last attempt: {text}{}); check the network, or raise peer_timeout",
+            "{dialled} was out of reach for {} s (last attempt: {text}{}); check the network, or raise peer_timeout",
             out_for / 1_000_000,
             self.tried_text(&address)
         ))

@@ -165,6 +165,18 @@ fn who_takes_proved_lanes_only_refuses_others_and_holds_peers_to_their_certifica
 
 #[test]
 fn a_peer_that_is_not_trusted_fails_its_operations_with_the_reason() {
+    let text = error_after(&LaneLoss::Untrusted("no such authority".to_owned()));
+    assert!(text.contains("no such authority") && text.contains(&address(1).to_string()), "{text}");
+}
+
+#[test]
+fn what_is_not_isthmus_at_a_peers_port_counts_as_a_refusal() {
+    let text = error_after(&LaneLoss::Foreign);
+    assert!(text.contains("is it the right port?") && text.contains(&address(1).to_string()), "{text}");
+}
+
+/// The error of an operation whose peer's lanes end so three times, while they are dialled.
+fn error_after(loss: &LaneLoss) -> String {
     let mut victim = Victim::new();
     let peer = victim.engine.peer(&address(1)).unwrap();
     let request =
@@ -174,15 +186,13 @@ fn a_peer_that_is_not_trusted_fails_its_operations_with_the_reason() {
     for _ in 0..3 {
         while let Some(action) = victim.engine.poll_action() {
             let isthmus_proto::Action::Dial { lane, .. } = action else { continue };
-            let loss = LaneLoss::Untrusted("no such authority".to_owned());
-            victim.engine.lane_lost(victim.now, lane, &loss, &mut victim.mem);
+            victim.engine.lane_lost(victim.now, lane, loss, &mut victim.mem);
         }
         victim.now = victim.engine.poll_timeout().unwrap_or(victim.now);
         victim.engine.handle_timeout(victim.now, &mut victim.mem);
     }
     let done = victim.engine.poll_completion().expect("it failed");
-    let text = done.error.expect("an error").to_string();
-    assert!(text.contains("no such authority") && text.contains(&address(1).to_string()), "{text}");
+    done.error.expect("an error").to_string()
 }
 
 #[test]

@@ -2,11 +2,12 @@
 //! ssh://[USER@]HOST[:PORT]/PATH.
 
 use std::ffi::OsStr;
+use std::net::Ipv6Addr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use isthmus_io::{Routers, Settings};
-use isthmus_mover::SitesConfig;
+use isthmus_mover::{MoverError, SitesConfig};
 use isthmus_units::HostPort;
 use isthmus_wire::{Address, AsId, SubnetId};
 
@@ -51,7 +52,9 @@ pub(crate) fn parse(text: &OsStr) -> Place {
     let site = |at: usize| std::str::from_utf8(&bytes[..at]).ok();
     let colons = (0..bytes.len()).filter(|at| bytes[*at] == b':');
     let direct = colons.clone().find(|at| site(*at).is_some_and(|site| site.parse::<HostPort>().is_ok()));
-    let first = colons.clone().next().filter(|at| !bytes[..*at].contains(&b'/') && *at > 0);
+    let first = colons.clone().next().filter(|at| !bytes[..*at].contains(&b'/'));
+    // A name of a file may begin with a colon, but one such as ::1:4290:data is meant as an address.
+    let first = first.filter(|at| *at > 0 || is_bare_ipv6(bytes));
     // Names of sites are UTF-8.
     let named = direct.or(first).and_then(|at| Some((site(at)?, &bytes[at + 1..])));
     let Some((site, rest)) = named else { return Place::Local(text.into()) };
@@ -64,23 +67,42 @@ pub(crate) fn parse(text: &OsStr) -> Place {
     Place::Remote(Remote { site: site.to_owned(), export, path })
 }
 
-/// Address of a service, whether it is plain, and the routers that lead to it.
+/// Whether a text begins with an IPv6 address without brackets, a port and a colon.
+fn is_bare_ipv6(text: &[u8]) -> bool {
+    let head = text.split(|byte| *byte == b'/').next().and_then(|head| std::str::from_utf8(head).ok());
+    let at = head.and_then(|head| head.rsplit_once(':')?.0.rsplit_once(':'));
+    at.is_some_and(|(ip, port)| ip.parse::<Ipv6Addr>().is_ok() && port.parse::<u16>().is_ok())
+}
+
+/// A service, as [`locate`] finds it.
+pub(crate) struct Located {
+    pub(crate) service: Address,
+    /// Neither encrypted nor authenticated.
+    pub(crate) plain: bool,
+    /// The routers that lead to it.
+    pub(crate) routers: Routers,
+    /// What errors say of the host's other addresses.
+    pub(crate) tried: String,
+}
+
+/// Finds a service. A name with several addresses stands for the first that answers.
 pub(crate) fn locate(
     Remote { site, export, .. }: &Remote,
     sites: &SitesConfig,
     settings: &Settings,
-) -> Result<(Address, bool, Routers), String> {
+) -> Result<Located, MoverError> {
     if let Some(known) = sites.sites.get(&site[..]) {
-        let fault = |error: &dyn std::fmt::Display| format!("[site.{site}]: {error}");
-        let address = known.endpoint().map_err(|error| fault(&error))?;
-        let routers = known.routers().map_err(|error| fault(&error))?;
-        return Ok((address, known.plain, routers));
+        let place = format!("[site.{site}]: ");
+        let (service, tried) =
+            known.endpoint().map_err(|error| MoverError::from(error).within(&place, ""))?;
+        let routers = known.routers().map_err(|error| MoverError::Usage(format!("{place}{error}")))?;
+        return Ok(Located { service, plain: known.plain, routers, tried });
     }
     if let Ok(at) = site.parse::<HostPort>() {
-        let at = at.first().map_err(|error| error.to_string())?;
+        let at = at.choose()?;
         let (as_id, subnet) = (AsId(settings.as_id), SubnetId(settings.subnet));
-        let address = Address { as_id, subnet, incarnation: 0, ..Address::from(at) };
-        return Ok((address, false, Routers::default()));
+        let service = Address { as_id, subnet, incarnation: 0, ..Address::from(at.address) };
+        return Ok(Located { service, plain: false, routers: Routers::default(), tried: at.tried() });
     }
     // HOST:PORT:EXPORT whose port is none: the first colon ended the site.
     if let Some((port, _)) = export.split_once(':')
@@ -88,10 +110,18 @@ pub(crate) fn locate(
         && port.bytes().all(|byte| byte.is_ascii_digit())
         && let Err(error) = format!("{site}:{port}").parse::<HostPort>()
     {
-        return Err(error.to_string());
+        return Err(MoverError::Usage(error.to_string()));
+    }
+    // An IPv6 address without brackets, or one with a zone: its first colon ended the site.
+    if (site.starts_with('[') || export.starts_with(':'))
+        && let whole = format!("{site}:{export}")
+        && let Some((at, _)) = whole.rsplit_once(':')
+        && let Err(error) = at.parse::<HostPort>()
+    {
+        return Err(MoverError::Usage(error.to_string()));
     }
     let names: Vec<&str> = sites.sites.keys().map(String::as_str).collect();
-    Err(if names.is_empty() {
+    Err(MoverError::Usage(if names.is_empty() {
         format!(
             "no site is known, so not {site:?}; write USER@{site}:PATH to copy by ssh, HOST:PORT:EXPORT/PATH, or a \
              file with [site.{site}] (--sites)"
@@ -102,17 +132,39 @@ pub(crate) fn locate(
              name has a colon as ./{site}:...",
             names.join(", ")
         )
-    })
+    }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn fault(place: &Remote) -> String {
+        match locate(place, &SitesConfig::default(), &Settings::default()) {
+            Err(MoverError::Usage(text)) => text,
+            Err(error) => panic!("{place:?}: {error:?}"),
+            Ok(_) => panic!("{place:?} was found"),
+        }
+    }
+
+    #[test]
+    fn an_ipv6_address_in_another_form_is_named() {
+        for (text, part) in [
+            ("[fe80::1%lo]:4290:data/", "\"[fe80::1%lo]:4290\" has an IPv6 address with a zone"),
+            ("::1:4290:data/", "\"::1:4290\" has an IPv6 address without brackets"),
+            ("fd00::1:4290:data/x", "\"fd00::1:4290\" has an IPv6 address without brackets"),
+        ] {
+            let Place::Remote(place) = parse(OsStr::new(text)) else { panic!("{text}: remote") };
+            let error = fault(&place);
+            assert!(error.contains(part) && error.contains("HOST:PORT"), "{text}: {error}");
+        }
+        assert_eq!(parse(OsStr::new("::x")), Place::Local("::x".into()));
+    }
+
     #[test]
     fn a_port_that_is_none_is_said_to_be_none() {
         let Place::Remote(place) = parse(OsStr::new("host:99999:data/")) else { panic!("remote") };
-        let error = locate(&place, &SitesConfig::default(), &Settings::default()).expect_err("no port");
+        let error = fault(&place);
         assert!(error.contains("\"host:99999\" has no port from 0 to 65535"), "{error}");
         let Place::Remote(place) = parse(OsStr::new("host:9:data/")) else { panic!("remote") };
         assert_eq!(place.site, "host:9");

@@ -16,8 +16,8 @@ const UDP_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Tests the path to the peer that the user wrote as `text`.
 pub(super) fn peer(endpoint: &Endpoint, settings: &Settings, text: &str, limit: Duration) -> Vec<Finding> {
-    let address = match parse(endpoint, text) {
-        Ok(address) => address,
+    let (address, tried) = match parse(endpoint, text) {
+        Ok(found) => found,
         Err((why, remedy)) => return vec![finding(Verdict::Bad, "peer", why, remedy)],
     };
     let mut findings: Vec<Finding> = leaves_by(endpoint, &address).into_iter().collect();
@@ -37,25 +37,27 @@ pub(super) fn peer(endpoint: &Endpoint, settings: &Settings, text: &str, limit: 
         Err(text) => findings.push(finding(
             Verdict::Bad,
             "peer",
-            text,
+            format!("{text}{tried}"),
             "is it running, does its address belong to this subnet, does a firewall let its TCP port through?",
         )),
     }
     findings
 }
 
-/// Parses the peer's address. The error has the reason and the accepted forms.
-fn parse(endpoint: &Endpoint, text: &str) -> Result<Address, (String, &'static str)> {
+/// Parses the peer's address, and says what errors tell of the host's other addresses. The error has the reason and the accepted forms.
+fn parse(endpoint: &Endpoint, text: &str) -> Result<(Address, String), (String, &'static str)> {
     const FORMS: &str = "write HOST:PORT or isthmus://AS.SUBNET/IP:PORT";
     if text.contains("://") {
-        return text.parse().map_err(|error| (format!("`{text}` is no address: {error}"), FORMS));
+        let address: Result<Address, _> = text.parse();
+        let address = address.map(|address| (address, String::new()));
+        return address.map_err(|error| (format!("`{text}` is no address: {error}"), FORMS));
     }
     let at: HostPort = text.parse().map_err(|error| (format!("no address: {error}"), FORMS))?;
-    let found = at.first();
-    let locator =
-        found.map_err(|error| (error.to_string(), "correct the name, or ask who runs this host's DNS"))?;
+    let choice = at
+        .choose()
+        .map_err(|error| (error.to_string(), "correct the name, or ask who runs this host's DNS"))?;
     let own = endpoint.address();
-    Ok(Address { as_id: own.as_id, subnet: own.subnet, ..Address::from(locator) })
+    Ok((Address { as_id: own.as_id, subnet: own.subnet, ..Address::from(choice.address) }, choice.tried()))
 }
 
 /// Checks whether packets to the peer leave by the interface at which this endpoint listens: peers connect back to it.

@@ -13,6 +13,16 @@ const ANSWER_MAX: u64 = 4 << 20;
 
 /// The state of the daemon with this status address.
 pub(super) fn state(address: SocketAddr) -> io::Result<Value> {
+    ask(address).map_err(|error| match error.kind() {
+        // The system calls a wait that has ended "Resource temporarily unavailable".
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", PATIENCE.as_secs()))
+        }
+        _ => error,
+    })
+}
+
+fn ask(address: SocketAddr) -> io::Result<Value> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -43,6 +53,13 @@ fn body(answer: &str) -> io::Result<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_silent_is_said_to_be() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let error = state(silent.local_addr().expect("its address")).expect_err("no answer");
+        assert_eq!(error.to_string(), "no answer within 1 s");
+    }
 
     #[test]
     fn an_answer_is_a_state_or_an_error_that_says_what_came() {
