@@ -51,7 +51,12 @@ impl Listeners {
             let (subnet, address, links) = key;
             let cannot = |error: io::Error| {
                 let kind = links.unwrap_or(Transport::Tcp);
-                io::Error::new(error.kind(), format!("cannot listen on {address} by {kind}: {error}"))
+                let why = if error.kind() == io::ErrorKind::AddrNotAvailable {
+                    format!("this host has no address {}; it has {}", address.ip(), present())
+                } else {
+                    error.to_string()
+                };
+                io::Error::new(error.kind(), format!("cannot listen on {address} by {kind}: {why}"))
             };
             let task = if links == Some(Transport::Udp) {
                 let port = router.datagrams.at(address).map_err(cannot)?;
@@ -81,6 +86,12 @@ impl Listeners {
             let _ = task.await;
         }
     }
+}
+
+/// The interfaces of this host and their addresses, for errors.
+fn present() -> String {
+    let all = if_addrs::get_if_addrs().unwrap_or_default();
+    all.iter().map(|i| format!("{} ({})", i.name, i.ip())).collect::<Vec<_>>().join(", ")
 }
 
 async fn accept(router: Arc<Router>, listener: TcpListener, subnet: SubnetId, links: bool) {

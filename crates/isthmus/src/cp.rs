@@ -361,7 +361,7 @@ mod tests {
         let place = ["cp", "--plain", "file", "127.0.0.1:1:data/"];
         let command = <Command as clap::Parser>::try_parse_from([&place[..], words].concat());
         let read = transfer(&command.map_err(|error| error.to_string())?.args);
-        read.map(|(transfer, _)| transfer).map_err(|error| error.to_string())
+        read.map(|(transfer, ..)| transfer).map_err(|error| error.to_string())
     }
 
     #[test]
