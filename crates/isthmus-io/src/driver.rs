@@ -68,6 +68,8 @@ struct Charge {
     polls: u64,
     /// The program polls by itself; the endpoint's events do not wake the thread.
     standby: bool,
+    /// Everything that comes wakes the thread ([`Endpoint::doze`]).
+    dozes: bool,
     tick: Duration,
     key: u64,
 }
@@ -162,7 +164,14 @@ impl Driver {
                 }
             }
             for endpoint in self.newcomers.lock().drain(..) {
-                charges.push(Charge { endpoint, polls: u64::MAX, standby: true, tick: TICK, key: next_key });
+                charges.push(Charge {
+                    endpoint,
+                    polls: u64::MAX,
+                    standby: true,
+                    dozes: false,
+                    tick: TICK,
+                    key: next_key,
+                });
                 next_key += 1;
             }
             charges.retain_mut(|charge| self.look_after(charge));
@@ -182,9 +191,9 @@ impl Driver {
             self.state_rests.store(self.poller.add(state, STATE, false).is_err(), Ordering::Relaxed);
         }
         charges.iter().filter_map(|charge| charge.endpoint.upgrade()).for_each(|endpoint| {
-            endpoint.end_blackholed();
             endpoint.warn_of_stalls();
             endpoint.warn_of_drops();
+            endpoint.end_blackholed();
         });
     }
 
@@ -231,7 +240,7 @@ impl Driver {
         charge.tick = if active { TICK_MAX.min(charge.tick * 2) } else { TICK };
         if !active {
             endpoint.drive();
-            endpoint.doze();
+            charge.dozes = endpoint.doze();
         } else if made < POLLS_A_LOOK {
             // Most polls look at shared memory only, and so few polls have done no more than that.
             endpoint.drive();
@@ -242,7 +251,7 @@ impl Driver {
 
 /// Time that the thread may sleep as far as this endpoint is concerned.
 fn rest(charge: &Charge) -> Duration {
-    if charge.standby {
+    if charge.standby || !charge.dozes {
         return charge.tick;
     }
     charge

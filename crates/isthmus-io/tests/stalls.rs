@@ -94,3 +94,45 @@ fn a_stalled_send_is_a_line_whenever_its_time_has_doubled() {
         endpoint.close();
     }
 }
+
+/// A thread that does not come back from a call must not stop the I/O thread, which tells of it.
+#[test]
+fn lines_and_state_come_while_another_thread_holds_the_lanes() {
+    set_hook(keep);
+    let (a, b) = (open_with(Span::from_ms(1_000)), open());
+    let mut data = vec![1; LENGTH];
+    send(&a, a.peer(&b.address()).expect("same subnet"), 7, &mut data);
+    let start = Instant::now();
+    while a.counters().messages_mixed + a.counters().messages_eager == 0 {
+        assert!(start.elapsed() < LIMIT, "nothing is sent: {:?}", a.counters());
+        a.poll(&mut Vec::new());
+    }
+    let idle = open_with(Span::from_ms(1_000));
+    let ask = || isthmus_io::state_of(std::process::id()).expect("the I/O thread answers");
+    // The closure runs while this thread holds the lanes.
+    a.change_protocols(|_| {
+        let state = ask();
+        assert!(state.contains("the peer has not posted its receive"), "{state}");
+        assert!(state.contains("a thread has held its lanes for 1s"), "{state}");
+        await_lines(&b, 2, || std::thread::sleep(Duration::from_millis(5)));
+    });
+    let state = ask();
+    assert!(!state.contains("a thread has held"), "{state}");
+
+    // Nothing is under way here, so nothing but the thread itself can be told of.
+    let held = format!("a thread has held the lanes of endpoint {} for at least ", idle.address());
+    idle.change_protocols(|_| {
+        let told = || LINES.lock().expect("nobody panics with it").iter().any(|line| line.starts_with(&held));
+        let start = Instant::now();
+        while !told() {
+            assert!(start.elapsed() < LIMIT, "no line begins with {held}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    let mut got = vec![0; LENGTH];
+    recv(&b, None, 7, &mut got);
+    complete(&[&a, &b], 2);
+    for endpoint in [a, b, idle] {
+        endpoint.close();
+    }
+}

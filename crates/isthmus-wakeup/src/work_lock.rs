@@ -50,6 +50,21 @@ impl<T> WorkLock<T> {
         Some(result)
     }
 
+    /// Like [`WorkLock::with`], but waits for at most `limit`: `None` if other threads hold the data all that time.
+    #[cfg(not(loom))]
+    pub fn with_within<R>(
+        &self,
+        limit: Duration,
+        serve: impl FnMut(&mut T),
+        work: impl FnOnce(&mut T) -> R,
+    ) -> Option<R> {
+        let mut data = self.data.try_lock_for(limit)?;
+        let result = work(&mut data);
+        drop(data);
+        self.serve_left(serve);
+        Some(result)
+    }
+
     /// Waits for at most `limit` until nobody holds the data.
     #[cfg(not(loom))]
     pub fn wait(&self, serve: impl FnMut(&mut T), limit: Duration) {

@@ -19,7 +19,7 @@ use crate::lock::MutexGuard;
 use crate::log::warn_log;
 use crate::shell::Core;
 
-/// The I/O thread waits this long for an endpoint's lock, and for the asking process to read.
+/// The I/O thread waits this long for an endpoint's lock or lanes, and for the asking process to read.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two attempts to get an endpoint's shell from the program's thread.
 const SHELL_PAUSE: Duration = Duration::from_micros(50);
@@ -42,11 +42,13 @@ pub(super) struct Stalls {
     after_us: u64,
     /// It next warns of an operation that has been pending for at least this long. Microseconds.
     next_us: AtomicU64,
+    /// The I/O thread has waited this long in vain for the lock or the lanes, one look after the other. Microseconds.
+    vain_us: AtomicU64,
 }
 
 impl Stalls {
     pub(super) fn new(after_us: u64) -> Self {
-        Self { after_us, next_us: AtomicU64::new(after_us) }
+        Self { after_us, next_us: AtomicU64::new(after_us), vain_us: AtomicU64::new(0) }
     }
 }
 
@@ -96,7 +98,17 @@ impl Endpoint {
             return format!("endpoint {}\n  a thread has held its lock for {PATIENCE:?}\n", self.address);
         };
         let now = core.now();
-        core.engine.state(now)
+        let mut text = core.engine.state(now);
+        drop(core);
+        if !self.are_lanes_free_soon() {
+            text += &format!("  a thread has held its lanes for {PATIENCE:?}\n");
+        }
+        text
+    }
+
+    /// False if other threads drive the lanes for all of [`PATIENCE`].
+    fn are_lanes_free_soon(&self) -> bool {
+        self.with_shell_within(PATIENCE, |_| ()).is_some()
     }
 
     /// Adds the figures of its peers. Nothing if it is closed, or if a thread has held its shell or lock for
@@ -140,17 +152,16 @@ impl Endpoint {
         }
     }
 
-    /// Warns of a stalled operation, if there is one. The I/O thread calls this once a second.
+    /// Warns of a stalled operation, or of a thread that does not let go of the endpoint. The I/O thread calls this once
+    /// a second.
     pub(crate) fn warn_of_stalls(&self) {
-        let Stalls { after_us, next_us } = &self.stalls;
+        let Stalls { after_us, next_us, .. } = &self.stalls;
         if *after_us == 0 || self.is_closed() {
             return;
         }
-        let Some(mut core) = self.core_soon() else { return };
-        let now = core.now();
-        let stall = core.engine.stall(now, *after_us);
-        drop(core);
-        let Some((age_us, text)) = stall else { return next_us.store(*after_us, Ordering::Relaxed) };
+        let Some((age_us, text)) = self.stall(*after_us) else {
+            return next_us.store(*after_us, Ordering::Relaxed);
+        };
         if age_us >= next_us.load(Ordering::Relaxed) {
             next_us.store(age_us.saturating_mul(2), Ordering::Relaxed);
             warn_log!(
@@ -158,6 +169,32 @@ impl Endpoint {
                 std::process::id()
             );
         }
+    }
+
+    /// What has been stalled for `after_us` or longer: how long, and one line about it.
+    fn stall(&self, after_us: u64) -> Option<(u64, String)> {
+        let vain_us = &self.stalls.vain_us;
+        let held = match self.core_soon() {
+            None => "lock",
+            Some(mut core) => {
+                let now = core.now();
+                let stalled = core.engine.stall(now, after_us);
+                drop(core);
+                if stalled.is_some() || self.are_lanes_free_soon() {
+                    vain_us.store(0, Ordering::Relaxed);
+                    return stalled;
+                }
+                "lanes"
+            }
+        };
+        let waited_us = PATIENCE.as_micros() as u64;
+        let age_us = vain_us.fetch_add(waited_us, Ordering::Relaxed) + waited_us;
+        let text = format!(
+            "a thread has held the {held} of endpoint {} for at least {} s",
+            self.address,
+            age_us / 1_000_000
+        );
+        (age_us >= after_us).then_some((age_us, text))
     }
 }
 

@@ -12,6 +12,9 @@ use crate::poller::Poller;
 use crate::shell::{Brief, PassResult, Shell};
 use crate::watch::{POLLS_A_LOOK, Watch};
 
+/// The I/O thread waits this long for an endpoint's shell. A pass over the shell takes microseconds. If the wait fails,
+/// the thread that has the shell may never return, and the I/O thread must go on to tell of it.
+const SHELL_PATIENCE: Duration = Duration::from_millis(100);
 /// Passes that the I/O thread makes over an endpoint before it looks at others. Count.
 const TURNS_PER_DRIVE: usize = 16;
 
@@ -107,10 +110,22 @@ impl Endpoint {
         Some(result)
     }
 
-    /// Ends lanes whose large packets do not get through. The I/O thread calls this once a second.
+    /// Like [`Endpoint::with_shell`]; `None` if other threads have the shell for all of `limit`.
+    pub(super) fn with_shell_within<R>(
+        &self,
+        limit: Duration,
+        work: impl FnOnce(&mut Shell) -> R,
+    ) -> Option<R> {
+        let result = self.shell.with_within(limit, |shell| self.put_out(shell), work)?;
+        self.wakeup.tell_sleepers(self);
+        Some(result)
+    }
+
+    /// Ends lanes whose large packets do not get through. The I/O thread calls this once a second. If it does not get
+    /// the shell, the next call does the work.
     pub(crate) fn end_blackholed(&self) {
         if !self.is_closed() {
-            self.with_shell(|shell| shell.end_blackholed(&self.core));
+            self.with_shell_within(SHELL_PATIENCE, |shell| shell.end_blackholed(&self.core));
         }
     }
 
@@ -183,18 +198,20 @@ impl Endpoint {
         self.wakeup.look(polled)
     }
 
-    /// The I/O thread is about to sleep until the endpoint's descriptor is readable.
-    pub(crate) fn doze(&self) {
-        if !self.is_closed() {
-            // Wait for the shell: the thread that has it now may not come again.
-            self.with_shell(|shell| {
-                self.watch.stir();
-                shell.doze();
-            });
-        }
+    /// The I/O thread is about to sleep until the endpoint's descriptor is readable. False if other threads have kept
+    /// the shell; then the descriptor does not show everything that comes.
+    pub(crate) fn doze(&self) -> bool {
+        // Wait for the shell: the thread that has it now may not come again.
+        self.is_closed()
+            || self
+                .with_shell_within(SHELL_PATIENCE, |shell| {
+                    self.watch.stir();
+                    shell.doze();
+                })
+                .is_some()
     }
 
-    /// When the endpoint has to be driven even without events.
+    /// How soon the endpoint has to be driven even without events.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         if self.is_closed() {
             return None;
@@ -203,7 +220,9 @@ impl Endpoint {
         let now = guard.now();
         let engine = guard.engine.poll_timeout().map(|at| Duration::from_micros(at.saturating_sub(now)));
         drop(guard);
-        let shell = self.with_shell(|shell| shell.deadline());
+        let Some(shell) = self.with_shell_within(SHELL_PATIENCE, |shell| shell.deadline()) else {
+            return Some(Duration::ZERO);
+        };
         engine.into_iter().chain(shell).min()
     }
 }
