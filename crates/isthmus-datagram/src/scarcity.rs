@@ -41,6 +41,44 @@ pub fn remedy(error: &io::Error) -> Option<&'static str> {
     })
 }
 
+/// Starts `count` threads at once, and ends them. For callers whose libraries panic if they can start no thread.
+///
+/// # Errors
+/// They cannot be started.
+pub fn probe_threads(count: usize) -> io::Result<()> {
+    let (hold, held) = std::sync::mpsc::channel::<()>();
+    let held = std::sync::Arc::new(Mutex::new(held));
+    let mut threads = Vec::new();
+    let mut probed = Ok(());
+    for _ in 0..count {
+        let held = held.clone();
+        let wait = move || drop(held.lock().map(|held| held.recv()));
+        match thread::Builder::new().name("probe".to_owned()).spawn(wait) {
+            Ok(thread) => threads.push(thread),
+            Err(error) => {
+                probed = Err(no_thread(error));
+                break;
+            }
+        }
+    }
+    drop(hold);
+    for thread in threads {
+        let _ = thread.join();
+    }
+    probed
+}
+
+/// Adds the remedy to the error of a thread that could not be started. That error is the same as of a socket without
+/// data (EAGAIN), so only the caller knows what it means.
+pub fn no_thread(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::EAGAIN) => io::Error::other(format!(
+            "no thread can be started: {error}; raise ulimit -u, TasksMax= of systemd, or the container's limit on processes"
+        )),
+        _ => error,
+    }
+}
+
 /// A bound of `most` that leaves descriptors for other things: at most one in `part` of the files that the process may
 /// open (`files`; `None` if there is no limit), and at least 1.
 pub fn share_of_files(files: Option<u64>, part: u64, most: usize) -> usize {

@@ -265,5 +265,5 @@ fn start(driver: Arc<Driver>) -> io::Result<()> {
     let restore = signals::block_all();
     let spawned = thread::Builder::new().name("isthmus-io".to_owned()).spawn(move || driver.run());
     drop(restore);
-    spawned.map(|_| ())
+    spawned.map(|_| ()).map_err(crate::log::no_thread)
 }

@@ -13,7 +13,7 @@ use hyper::header::{ACCEPT, ALLOW, CONTENT_SECURITY_POLICY, CONTENT_TYPE, Header
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use isthmus_datagram::scarcity::{ACCEPT_PAUSE, Sparing};
+use isthmus_datagram::scarcity::{ACCEPT_PAUSE, Sparing, no_thread};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -88,7 +88,7 @@ pub fn serve_in_thread(status: Arc<dyn Status>, address: SocketAddr) -> io::Resu
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(status, address))?;
     let drive = move || runtime.block_on(std::future::pending::<()>());
-    std::thread::Builder::new().name("status".to_owned()).spawn(drive)?;
+    std::thread::Builder::new().name("status".to_owned()).spawn(drive).map_err(no_thread)?;
     Ok(())
 }
 

@@ -68,8 +68,8 @@ impl Admission {
     pub(crate) fn admit(&mut self, order: u64, succeeds: bool) -> Result<(), MoverError> {
         let sessions = self.guests.values().filter(|guest| guest.state == State::Session).count();
         if sessions >= self.sessions * if succeeds { 2 } else { 1 } {
-            let text = format!("the service has {sessions} sessions already; try again later");
-            return Err(MoverError::Usage(text));
+            // The same command continues later, as after a lost connection.
+            return Err(MoverError::Lost(format!("it has {sessions} sessions already")));
         }
         if let Some(guest) = self.guests.get_mut(&order) {
             guest.state = State::Session;
@@ -85,7 +85,7 @@ impl Admission {
     /// Tells all clients that the service ends.
     pub(crate) fn stop(&self, why: &str) {
         for guest in self.guests.values() {
-            let _ = guest.inbox.send(Event::Stop(why.to_owned()));
+            let _ = guest.inbox.send(Event::End(why.to_owned()));
         }
     }
 

@@ -17,7 +17,7 @@ use crate::landing::Landing;
 use crate::port::Port;
 use crate::receiver::{Receiving, ReceivingSide};
 use crate::sender::{Sending, SendingSide};
-use crate::session::{TAG_OPEN, Wire, key};
+use crate::session::{GIVEN_UP, TAG_OPEN, Wire, key};
 use crate::walk::{Filter, Root, Roots, is_contents};
 use crate::watch::{Summary, Watch};
 use crate::wire::{Choice, Control, Open, Rules, TransferRequest, Trouble, VERSIONS};
@@ -131,6 +131,10 @@ impl Transfer {
     fn explained(&self, error: MoverError, was_heard: bool) -> MoverError {
         let at = self.service.locator;
         match error {
+            MoverError::Lost(text) if text.starts_with(GIVEN_UP) => MoverError::Lost(format!(
+                "the service at {at} gave this session up: {}; later the same command continues",
+                &text[GIVEN_UP.len()..]
+            )),
             MoverError::Lost(text) if was_heard => MoverError::Lost(format!(
                 "the service at {at} is lost: {text}; when it is there again, the same command continues"
             )),

@@ -169,11 +169,14 @@ pub struct SitesConfig {
 }
 
 fn text(path: &Path) -> Result<String, MoverError> {
-    let usage = |error: std::io::Error| MoverError::Usage(format!("cannot read {}: {error}", path.display()));
-    if std::fs::metadata(path).map_err(usage)?.len() > FILE_MAX {
+    let fault = |error: std::io::Error| {
+        let text = format!("cannot read {}: {error}", path.display());
+        if isthmus_trust::is_refused(&error) { MoverError::Local(text) } else { MoverError::Usage(text) }
+    };
+    if std::fs::metadata(path).map_err(fault)?.len() > FILE_MAX {
         return Err(MoverError::Usage(format!("{} is too long for a configuration", path.display())));
     }
-    std::fs::read_to_string(path).map_err(usage)
+    std::fs::read_to_string(path).map_err(fault)
 }
 
 fn parse<T: serde::de::DeserializeOwned>(name: &str, text: &str) -> Result<T, MoverError> {

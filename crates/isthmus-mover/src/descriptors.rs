@@ -84,6 +84,17 @@ pub(crate) fn explained(error: io::Error) -> io::Error {
     }
 }
 
+/// Says which side lacks descriptors in a text that the other side sent: "receiving", "sending" or "other".
+pub(crate) fn of_side(mut text: String, side: &str) -> String {
+    for errno in [Errno::MFILE, Errno::NFILE] {
+        let code = format!("(os error {})", errno.raw_os_error());
+        if let Some(at) = text.find(&code) {
+            text.insert_str(at + code.len(), &format!(" on the {side} side"));
+        }
+    }
+    text
+}
+
 /// Calls `open` until it succeeds, or fails for another reason than a want of descriptors, or these have been wanting
 /// for [`WAIT_MAX`]. It sleeps meanwhile.
 ///
@@ -141,6 +152,8 @@ mod tests {
         });
         assert_eq!((refused.expect_err("not allowed").kind(), tries), (io::ErrorKind::PermissionDenied, 1));
         assert!(explained(Errno::MFILE.into()).to_string().contains("ulimit -n"));
+        let told = of_side(format!("data/a: {}", explained(Errno::MFILE.into())), "receiving");
+        assert!(told.contains("open files (os error 24) on the receiving side; this process"), "{told}");
         assert!(!explained(Errno::ACCESS.into()).to_string().contains("firewall"));
     }
 }

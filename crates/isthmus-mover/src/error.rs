@@ -40,7 +40,7 @@ impl MoverError {
 
 impl From<isthmus_trust::TrustError> for MoverError {
     fn from(error: isthmus_trust::TrustError) -> Self {
-        Self::Usage(error.to_string())
+        if error.is_refused { Self::Local(error.to_string()) } else { Self::Usage(error.to_string()) }
     }
 }
 

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
+use isthmus_io::log::no_thread;
 
 use crate::buffer::Buffer;
 use crate::disk::{self, Disk};
@@ -99,10 +100,11 @@ impl Pool {
         for _ in 0..threads {
             let (taken, to) = (taken.clone(), to.clone());
             let builder = std::thread::Builder::new().name("mover-disk".to_owned());
-            pool.threads.push(builder.spawn(move || {
+            let thread = builder.spawn(move || {
                 disk::begin(how);
                 work(&taken, &to);
-            })?);
+            });
+            pool.threads.push(thread.map_err(no_thread)?);
         }
         Ok(pool)
     }

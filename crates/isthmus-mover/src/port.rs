@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
+use isthmus_io::log::no_thread;
 use isthmus_io::{Admission, Endpoint, OpenError, PostError, Settings};
 use isthmus_proto::{
     Channel, Completion, Level, Options, PeekAction, PeekRequest, PeerId, RecvRequest, SendRequest, Transfer,
@@ -83,10 +84,11 @@ impl Port {
         endpoint.allow_plain_lanes();
         let posted: Arc<Mutex<Table>> = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));
-        std::thread::Builder::new().name("mover-port".to_owned()).spawn({
+        let thread = std::thread::Builder::new().name("mover-port".to_owned()).spawn({
             let (endpoint, posted, stop) = (endpoint.clone(), posted.clone(), stop.clone());
             move || pump(&endpoint, &posted, &stop)
-        })?;
+        });
+        thread.map_err(no_thread)?;
         Ok(Self { endpoint, posted, stop })
     }
 

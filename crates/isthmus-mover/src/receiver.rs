@@ -261,6 +261,7 @@ impl<'a> ReceivingSide<'a> {
     fn on_event(&mut self, event: Event, heard: &mut Vec<Control>) -> Result<(), MoverError> {
         match event {
             Event::Stop(text) => return Err(MoverError::Refused(text)),
+            Event::End(text) => return Err(MoverError::Lost(text)),
             Event::Disk(done) => return self.on_disk(done),
             Event::Net(news) => {
                 if let Some(news) = self.wire.take(news, heard)? {
@@ -382,7 +383,9 @@ impl<'a> ReceivingSide<'a> {
             Control::Warning(Trouble { path, text }) => {
                 (self.watch)(Notice::Warning { path: Named(path), text: said(&text) });
             }
-            Control::Trouble(Trouble { path, text }) => self.fail(Named(path), said(&text)),
+            Control::Trouble(Trouble { path, text }) => {
+                self.fail(Named(path), descriptors::of_side(said(&text), "sending"));
+            }
             _ => return Err(MoverError::Refused("the sender sent what only receivers say".to_owned())),
         }
         Ok(())

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, never, select};
+use isthmus_io::log::no_thread;
 
 use crate::MoverError;
 use crate::buffer::Buffer;
-use crate::descriptors::share_of_descriptors;
+use crate::descriptors::{self, share_of_descriptors};
 use crate::digest;
 use crate::disk::Disk;
 use crate::gauge::{Gauge, scaled};
@@ -131,7 +132,8 @@ impl<'a> SendingSide<'a> {
         let (out, found) = crossbeam_channel::bounded(4096);
         std::thread::Builder::new()
             .name("mover-walk".to_owned())
-            .spawn(move || walk(roots, &filter, &out))?;
+            .spawn(move || walk(roots, &filter, &out))
+            .map_err(no_thread)?;
         let pool = Pool::new(sending.threads, sending.disk, &wire.sender())?;
         let now = Instant::now();
         let ahead = if sending.rules.dry_run || sending.rules.update { 0 } else { AHEAD };
@@ -270,6 +272,7 @@ impl<'a> SendingSide<'a> {
     fn on_event(&mut self, event: Event, heard: &mut Vec<Control>) -> Result<(), MoverError> {
         match event {
             Event::Stop(text) => return Err(MoverError::Refused(text)),
+            Event::End(text) => return Err(MoverError::Lost(text)),
             Event::Disk(done) => return self.on_disk(done),
             Event::Net(news) => {
                 if let Some(news) = self.wire.take(news, heard)? {
@@ -607,7 +610,7 @@ impl<'a> SendingSide<'a> {
                 self.summary.bytes += bytes;
                 (self.watch)(Notice::Would { path, bytes, kind: What::File });
             }
-            Answer::Refused(text) => self.fail(path, &text),
+            Answer::Refused(text) => self.fail(path, &descriptors::of_side(text, "receiving")),
         }
         if last {
             self.forget(id);
@@ -649,7 +652,7 @@ impl<'a> SendingSide<'a> {
                     (self.watch)(Notice::File { path, bytes, blake3: digest::hex(digest) });
                 }
             }
-            (_, Outcome::Failed(text)) => self.fail(path, &text),
+            (_, Outcome::Failed(text)) => self.fail(path, &descriptors::of_side(text, "receiving")),
             (Entity::Other { .. }, Outcome::Done(_)) => {
                 if let Some(what) = what {
                     (self.watch)(what.made(path, self.sending.rules.dry_run));

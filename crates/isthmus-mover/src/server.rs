@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use isthmus_io::log::Sparing;
+use isthmus_io::log::{Sparing, no_thread};
 use isthmus_io::{InterfaceError, OpenError};
 use isthmus_proto::PeerId;
 use isthmus_trust::Trust;
@@ -23,12 +23,12 @@ use crate::landing::Landing;
 use crate::port::Port;
 use crate::receiver::{Receiving, ReceivingSide};
 use crate::sender::{Sending, SendingSide};
-use crate::session::{Event, TAG_OPEN, Wire, refuse};
+use crate::session::{Event, STOPPING, TAG_OPEN, Wire, refuse};
 use crate::sessions::{Flow, Sessions};
 use crate::succession::Succession;
 use crate::sweep::Sweep;
 use crate::walk::{Filter, Root, Roots, is_contents};
-use crate::watch::{Notice, Summary};
+use crate::watch::{Notice, Progress, Summary};
 use crate::wire::{BLOCK_SIZES, Control, Open, TransferRequest, Trouble, VERSIONS};
 use crate::{confine, names, sweep};
 
@@ -45,6 +45,8 @@ const GREETING: Duration = Duration::from_secs(30);
 const ENDING: Duration = Duration::from_secs(30);
 /// Limit on failed files that the log names for a session. The session's last line has their number.
 const FAILURES_TOLD: usize = 100;
+/// Limit on paths of a request that the log names. Count.
+const PATHS_TOLD: usize = 5;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A client's first message.
@@ -112,6 +114,77 @@ fn complain(what: std::fmt::Arguments<'_>) {
     static SPARING: Sparing = Sparing::new();
     if let Some(left_out) = SPARING.due(Instant::now()) {
         tracing::warn!("{what}{left_out}");
+    }
+}
+
+/// What the audit trail tells of a session, however that ends.
+#[derive(Default)]
+struct Audit {
+    /// What the client asked for. `None` if it did not say.
+    request: Option<Request>,
+    /// What was done of it so far.
+    summary: Summary,
+    /// Files whose digests both sides have compared. Count.
+    digests: u64,
+}
+
+/// What a client asks for, in words for the log.
+struct Request {
+    export: String,
+    direction: Flow,
+    /// The first paths below the export.
+    paths: String,
+    dry_run: bool,
+}
+
+impl Request {
+    fn new(open: &Open) -> Self {
+        let (direction, paths) = match &open.way {
+            TransferRequest::Put { path, .. } => (Flow::In, std::slice::from_ref(path)),
+            TransferRequest::Get { paths, .. } => (Flow::Out, &paths[..]),
+        };
+        let export = names::shown(open.export.as_bytes());
+        let told = paths.iter().take(PATHS_TOLD).map(|path| format!("{export}/{}", names::shown(path)));
+        let mut told = told.collect::<Vec<_>>().join(", ");
+        if paths.len() > PATHS_TOLD {
+            told = format!("{told} and {} more", paths.len() - PATHS_TOLD);
+        }
+        Self { export, direction, paths: told, dry_run: open.rules.dry_run }
+    }
+}
+
+impl std::fmt::Display for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let dry = if self.dry_run { "dry run, nothing is copied: " } else { "" };
+        let verb = match self.direction {
+            Flow::In => "put",
+            Flow::Out => "get",
+        };
+        write!(f, "{dry}{verb} {}", self.paths)
+    }
+}
+
+impl Audit {
+    /// Counts what a session reports. Only a session that breaks off needs these counts: others have a summary.
+    fn note(&mut self, notice: &Notice) {
+        match notice {
+            Notice::File { bytes, .. } => {
+                self.summary.files += 1;
+                self.summary.bytes += bytes;
+                self.digests += 1;
+            }
+            Notice::Kept { .. } => self.summary.kept += 1,
+            Notice::Failed { .. } => self.summary.failed += 1,
+            _ => {}
+        }
+    }
+
+    /// Takes the summary of a session that ended well.
+    fn end(&mut self, summary: Summary) {
+        self.summary = summary;
+        // A dry run compares none.
+        self.digests =
+            if self.request.as_ref().is_some_and(|request| request.dry_run) { 0 } else { summary.files };
     }
 }
 
@@ -252,6 +325,8 @@ impl Service {
                 Err(error) => format!("it cannot start a session: {error}"),
             }
         };
+        let from = self.port.peer_address(peer).locator;
+        complain(format_args!("{from}: gets no session: {why}"));
         self.sessions.refuse();
         refuse(&self.port, peer, session, &why);
     }
@@ -276,7 +351,7 @@ impl Service {
         if let Err(error) = thread.spawn(move || service.hold(&current, peer, session, wire, &message, order))
         {
             self.admission.lock().leave(order);
-            return Err(error.into());
+            return Err(no_thread(error).into());
         }
         Ok(())
     }
@@ -293,7 +368,8 @@ impl Service {
     ) {
         let begun = Instant::now();
         let from = self.port.peer_address(peer).locator;
-        let done = self.converse(current, peer, &mut wire, message, order);
+        let mut audit = Audit::default();
+        let done = self.converse(current, peer, &mut wire, message, order, &mut audit);
         if let Err(error) = &done {
             wire.end(error);
         }
@@ -305,16 +381,28 @@ impl Service {
         self.sweep.lock().add(peer, session);
         // The audit trail: one line for each session, with the identity that the client proved.
         let seconds = begun.elapsed().as_secs_f64();
-        match done {
-            Ok((what, digests, Summary { files, bytes, kept, failed, .. })) => tracing::info!(
-                %from, as_id, certificate, seconds, digests,
-                "{from}: {what}: {files} files, {bytes} bytes, {kept} kept, {failed} failed"
-            ),
+        let Audit { request, summary: Summary { files, bytes, kept, failed, sent }, digests } = audit;
+        let direction = request.as_ref().map(|request| request.direction.name());
+        let dry_run = request.as_ref().is_some_and(|request| request.dry_run);
+        let export = request.as_ref().map(|request| &request.export[..]);
+        let paths = request.as_ref().map(|request| &request.paths[..]);
+        let counts = format!("{files} files, {bytes} bytes, {kept} kept, {failed} failed");
+        match (done, &request) {
             // Anybody can connect and be refused, so these lines are limited.
-            Err(error) if as_id.is_none() && current.trust.is_some() => {
+            (Err(error), _) if as_id.is_none() && current.trust.is_some() => {
                 complain(format_args!("{from}: {error}"))
             }
-            Err(error) => tracing::warn!(%from, as_id, certificate, seconds, "{from}: {error}"),
+            (Err(error), None) => {
+                tracing::warn!(%from, as_id, certificate, seconds, %error, "{from}: {error}")
+            }
+            (Err(error), Some(asked)) => tracing::warn!(
+                %from, as_id, certificate, export, direction, paths, dry_run, files, bytes, kept, failed, digests, seconds,
+                %error, "{from}: {asked}: {error}; before that {counts}"
+            ),
+            (Ok(()), asked) => tracing::info!(
+                %from, as_id, certificate, export, direction, paths, dry_run, files, bytes, kept, failed, sent, digests,
+                seconds, "{from}: {}: {counts}", asked.as_ref().map(Request::to_string).unwrap_or_default()
+            ),
         }
     }
 
@@ -325,13 +413,27 @@ impl Service {
         wire: &mut Wire,
         message: &[u8],
         order: u64,
-    ) -> Result<(String, u64, Summary), MoverError> {
+        audit: &mut Audit,
+    ) -> Result<(), MoverError> {
         let heard = wire.channel.receive(Opening::decode(message).map_or(&[], |opening| opening.bytes));
         wire.flush()?;
         heard?;
         let (open, rest) = greet(wire)?;
         self.port.vouch(peer);
-        self.grant(current, peer, wire, order, open, rest)
+        audit.request = Some(Request::new(&open));
+        let mut moved = Progress::default();
+        let summary = self.grant(current, peer, wire, order, (open, rest), &mut |notice| {
+            audit.note(notice);
+            if let Notice::Progress(progress) = notice {
+                moved = *progress;
+            }
+        });
+        match summary {
+            Ok(summary) => audit.end(summary),
+            // Whole files, and blocks of others.
+            Err(_) => audit.summary.bytes = audit.summary.bytes.max(moved.bytes),
+        }
+        summary.map(drop)
     }
 
     fn grant(
@@ -340,9 +442,9 @@ impl Service {
         peer: PeerId,
         wire: &mut Wire,
         order: u64,
-        open: Open,
-        rest: Vec<Control>,
-    ) -> Result<(String, u64, Summary), MoverError> {
+        (open, rest): (Open, Vec<Control>),
+        audit: &mut dyn FnMut(&Notice),
+    ) -> Result<Summary, MoverError> {
         // Without certificates the client states its AS itself.
         let claimed = self.port.peer_address(peer).as_id.0;
         let as_id = wire.channel.peer_as().map_or(claimed, |proven| proven.0);
@@ -361,9 +463,6 @@ impl Service {
             format!("{}/{}: {error}", open.export, names::shown(path))
         };
         let usage = |path: &[u8], error: &dyn std::fmt::Display| MoverError::Usage(of(path, error));
-        // A dry run compares none.
-        let digests = |summary: Summary| if open.rules.dry_run { 0 } else { summary.files };
-        let dry = if open.rules.dry_run { "dry run, nothing is copied: " } else { "" };
         let from = self.port.peer_address(peer).locator;
         let flow = match &open.way {
             TransferRequest::Put { .. } => Flow::In,
@@ -371,17 +470,19 @@ impl Service {
         };
         let entry = self.sessions.begin((as_id, from.ip()), &open.export, flow);
         let mut failures = 0;
-        let mut quiet = |notice: Notice| match notice {
-            Notice::Progress(progress) => entry.note(progress, self.port.round_trip(peer)),
-            Notice::Failed { text, .. } if failures < FAILURES_TOLD => {
-                failures += 1;
-                tracing::warn!(%from, as_id, "{from}: not copied: {text}");
+        let mut quiet = |notice: Notice| {
+            audit(&notice);
+            match notice {
+                Notice::Progress(progress) => entry.note(progress, self.port.round_trip(peer)),
+                Notice::Failed { text, .. } if failures < FAILURES_TOLD => {
+                    failures += 1;
+                    tracing::warn!(%from, as_id, "{from}: not copied: {text}");
+                }
+                notice => tracing::debug!("{notice:?}"),
             }
-            notice => tracing::debug!("{notice:?}"),
         };
         match &open.way {
             TransferRequest::Put { path, folder } => {
-                let what = format!("{dry}put {}/{}", open.export, names::shown(path));
                 let path = names::tidy(path).map_err(|error| usage(path, &error))?;
                 let landing = Landing::new(root, &path, *folder, open.rules, block, export.any_symlink)
                     .map_err(|error| usage(&path, &error))?;
@@ -390,10 +491,9 @@ impl Service {
                 let side = ReceivingSide::start(receiving, landing, wire, &mut quiet)?;
                 let summary = side.run(rest)?;
                 entry.end(summary);
-                Ok((what, digests(summary), summary))
+                Ok(summary)
             }
             TransferRequest::Get { paths, choice } => {
-                let what = format!("{dry}get {} paths of {}", paths.len(), open.export);
                 let filter = Filter::new(choice, block).map_err(MoverError::Usage)?;
                 let missing = |path: &[u8], error| Trouble { path: path.to_vec(), text: of(path, &error) };
                 let mut room = MATCHES_MAX;
@@ -410,14 +510,14 @@ impl Service {
                 let side = SendingSide::start(sending, roots, filter, wire, &mut quiet)?;
                 let summary = side.run()?;
                 entry.end(summary);
-                Ok((what, digests(summary), summary))
+                Ok(summary)
             }
         }
     }
 
     /// Ends all sessions, and waits for them at most [`ENDING`].
     fn end(&self) {
-        self.admission.lock().stop("the service is being stopped");
+        self.admission.lock().stop(STOPPING);
         let until = Instant::now() + ENDING;
         while !self.admission.lock().is_empty() && Instant::now() < until {
             std::thread::sleep(LOOK);
@@ -465,6 +565,7 @@ fn greet(wire: &mut Wire) -> Result<(Open, Vec<Control>), MoverError> {
         let inbox = wire.inbox.clone();
         match inbox.recv_deadline(until) {
             Err(_) => return Err(MoverError::Lost("the client did not say what it wants".to_owned())),
+            Ok(Event::End(text)) => return Err(MoverError::Lost(text)),
             Ok(Event::Stop(text)) => {
                 if !wire.channel.is_ready() {
                     wire.refuse(&text);

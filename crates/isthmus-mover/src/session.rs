@@ -11,10 +11,10 @@ use crate::MoverError;
 use crate::buffer::Buffer;
 use crate::channel::Channel;
 use crate::gauge::is_near;
-use crate::names;
 use crate::pool::Done;
 use crate::port::{News, Port};
 use crate::wire::{Control, Status};
+use crate::{descriptors, names};
 
 /// The tag of a client's first message.
 pub(crate) const TAG_OPEN: u64 = 1 << 63;
@@ -28,6 +28,12 @@ pub(crate) const BEAT: Duration = Duration::from_millis(500);
 
 /// Longest wait for the delivery of the last messages.
 const SHUTDOWN_TIME: Duration = Duration::from_secs(5);
+
+/// What a side that ended a session says of itself, before the reason.
+pub(crate) const GIVEN_UP: &str = "it gave this session up: ";
+
+/// Why a service ends its sessions. A client that hears it as a refusal may come again too.
+pub(crate) const STOPPING: &str = "the service is being stopped";
 
 /// Longest part of the channel's bytes in one message. Bytes.
 const CARRIED: usize = 64 << 10;
@@ -56,8 +62,10 @@ pub(crate) enum Event {
     Net(News),
     /// A disk thread has done a job.
     Disk(Done),
-    /// The session must end for this reason.
+    /// The session must end for this reason. The same command would be refused too.
     Stop(String),
+    /// The session must end for this reason. The same command continues it later.
+    End(String),
 }
 
 impl From<News> for Event {
@@ -241,7 +249,12 @@ impl Wire {
                 }
                 while let Some(control) = self.channel.hear()? {
                     match control {
-                        Control::Fault(text) => return Err(MoverError::Refused(names::said(&text))),
+                        Control::Fault(text) => {
+                            return Err(MoverError::Refused(descriptors::of_side(
+                                names::said(&text),
+                                "other",
+                            )));
+                        }
                         Control::GivenUp(text) => return Err(MoverError::Lost(names::said(&text))),
                         control => heard.push(control),
                     }
@@ -258,7 +271,10 @@ impl Wire {
         let (number, bytes) = rest.split_first_chunk::<8>().ok_or_else(odd)?;
         if *kind == REFUSAL {
             let why: String = String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect();
-            return Err(MoverError::Refused(format!("the service refuses: {why}")));
+            return Err(match &why[..] {
+                STOPPING => MoverError::Lost(format!("{GIVEN_UP}{why}")),
+                _ => MoverError::Refused(format!("the service refuses: {why}")),
+            });
         }
         let number = u64::from_le_bytes(*number);
         if number < self.taken || number >= self.taken + RECEIVES as u64 {
@@ -328,7 +344,7 @@ impl Wire {
         let text = error.to_string();
         match error {
             MoverError::Lost(_) if self.channel.is_ready() => {
-                let _ = self.say(&Control::GivenUp(format!("it gave this session up: {text}")));
+                let _ = self.say(&Control::GivenUp(format!("{GIVEN_UP}{text}")));
             }
             MoverError::Lost(_) => return self.refuse(&text),
             _ if self.waits_for_delivery(error) => {

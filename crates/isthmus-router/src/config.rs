@@ -60,9 +60,19 @@ pub enum ConfigError {
     Map(String),
 }
 
+impl ConfigError {
+    /// Whether the system refused to read a file, as it does without free descriptors. The configuration may be right.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Read { source, .. } if isthmus_trust::is_refused(source))
+    }
+}
+
 impl From<TrustError> for ConfigError {
-    fn from(TrustError { place, message }: TrustError) -> Self {
-        Self::Meaning { place, message }
+    fn from(TrustError { place, message, is_refused }: TrustError) -> Self {
+        match is_refused {
+            true => Self::Read { path: place.into(), source: std::io::Error::other(message) },
+            false => Self::Meaning { place, message },
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use isthmus_datagram::scarcity::probe_threads;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{error, info, warn};
@@ -52,6 +53,8 @@ pub fn run(options: &RunOptions) -> Result<(), RunError> {
     let mut builder = match options.threads {
         0 | 1 => tokio::runtime::Builder::new_current_thread(),
         more => {
+            // The runtime panics if its threads cannot be started.
+            probe_threads(more)?;
             let mut builder = tokio::runtime::Builder::new_multi_thread();
             builder.worker_threads(more);
             builder

@@ -18,5 +18,5 @@ mod why;
 pub use keygen::{Keygen, Made};
 pub use role::{Fingerprint, Role};
 pub use throwaway::Throwaway;
-pub use tls::{Files, Trust, TrustError, peer_as, peer_fingerprint};
+pub use tls::{Files, Trust, TrustError, is_refused, peer_as, peer_fingerprint};
 pub use why::explain;

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use rustls::pki_types::CertificateDer;
 use webpki::EndEntityCert;
 
-use crate::tls::{TrustError, fault};
+use crate::tls::{TrustError, unread};
 
 const URI: &str = "isthmus://role/";
 
@@ -104,7 +104,7 @@ impl FromStr for Fingerprint {
 
 /// Reads a deny list: one fingerprint a line; "#" begins a comment.
 pub(crate) fn deny_list(file: &Path) -> Result<BTreeSet<Fingerprint>, TrustError> {
-    let text = std::fs::read_to_string(file).map_err(|error| fault(file, error.to_string()))?;
+    let text = std::fs::read_to_string(file).map_err(|error| unread(file, &error))?;
     let mut denied = BTreeSet::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default().trim();
@@ -116,6 +116,7 @@ pub(crate) fn deny_list(file: &Path) -> Result<BTreeSet<Fingerprint>, TrustError
             message: "expected a SHA-256 fingerprint of 64 hexadecimal digits, as `openssl x509 -noout -fingerprint \
                       -sha256 -in FILE.pem` prints it after the \"=\""
                 .to_owned(),
+            is_refused: false,
         })?;
         denied.insert(fingerprint);
     }

@@ -48,6 +48,8 @@ pub struct TrustError {
     pub place: String,
     /// What is wrong, and the remedy.
     pub message: String,
+    /// The system refused to read the file, as it does without free descriptors. The configuration may be right.
+    pub is_refused: bool,
 }
 
 /// The TLS settings for both roles in a handshake.
@@ -164,15 +166,15 @@ impl Trust {
             let message = format!("the certificate is that of no {role}; make one with --role {role}");
             return Err(fault(&files.certificate, message));
         }
-        let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| {
-            let text = match error {
-                pem::Error::Io(error) => error.to_string(),
-                error => match certificates(&files.key) {
+        let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| match error {
+            pem::Error::Io(error) => unread(&files.key, &error),
+            error => {
+                let text = match certificates(&files.key) {
                     Ok(_) => "there is a certificate in this file, and no private key".to_owned(),
                     Err(_) => format!("no private key in PEM: {error}"),
-                },
-            };
-            fault(&files.key, text)
+                };
+                fault(&files.key, text)
+            }
         })?;
         is_private(&files.key)?;
         let neighbours = Neighbours::load(files, own, admits, role)?;
@@ -228,12 +230,27 @@ fn is_private(key: &Path) -> Result<(), TrustError> {
 }
 
 pub(crate) fn fault(file: &Path, message: String) -> TrustError {
-    TrustError { place: file.display().to_string(), message }
+    TrustError { place: file.display().to_string(), message, is_refused: false }
+}
+
+/// Whether the system refused to read a file for want of something, such as descriptors. Otherwise the file itself, or
+/// the name of it, is at fault.
+pub fn is_refused(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{InvalidData, IsADirectory, NotADirectory, NotFound, PermissionDenied};
+    !matches!(error.kind(), InvalidData | IsADirectory | NotADirectory | NotFound | PermissionDenied)
+}
+
+/// A file that cannot be read.
+pub(crate) fn unread(file: &Path, error: &std::io::Error) -> TrustError {
+    TrustError { is_refused: is_refused(error), ..fault(file, error.to_string()) }
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError> {
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let read = read.map_err(|e| fault(file, format!("no certificate in PEM: {e}")))?;
+    let read = read.map_err(|error| match error {
+        pem::Error::Io(error) => unread(file, &error),
+        error => fault(file, format!("no certificate in PEM: {error}")),
+    })?;
     if read.is_empty() {
         let is_key = PrivateKeyDer::from_pem_file(file).is_ok();
         let swapped = if is_key { ", but a private key; are the two files swapped?" } else { "" };

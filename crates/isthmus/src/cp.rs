@@ -40,8 +40,8 @@ use report::Report;
 /// permissions and extended attributes are brought up to date.
 ///
 /// Exit status: 0 all is there; 1 some files were not copied, which are named; 2 a wrong
-/// command or configuration; 3 this host refuses something, or events or digests could not be written; 4 the other side cannot be reached
-/// or was lost, and the same command continues; 5 the other side refuses, or cannot be trusted.
+/// command or configuration; 3 this host refuses something, or events or digests could not be written; 4 the other side cannot be reached,
+/// was lost, is being stopped or has as many sessions as it may, and the same command continues; 5 the other side refuses, or cannot be trusted.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// What to copy, and last where to

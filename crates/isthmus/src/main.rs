@@ -30,7 +30,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use isthmus_io::log::Severity;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -97,6 +97,13 @@ fn raise_descriptors() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
+/// Lets a write beyond the limit on the length of files (ulimit -f) fail with EFBIG. By default SIGXFSZ ends the
+/// process, and so all copies of a service.
+fn survive_long_files() {
+    // If this fails, the process ends as by default.
+    let _ = signal_hook::flag::register(Signal::XFSZ.as_raw(), std::sync::Arc::default());
+}
+
 fn main() -> ExitCode {
     output::end(run())
 }
@@ -119,16 +126,22 @@ fn run() -> ExitCode {
         Command::Serve(args) => args.log_format,
         _ => LogFormat::Text,
     };
-    let _written = if daemon {
-        let (writer, guard) = output::patient_log();
-        log_to(writer, LevelFilter::INFO, format);
-        Some(guard)
-    } else {
-        log_to(|| output::LogWriter, LevelFilter::WARN, format);
-        None
+    output::set_log_format(format);
+    let level = if daemon { LevelFilter::INFO } else { LevelFilter::WARN };
+    // If no thread can be started, a daemon writes its log itself, and soon says why it ends.
+    let _written = match daemon.then(output::patient_log).flatten() {
+        Some((writer, guard)) => {
+            log_to(writer, level, format);
+            Some(guard)
+        }
+        None => {
+            log_to(|| output::LogWriter, level, format);
+            None
+        }
     };
     if daemon || matches!(command, Command::Cp(_) | Command::SshServe(_)) {
         raise_descriptors();
+        survive_long_files();
     }
     match command {
         Command::Env(args) => env::main(args),
@@ -196,15 +209,19 @@ where
 {
     let value = std::env::var("ISTHMUS_LOG").unwrap_or_default();
     let (filter, faulty) = filter(&value, default);
-    for part in faulty {
-        errln!("isthmus: ISTHMUS_LOG: {part:?} is no level and no PART=LEVEL; it is ignored");
-    }
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     match format {
         LogFormat::Text => {
             log.with_ansi(std::io::stderr().is_terminal() && !no_color()).without_time().init();
         }
         LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+    for part in faulty {
+        let text = format!("ISTHMUS_LOG: {part:?} is no level and no PART=LEVEL; it is ignored");
+        match format {
+            LogFormat::Text => errln!("isthmus: {text}"),
+            LogFormat::Json => tracing::warn!("{text}"),
+        }
     }
     // The engine's log: what it decides, and why (docs/decisions.md).
     isthmus_io::log::set_hook(|severity, text| match severity {

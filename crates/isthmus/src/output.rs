@@ -3,16 +3,24 @@
 //! Standard output holds results. If a result cannot be written (a full disk), the exit status becomes 3. If the reader
 //! has gone away (`| head`), the command ends quietly. Standard error holds remarks and the log. What cannot be written
 //! there is dropped, and the log later tells how many of its lines are missing.
+//!
+//! If standard output is closed when the command starts, Rust's runtime opens `/dev/null` in its place before `main`.
+//! Such a command therefore ends as with `> /dev/null`.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::fmt::format;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+
+use crate::LogFormat;
 
 /// Exit status of a command whose results could not be written.
 const FAILED: u8 = 3;
@@ -43,34 +51,32 @@ macro_rules! err {
 
 /// Writes to standard output. The module's text describes failures.
 pub(crate) fn result(text: Arguments<'_>) {
-    let mut out = io::stdout().lock();
-    if let Err(error) = write_patiently(&mut out, text.to_string().as_bytes()) {
+    // The lock keeps results of several threads apart.
+    let out = io::stdout().lock();
+    if let Err(error) = write_patiently(&out, text.to_string().as_bytes()) {
         lose(error);
     }
 }
 
-/// Like `write_all` and `flush`. Also works if another program that shares the file made it non-blocking.
-fn write_patiently(out: &mut io::StdoutLock<'_>, mut bytes: &[u8]) -> io::Result<()> {
-    loop {
-        let done = match bytes {
-            [] => out.flush().map(|()| 0),
-            _ => out.write(bytes),
-        };
-        match done {
-            Ok(0) if bytes.is_empty() => return Ok(()),
+/// Like `write_all`. Also works if another program that shares the file made it non-blocking. It does not write by
+/// `Stdout`, which reports success if the descriptor is not open for writing (EBADF).
+fn write_patiently(out: &impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(out, bytes) {
             Ok(0) => return Err(ErrorKind::WriteZero.into()),
             Ok(len) => bytes = &bytes[len..],
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
                 let mut ready = [PollFd::new(out, PollFlags::OUT)];
                 poll(&mut ready, None).or_else(|error| match error {
                     Errno::INTR => Ok(0),
-                    error => Err(io::Error::from(error)),
+                    error => Err(error),
                 })?;
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
     }
+    Ok(())
 }
 
 /// Writes to standard error; ignores failures.
@@ -107,29 +113,60 @@ pub(crate) fn end(code: ExitCode) -> ExitCode {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LogWriter;
 
-/// Log lines dropped since the last line that was written. Count.
-static DROPPED: AtomicU64 = AtomicU64::new(0);
+/// The state of this process's log.
+static LOG: LogState = LogState::new();
 /// Most log lines of a daemon that wait to be written; further ones are dropped.
 const WAITING_MAX: usize = 4096;
-/// Counter of lines dropped because too many waited, and how many of those [`DROPPED`] includes.
+/// Counter of lines dropped because too many waited, and how many of those [`LOG`] includes.
 static OVERFLOWN: OnceLock<(ErrorCounter, AtomicU64)> = OnceLock::new();
 
+/// How the log is written, and what went wrong with it.
+struct LogState {
+    /// Each line is a JSON object.
+    json: AtomicBool,
+    /// Lines dropped since the last line that was written. Count.
+    dropped: AtomicU64,
+    /// The last write put only a part of a line there.
+    torn: AtomicBool,
+}
+
+impl LogState {
+    const fn new() -> Self {
+        Self { json: AtomicBool::new(false), dropped: AtomicU64::new(0), torn: AtomicBool::new(false) }
+    }
+}
+
+/// Tells the writer of the log how its lines are written.
+pub(crate) fn set_log_format(format: LogFormat) {
+    LOG.json.store(format == LogFormat::Json, Relaxed);
+}
+
 /// Writes to standard error from a thread of its own, so that a daemon never waits for the reader of its log. When the
-/// guard is dropped, waiting lines are written for at most a second.
-pub(crate) fn patient_log() -> (NonBlocking, WorkerGuard) {
+/// guard is dropped, waiting lines are written for at most a second. `None` if no thread can be started.
+pub(crate) fn patient_log() -> Option<(NonBlocking, WorkerGuard)> {
+    // The builder panics if its thread cannot be started.
+    isthmus_io::log::probe_threads(1).ok()?;
     let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(WAITING_MAX);
     let (writer, guard) = builder.finish(LogWriter);
     OVERFLOWN.get_or_init(|| (writer.error_counter(), AtomicU64::new(0)));
-    (writer, guard)
+    Some((writer, guard))
+}
+
+/// Tells why a daemon cannot start or go on: by its log if lines of that are objects, otherwise as commands do.
+pub(crate) fn daemon_error(format: LogFormat, name: &str, error: &dyn std::fmt::Display) {
+    match format {
+        LogFormat::Text => errln!("{name}: {error}"),
+        LogFormat::Json => tracing::error!("{error}"),
+    }
 }
 
 impl Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if let Some((now, counted)) = OVERFLOWN.get() {
             let now = now.dropped_lines() as u64;
-            DROPPED.fetch_add(now - counted.swap(now, Relaxed), Relaxed);
+            LOG.dropped.fetch_add(now - counted.swap(now, Relaxed), Relaxed);
         }
-        write_line(&mut io::stderr().lock(), line, &DROPPED);
+        write_line(&mut io::stderr().lock(), line, &LOG);
         Ok(line.len())
     }
 
@@ -139,40 +176,77 @@ impl Write for LogWriter {
 }
 
 /// Writes the count of dropped lines, if any, and the line. A line that cannot be written is counted as dropped.
-fn write_line(to: &mut impl Write, line: &[u8], dropped: &AtomicU64) {
-    let missing = dropped.load(Relaxed);
+fn write_line(to: &mut impl Write, line: &[u8], log: &LogState) {
+    let missing = log.dropped.load(Relaxed);
     let told = match missing {
         0 => Ok(()),
-        1 => to.write_all(b" WARN 1 line of the log could not be written and is missing here\n"),
-        _ => {
-            let text =
-                format!(" WARN {missing} lines of the log could not be written and are missing here\n");
-            to.write_all(text.as_bytes())
-        }
+        _ => write_whole(to, missing_lines(missing, log.json.load(Relaxed)).as_bytes(), log),
     };
     if told.is_ok() {
-        dropped.fetch_sub(missing, Relaxed);
+        log.dropped.fetch_sub(missing, Relaxed);
     }
-    if told.and_then(|()| to.write_all(line)).is_err() {
-        dropped.fetch_add(1, Relaxed);
+    if told.and_then(|()| write_whole(to, line, log)).is_err() {
+        log.dropped.fetch_add(1, Relaxed);
     }
+}
+
+/// Writes a line, which begins on a line of its own even if only a part of the last one was written.
+fn write_whole(to: &mut impl Write, line: &[u8], log: &LogState) -> io::Result<()> {
+    if log.torn.load(Relaxed) {
+        to.write_all(b"\n")?;
+        log.torn.store(false, Relaxed);
+    }
+    let mut rest = line;
+    while !rest.is_empty() {
+        match to.write(rest) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(len) => rest = &rest[len..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        }
+        log.torn.store(!rest.is_empty(), Relaxed);
+    }
+    Ok(())
+}
+
+/// The line that tells how many lines are missing.
+fn missing_lines(missing: u64, json: bool) -> String {
+    let text = match missing {
+        1 => "1 line of the log could not be written and is missing here".to_owned(),
+        _ => format!("{missing} lines of the log could not be written and are missing here"),
+    };
+    if !json {
+        return format!(" WARN {text}\n");
+    }
+    let mut timestamp = String::new();
+    let _ = SystemTime.format_time(&mut format::Writer::new(&mut timestamp));
+    let line = serde_json::json!({
+        "timestamp": timestamp,
+        "level": "WARN",
+        "message": text,
+        "missing": missing,
+        "target": module_path!(),
+    });
+    format!("{line}\n")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A writer that refuses everything while it is full.
+    /// A writer with room for so many bytes.
     struct Disk {
-        full: bool,
+        room: usize,
         text: Vec<u8>,
     }
 
     impl Write for Disk {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            match self.full {
-                true => Err(ErrorKind::StorageFull.into()),
-                false => self.text.write(bytes),
+            let len = bytes.len().min(self.room);
+            self.room -= len;
+            match len {
+                0 => Err(ErrorKind::StorageFull.into()),
+                _ => self.text.write(&bytes[..len]),
             }
         }
 
@@ -183,18 +257,39 @@ mod tests {
 
     #[test]
     fn lines_that_a_full_disk_does_not_take_are_counted_and_told_of_later() {
-        let dropped = AtomicU64::new(0);
-        let mut disk = Disk { full: true, text: Vec::new() };
+        let log = LogState::new();
+        let mut disk = Disk { room: 0, text: Vec::new() };
         for _ in 0..3 {
-            write_line(&mut disk, b"lost\n", &dropped);
+            write_line(&mut disk, b"lost\n", &log);
         }
-        disk.full = false;
-        write_line(&mut disk, b"first\n", &dropped);
-        write_line(&mut disk, b"second\n", &dropped);
+        disk.room = 1000;
+        write_line(&mut disk, b"first\n", &log);
+        write_line(&mut disk, b"second\n", &log);
         let text = String::from_utf8(disk.text).expect("text");
         assert_eq!(
             text,
             " WARN 3 lines of the log could not be written and are missing here\nfirst\nsecond\n"
         );
+    }
+
+    #[test]
+    fn the_line_after_a_torn_one_is_an_object_of_its_own() {
+        let log = LogState::new();
+        log.json.store(true, Relaxed);
+        let mut disk = Disk { room: 5, text: Vec::new() };
+        write_line(&mut disk, b"{\"lost\":1}\n", &log);
+        write_line(&mut disk, b"{\"lost\":2}\n", &log);
+        disk.room = 1000;
+        write_line(&mut disk, b"{\"first\":1}\n", &log);
+        write_line(&mut disk, b"{\"second\":2}\n", &log);
+        let text = String::from_utf8(disk.text).expect("text");
+        let (torn, rest) = text.split_once('\n').expect("a line");
+        assert_eq!(torn, "{\"los");
+        let lines: Vec<serde_json::Value> =
+            rest.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert_eq!((&lines[0]["level"], &lines[0]["missing"]), (&"WARN".into(), &2.into()));
+        assert!(lines[0]["timestamp"].as_str().is_some_and(|time| time.ends_with('Z')), "{text}");
+        assert_eq!((&lines[1]["first"], &lines[2]["second"]), (&1.into(), &2.into()));
     }
 }

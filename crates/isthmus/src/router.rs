@@ -8,7 +8,7 @@ use clap::Subcommand;
 use isthmus_router::{Keygen, Role, RunError, RunOptions};
 use isthmus_units::Span;
 
-use crate::LogFormat;
+use crate::{LogFormat, output};
 
 const USAGE: u8 = 2;
 const FAILED: u8 = 3;
@@ -93,6 +93,7 @@ struct KeygenArgs {
 }
 
 pub(crate) fn main(args: Args) -> ExitCode {
+    let format = args.log_format();
     let done = match args.command {
         RouterCommand::Run(args) => run(&args),
         RouterCommand::Check(args) => isthmus_router::check(&args.config).map_err(RunError::from),
@@ -101,8 +102,12 @@ pub(crate) fn main(args: Args) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            errln!("isthmus router: {error}");
-            ExitCode::from(if matches!(error, RunError::Config(_)) { USAGE } else { FAILED })
+            output::daemon_error(format, "isthmus router", &error);
+            ExitCode::from(if matches!(&error, RunError::Config(error) if !error.is_refused()) {
+                USAGE
+            } else {
+                FAILED
+            })
         }
     }
 }

@@ -14,7 +14,7 @@ use isthmus_router::manager;
 use isthmus_wire::Address;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::LogFormat;
+use crate::{LogFormat, output};
 use status::ServiceStatus;
 
 /// Offer folders to `isthmus cp` of other sites
@@ -38,7 +38,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            errln!("isthmus serve: {error}");
+            output::daemon_error(args.log_format, "isthmus serve", &error);
             ExitCode::from(if matches!(error, MoverError::Usage(_)) { 2 } else { 3 })
         }
     }

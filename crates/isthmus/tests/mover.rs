@@ -613,3 +613,28 @@ fn what_a_launcher_starts_shares_a_copy() {
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stdout));
     assert!(text(&refused.stdout).contains("end the destination in"), "{}", text(&refused.stdout));
 }
+
+/// A read of this file fails with EIO, as that of a file on a failing disk.
+#[test]
+fn a_certificate_that_the_system_does_not_read_is_no_fault_of_the_configuration() {
+    let sites = Sites::new();
+    for (name, command) in [("serve.toml", "serve"), ("sites.toml", "cp")] {
+        let config = fs::read_to_string(sites.path(name)).expect("text");
+        for (kind, place) in [("certificate", ".pem"), ("key", ".key")] {
+            let line = config.lines().find(|line| line.starts_with(kind)).expect("it is set");
+            assert!(line.contains(place), "{line}");
+            let broken = config.replace(line, &format!("{kind} = \"/proc/self/mem\""));
+            fs::write(sites.path(name), broken).expect("written");
+            let done = match command {
+                "cp" => sites.copy(&["keys/as1.pem", "b:data/"]),
+                _ => {
+                    isthmus(sites.folder.path()).args(["serve", "--config", name]).output().expect("it runs")
+                }
+            };
+            let said = text(&done.stderr);
+            assert_eq!(done.status.code(), Some(3), "{said}");
+            assert!(said.contains("/proc/self/mem: Input/output error"), "{said}");
+        }
+        fs::write(sites.path(name), config).expect("written");
+    }
+}

@@ -280,3 +280,52 @@ fn output_to_a_pipe_that_another_program_made_non_blocking_is_whole() {
     assert_eq!(child.wait().expect("an end").code(), Some(0));
     assert_eq!(text(&said[before.len()..]), text(&whole));
 }
+
+/// Descriptors that are open only for reading take nothing. Rust's own `Stdout` would say that they did.
+#[test]
+fn results_for_a_descriptor_that_is_only_read_are_lost() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let read_only = || File::open("/dev/null").expect("Linux has it").into();
+    let (status, done) = ran(isthmus(folder.path()).arg("--version"), read_only(), Stdio::piped());
+    assert_eq!(status, Some(3), "{}", text(&done.stderr));
+    let port = service(folder.path());
+    let mut serve = isthmus(folder.path());
+    let serve = serve.args(["serve", "--config", "serve.toml"]).stderr(Stdio::null()).spawn();
+    let mut serve = Running(serve.expect("it starts"));
+    await_listener(port, &mut serve.0);
+    let (status, done) = ran(get(folder.path(), port).arg("--json"), read_only(), Stdio::piped());
+    assert_eq!(status, Some(3), "{}", text(&done.stderr));
+}
+
+/// No memory for a thread's stack is an error of the same kind as too many threads.
+#[test]
+fn daemons_that_can_start_no_thread_say_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    service(folder.path());
+    for format in ["text", "json"] {
+        let mut command = isthmus(folder.path());
+        command.args(["serve", "--config", "serve.toml", "--log-format", format]);
+        command.env("RUST_MIN_STACK", (1u64 << 50).to_string());
+        let (status, done) = ran(&mut command, Stdio::null(), Stdio::piped());
+        let said = text(&done.stderr);
+        assert_eq!(status, Some(3), "{said}");
+        assert!(!said.contains("panicked") && said.contains("no thread can be started"), "{said}");
+    }
+}
+
+#[test]
+fn what_keeps_a_daemon_from_starting_is_an_object_if_its_log_is_json() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for words in [&["serve"][..], &["router", "run"]] {
+        let mut command = isthmus(folder.path());
+        command.args(words).args(["--config", "missing.toml", "--log-format", "json"]);
+        let (status, done) = ran(command.env("ISTHMUS_LOG", "a=b=c"), Stdio::null(), Stdio::piped());
+        let said = text(&done.stderr);
+        assert_eq!(status, Some(2), "{said}");
+        let lines: Vec<serde_json::Value> =
+            said.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+        let error = lines.last().expect("a line");
+        assert_eq!(error["level"], "ERROR", "{said}");
+        assert!(error["message"].as_str().is_some_and(|text| text.contains("missing.toml")), "{said}");
+    }
+}

@@ -147,9 +147,99 @@ fn each_session_is_a_line_of_the_log_with_who_what_and_how_long() {
     let sessions = sessions();
     let text = |at: usize| sessions[at]["message"].as_str().expect("text").to_owned();
     assert!(text(0).contains("dry run, nothing is copied: get"), "{}", text(0));
-    assert!(text(1).contains("get 1 paths of data: 1 files, 4 bytes"), "{}", text(1));
-    assert_eq!((&sessions[1]["level"], &sessions[1]["digests"]), (&"INFO".into(), &1.into()));
+    assert!(text(1).contains("get data/file: 1 files, 4 bytes"), "{}", text(1));
+    let expected = serde_json::json!({
+        "level": "INFO", "export": "data", "direction": "out", "paths": "data/file", "dry_run": false,
+        "files": 1, "bytes": 4, "kept": 0, "failed": 0, "digests": 1,
+    });
+    for (field, value) in expected.as_object().expect("fields") {
+        assert_eq!(&sessions[1][field], value, "{field}");
+    }
     assert!(sessions[1]["timestamp"].is_string() && sessions[1]["from"].is_string(), "{}", sessions[1]);
     assert!(text(2).contains("there is no export \"none\""), "{}", text(2));
     assert_eq!(sessions[2]["level"], "WARN");
+    assert_eq!((&sessions[2]["export"], &sessions[2]["direction"]), (&"none".into(), &"out".into()));
+    assert!(
+        sessions[2]["error"].as_str().is_some_and(|error| error.contains("no export")),
+        "{}",
+        sessions[2]
+    );
+}
+
+/// The client ends with status 4, for which schedules try again.
+#[test]
+fn a_session_that_the_end_of_the_service_breaks_off_is_a_line_with_what_it_did() {
+    let mut service = Service::start(&["--log-format", "json"]);
+    fs::write(service.folder.path().join("data/file"), vec![7; 32 << 20]).expect("written");
+    let mut command = isthmus(service.folder.path());
+    let place = format!("127.0.0.1:{}:data/file", service.port);
+    command.args(["cp", "--plain", "--limit-rate", "4MB/s", &place, "copy"]).stderr(Stdio::piped());
+    let client = command.spawn().expect("it starts");
+    let part = || {
+        let names = fs::read_dir(service.folder.path()).expect("a folder").flatten();
+        names.into_iter().any(|entry| entry.file_name().to_string_lossy().ends_with(".part"))
+    };
+    let until = Instant::now() + LIMIT;
+    while !part() {
+        assert!(Instant::now() < until, "nothing comes: {}", service.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // The service reports its progress twice a second.
+    std::thread::sleep(Duration::from_millis(2500));
+    service.signal(rustix::process::Signal::TERM);
+    let done = client.wait_with_output().expect("an end");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(4), "{said}");
+    assert!(said.contains("gave this session up: the service is being stopped"), "{said}");
+    assert_eq!(service.child.wait().expect("an end").code(), Some(0));
+    let log = service.log();
+    let lines = log.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+    let ended = lines.filter(|line: &serde_json::Value| line["seconds"].is_number()).collect::<Vec<_>>();
+    assert_eq!((ended.len(), &ended[0]["level"]), (1, &"WARN".into()), "{log}");
+    let expected =
+        serde_json::json!({ "export": "data", "direction": "out", "paths": "data/file", "files": 0 });
+    for (field, value) in expected.as_object().expect("fields") {
+        assert_eq!(&ended[0][field], value, "{field}: {log}");
+    }
+    assert!(ended[0]["bytes"].as_u64().is_some_and(|bytes| (1..32 << 20).contains(&bytes)), "{log}");
+    assert_eq!(ended[0]["error"], "the service is being stopped", "{log}");
+}
+
+/// Limits the length of files by the shell, and makes a service write a file that is longer.
+#[test]
+fn a_limit_on_the_length_of_files_fails_the_file_and_not_the_service() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("free").port();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("data")).expect("made");
+    fs::create_dir(at("from")).expect("made");
+    fs::write(at("from/long"), vec![7; 4 << 20]).expect("written");
+    fs::write(at("from/short"), "short").expect("written");
+    let text = format!(
+        "listen = \"127.0.0.1:{port}\"\nplain = true\n[export.data]\npath = \"data\"\nwritable = true\n"
+    );
+    fs::write(at("serve.toml"), text).expect("written");
+    let mut shell = Command::new("bash");
+    shell.args([
+        "-c",
+        "ulimit -f 1024; exec \"$0\" serve --config serve.toml",
+        env!("CARGO_BIN_EXE_isthmus"),
+    ]);
+    shell.current_dir(folder.path()).env("FI_ISTHMUS_INTERFACE", "127.0.0.1").stderr(Stdio::piped());
+    let mut child = shell.spawn().expect("it starts");
+    let until = Instant::now() + LIMIT;
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(Instant::now() < until, "nothing listens");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let place = format!("127.0.0.1:{port}:data/");
+    let done = isthmus(folder.path()).args(["cp", "--plain", "-r", "from/", &place]).output();
+    let done = done.expect("it runs");
+    let ended = child.try_wait().expect("ours");
+    let _ = child.kill();
+    let _ = child.wait();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert_eq!((done.status.code(), ended), (Some(1), None), "{said}");
+    assert!(said.contains("long") && said.contains("File too large"), "{said}");
+    assert_eq!(fs::read(at("data/short")).expect("copied"), b"short");
 }

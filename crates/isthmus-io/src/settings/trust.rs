@@ -92,8 +92,11 @@ impl Settings {
         if self.tls == TlsMode::Off {
             return Ok(None);
         }
-        let wrong =
-            |place: &str, message: &str| TrustError { place: place.to_owned(), message: message.to_owned() };
+        let wrong = |place: &str, message: &str| TrustError {
+            place: place.to_owned(),
+            message: message.to_owned(),
+            is_refused: false,
+        };
         if !self.fabrics().is_empty() {
             return Err(wrong(
                 "fabric",

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use isthmus_io::Settings;
+use isthmus_io::log::no_thread;
 use isthmus_mover::MoverError;
 use isthmus_mover::channel::PROTOCOLS;
 use isthmus_trust::{Throwaway, Trust};
@@ -371,13 +372,14 @@ impl Ssh {
     /// end any more.
     fn watch(&self, mut from: BufReader<ChildStdout>) -> io::Result<()> {
         let (tunnel, over, login) = (self.tunnel.clone(), self.over.clone(), self.login.clone());
-        std::thread::Builder::new().name("ssh".to_owned()).spawn(move || {
+        let thread = std::thread::Builder::new().name("ssh".to_owned()).spawn(move || {
             let _ = tunnel.carry(&mut from, None);
             if !over.load(Ordering::Relaxed) {
                 errln!("isthmus cp: ssh to {login} ended; the same command continues");
                 std::process::exit(4);
             }
-        })?;
+        });
+        thread.map_err(no_thread)?;
         Ok(())
     }
 }

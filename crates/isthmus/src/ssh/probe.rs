@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use isthmus_io::Settings;
-use isthmus_io::log::{accepted, warn};
+use isthmus_io::log::{accepted, no_thread, warn};
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use serde::{Deserialize, Serialize};
 
@@ -246,7 +246,8 @@ impl Door {
     }
 
     fn spawn(&mut self, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        self.threads.push(std::thread::Builder::new().name("ssh-probe".to_owned()).spawn(work)?);
+        self.threads
+            .push(std::thread::Builder::new().name("ssh-probe".to_owned()).spawn(work).map_err(no_thread)?);
         Ok(())
     }
 }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
 use isthmus_io::Settings;
+use isthmus_io::log::no_thread;
 use isthmus_mover::channel::PROTOCOLS;
 use isthmus_mover::config::Export;
 use isthmus_mover::{Cache, Disk, Io, MoverError, ServeConfig, server};
@@ -126,7 +127,7 @@ fn serve(
         device: settings(wanted, listen.is_some()),
     };
     let (told, ready) = std::sync::mpsc::channel::<Result<SocketAddr, MoverError>>();
-    std::thread::Builder::new().name("ssh-serve".to_owned()).spawn(move || {
+    let thread = std::thread::Builder::new().name("ssh-serve".to_owned()).spawn(move || {
         // It serves until the process ends.
         let never = AtomicBool::new(false);
         let to = told.clone();
@@ -136,7 +137,8 @@ fn serve(
         if let Err(error) = ended {
             let _ = told.send(Err(error));
         }
-    })?;
+    });
+    thread.map_err(no_thread)?;
     let ended = || io::Error::other("the service ended before it began");
     match ready.recv().map_err(|_| ended())? {
         Ok(at) => {

@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use isthmus_io::log::{accepted, warn};
+use isthmus_io::log::{accepted, no_thread, warn};
 
 /// Most bytes of a piece: the capacity of a pipe.
 const PIECE: usize = 64 << 10;
@@ -32,7 +32,7 @@ impl Tunnel {
     /// Accepts local connections. For each, the other end opens a connection on its side.
     pub(crate) fn listen(self: &Arc<Self>, listener: TcpListener) -> io::Result<()> {
         let tunnel = self.clone();
-        std::thread::Builder::new().name("ssh-listen".to_owned()).spawn(move || {
+        let thread = std::thread::Builder::new().name("ssh-listen".to_owned()).spawn(move || {
             for (number, stream) in (0..).zip(accepted(listener.incoming(), warn)) {
                 // Without a descriptor or thread for it, the connection ends, and its owner dials again.
                 if let Err(error) = tunnel.add(number, stream) {
@@ -40,7 +40,8 @@ impl Tunnel {
                     warn(format_args!("a connection through ssh cannot be carried: {error}"));
                 }
             }
-        })?;
+        });
+        thread.map_err(no_thread)?;
         Ok(())
     }
 
@@ -104,7 +105,7 @@ impl Tunnel {
         stream.set_nodelay(true)?;
         lock(&self.connections).insert(number, Some(stream.try_clone()?));
         let tunnel = self.clone();
-        std::thread::Builder::new().name("ssh-lane".to_owned()).spawn(move || {
+        let thread = std::thread::Builder::new().name("ssh-lane".to_owned()).spawn(move || {
             let mut piece = vec![0; PIECE];
             loop {
                 let len = (&stream).read(&mut piece).unwrap_or(0);
@@ -112,7 +113,8 @@ impl Tunnel {
                     return;
                 }
             }
-        })?;
+        });
+        thread.map_err(no_thread)?;
         Ok(())
     }
 
