@@ -101,7 +101,7 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-c", &["isthmus-digest", "isthmus-substrate"]),
     ("isthmus-lab", &["isthmus-units"]),
     // It runs the lab as a command: each run is a process of its own.
-    ("isthmus-bench", &["isthmus-units"]),
+    ("isthmus-bench", &["isthmus-lab", "isthmus-units"]),
     (
         "isthmus-fuzz",
         &[
