@@ -1,5 +1,8 @@
 //! C programs over the library: what they see of it, and what the examples do.
 
+#[path = "../../isthmus-io/tests/support/hung.rs"]
+mod hung;
+
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::mem::offset_of;
@@ -74,7 +77,7 @@ fn example_on(config: &str, on: [&str; 2], name: &str, waiting: &[&str], other: 
     assert!(uri.starts_with("isthmus://"), "{uri}");
     let words: Vec<&str> =
         other.iter().map(|word| if *word == "URI" { uri.as_str() } else { word }).collect();
-    let client = command(on[1], &words).output().expect("it runs");
+    let client = hung::output(&mut command(on[1], &words));
     let said = String::from_utf8_lossy(&client.stdout).into_owned();
     assert!(
         client.status.success(),
@@ -83,7 +86,8 @@ fn example_on(config: &str, on: [&str; 2], name: &str, waiting: &[&str], other: 
         String::from_utf8_lossy(&client.stderr)
     );
     let rest: Vec<String> = lines.map_while(Result::ok).collect();
-    assert!(server.wait().expect("it ends").success(), "{name}: the waiting side: {rest:?}");
+    let waiting = hung::wait(&mut server, format_args!("{name}: the waiting side"));
+    assert!(waiting.success(), "{name}: the waiting side: {rest:?}");
     said
 }
 
@@ -149,7 +153,7 @@ fn mistakes_are_refused_with_a_text() {
     let folder = tempfile::tempdir().expect("a folder");
     library(folder.path());
     let program = build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/misuse.c"), folder.path());
-    let output = command(&program, folder.path(), &[]).output().expect("it runs");
+    let output = hung::output(&mut command(&program, folder.path(), &[]));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -164,7 +168,7 @@ fn a_program_gets_the_log_and_the_counters() {
             Some(level) => command.env("ISTHMUS_LOG", level),
             None => command.env_remove("ISTHMUS_LOG"),
         };
-        let output = command.output().expect("it runs");
+        let output = hung::output(&mut command);
         let complained = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{level:?}: {}: {complained}", output.status);
         complained
@@ -184,7 +188,7 @@ fn hostile_programs_do_no_harm() {
     // What is left when an endpoint is destroyed does not have to arrive.
     let config = "[device]\ninterface = \"127.0.0.1\"\nlinger = \"200ms\"\n";
     std::fs::write(folder.path().join("isthmus.toml"), config).expect("written");
-    let output = command.env("HOSTILE_LIMITS_MEMORY", "yes").output().expect("it runs");
+    let output = hung::output(command.env("HOSTILE_LIMITS_MEMORY", "yes"));
     assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
 }
 
@@ -194,7 +198,7 @@ fn c_sees_every_structure_and_number_as_the_library_does() {
     library(folder.path());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/layout.c");
     let program = build(&source, folder.path());
-    let output = command(&program, folder.path(), &[]).output().expect("it runs");
+    let output = hung::output(&mut command(&program, folder.path(), &[]));
     assert_eq!(String::from_utf8_lossy(&output.stdout), layout());
 }
 

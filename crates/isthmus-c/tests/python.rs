@@ -1,5 +1,8 @@
 //! The Python binding: its wheel, what is in it, its own tests, and what the examples do.
 
+#[path = "../../isthmus-io/tests/support/hung.rs"]
+mod hung;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -74,13 +77,14 @@ impl Venv {
         words.extend(level);
         words.push(&uri);
         let other = good(&mut self.command(&words));
-        assert!(waiting.wait().expect("it ends").success(), "{name}: the waiting side");
+        let waiting = hung::wait(&mut waiting, format_args!("{name}: the waiting side"));
+        assert!(waiting.success(), "{name}: the waiting side");
         String::from_utf8_lossy(&other.stdout).into_owned()
     }
 }
 
 fn good(command: &mut Command) -> Output {
-    let output = command.output().expect("it starts");
+    let output = hung::output(command);
     let (said, complained) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{command:?}: {}: {said}{complained}", output.status);

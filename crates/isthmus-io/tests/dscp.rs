@@ -61,7 +61,7 @@ fn wait<T>(endpoint: &Endpoint, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(start.elapsed() < LIMIT, "nothing came");
+        in_time(start.elapsed() < LIMIT, || "nothing came");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -86,7 +86,9 @@ fn a_buffer_is_the_programs_again_once_its_message_is_complete(by: Transport) {
     let start = Instant::now();
     while talkers.iter().any(|talker| talker.over < 2 * Talker::MESSAGES) {
         talkers.iter_mut().for_each(Talker::turn);
-        assert!(start.elapsed() < LIMIT, "only {:?} came", talkers.each_ref().map(|talker| talker.over));
+        in_time(start.elapsed() < LIMIT, || {
+            format!("only {:?} came", talkers.each_ref().map(|talker| talker.over))
+        });
     }
 }
 
@@ -122,7 +124,7 @@ fn a_program_that_only_peeks_still_receives(by: Transport) {
     let start = Instant::now();
     let mut results = Vec::new();
     while !matches!(results.pop(), Some(Completion { error: None, .. })) {
-        assert!(start.elapsed() < LIMIT, "a message was never seen by peeks");
+        in_time(start.elapsed() < LIMIT, || "a message was never seen by peeks");
         let request =
             PeekRequest { source: None, tag: 5, ignore: 0, action: PeekAction::Look, options: options(9) };
         b.peek(&request).expect("posted");
@@ -281,7 +283,7 @@ fn who_leaves_at_once_is_known_to_be_gone(by: Transport) {
     let mut done = Vec::new();
     let start = Instant::now();
     while !done.iter().any(|completion: &Completion| completion.error.is_some()) {
-        assert!(start.elapsed() < LIMIT, "it was not heard");
+        in_time(start.elapsed() < LIMIT, || "it was not heard");
         send(&b, to_a, 2, &mut [1; 8]);
         done.extend(complete(&[&b], 1));
     }
@@ -339,7 +341,7 @@ fn a_process_tells_what_it_waits_for() {
         if state.contains("the peer has not posted its receive") {
             break;
         }
-        assert!(Instant::now() < until, "{state}");
+        in_time(Instant::now() < until, || format!("nothing waits for its receive: {state}"));
         std::thread::sleep(Duration::from_millis(20));
     }
     let mut got = vec![0; 32 << 20];

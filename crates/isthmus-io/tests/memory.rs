@@ -72,7 +72,7 @@ fn short_messages_for_which_a_poll_had_no_room_come_with_the_next_ones() {
         }
         let (mut done, mut sent, start) = (Vec::new(), Vec::new(), Instant::now());
         while done.len() < MESSAGES as usize || sent.len() < MESSAGES as usize {
-            assert!(start.elapsed() < LIMIT, "only {} came, {} went", done.len(), sent.len());
+            in_time(start.elapsed() < LIMIT, || format!("only {} came, {} went", done.len(), sent.len()));
             a.poll(&mut sent);
             if done.len() < MESSAGES as usize {
                 // Asleep before messages that are there it would stay so.

@@ -153,7 +153,7 @@ fn a_path_that_is_cut_for_two_seconds_resumes_on_the_same_lane() {
         if cut.is_some_and(|since| since.elapsed() > Duration::from_secs(2)) {
             relay.cut.store(false, Ordering::Relaxed);
         }
-        assert!(start.elapsed() < 2 * LIMIT, "the transfer does not go on: {:?}", a.counters());
+        in_time(start.elapsed() < 2 * LIMIT, || format!("the transfer does not go on: {:?}", a.counters()));
     }
     assert!(cut.is_some_and(|since| since.elapsed() > Duration::from_secs(2)), "the cut was not felt");
     assert!(done.iter().all(|completion| completion.error.is_none()), "{done:?}");
@@ -415,7 +415,7 @@ fn protocols_that_change_in_the_configuration_are_taken_up() {
             if expected.is_none() && start.elapsed().as_millis() > 1_500 {
                 break; // what is wrong changes nothing
             }
-            assert!(start.elapsed() < LIMIT, "{protocols} is not taken up");
+            in_time(start.elapsed() < LIMIT, || format!("{protocols} is not taken up"));
         }
     }
     a.close();
@@ -445,7 +445,7 @@ fn another_way_to_transfer_messages_is_taken_up_from_the_configuration_whatever_
     write(&format!("messages@{}: rendezvous, messages: eager", b.address().locator.ip()));
     let start = std::time::Instant::now();
     while exchange(1) == 0 {
-        assert!(start.elapsed() < LIMIT, "it is not taken up");
+        in_time(start.elapsed() < LIMIT, || "it is not taken up");
     }
     a.close();
     b.close();

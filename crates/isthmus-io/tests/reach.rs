@@ -78,7 +78,7 @@ impl Pair {
             if let Some(done) = done.pop() {
                 return done;
             }
-            assert!(start.elapsed() < LIMIT, "the access does not end");
+            in_time(start.elapsed() < LIMIT, || "the access does not end");
         }
     }
 
@@ -95,7 +95,7 @@ impl Pair {
             if self.reached() > before {
                 return made;
             }
-            assert!(start.elapsed() < LIMIT, "it is not accessed");
+            in_time(start.elapsed() < LIMIT, || "it is not accessed");
             self.a.poll(&mut Vec::new());
             self.b.poll(&mut Vec::new());
         }
@@ -254,7 +254,7 @@ fn nothing_is_written_to_a_region_that_was_taken_back() {
             let (before, start) = (pair.reached(), Instant::now());
             pair.register(&mut window);
             while pair.reached() == before {
-                assert!(start.elapsed() < LIMIT, "the region is not accessed");
+                in_time(start.elapsed() < LIMIT, || "the region is not accessed");
                 thread::yield_now();
             }
             // Mostly in the middle of an access.

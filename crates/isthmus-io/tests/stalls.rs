@@ -49,7 +49,7 @@ fn await_lines(peer: &Endpoint, count: usize, mut meanwhile: impl FnMut()) -> Ve
         if lines.len() >= count {
             return lines;
         }
-        assert!(start.elapsed() < LIMIT, "{} of {count} warnings came: {lines:?}", lines.len());
+        in_time(start.elapsed() < LIMIT, || format!("{} of {count} warnings came: {lines:?}", lines.len()));
         meanwhile();
     }
 }
@@ -104,7 +104,7 @@ fn lines_and_state_come_while_another_thread_holds_the_lanes() {
     send(&a, a.peer(&b.address()).expect("same subnet"), 7, &mut data);
     let start = Instant::now();
     while a.counters().messages_mixed + a.counters().messages_eager == 0 {
-        assert!(start.elapsed() < LIMIT, "nothing is sent: {:?}", a.counters());
+        in_time(start.elapsed() < LIMIT, || format!("nothing is sent: {:?}", a.counters()));
         a.poll(&mut Vec::new());
     }
     let idle = open_with(Span::from_ms(1_000));
@@ -125,7 +125,7 @@ fn lines_and_state_come_while_another_thread_holds_the_lanes() {
         let told = || LINES.lock().expect("nobody panics with it").iter().any(|line| line.starts_with(&held));
         let start = Instant::now();
         while !told() {
-            assert!(start.elapsed() < LIMIT, "no line begins with {held}");
+            in_time(start.elapsed() < LIMIT, || format!("no line begins with {held}"));
             std::thread::sleep(Duration::from_millis(5));
         }
     });

@@ -71,7 +71,7 @@ fn is_closed(stranger: &mut TcpStream) -> bool {
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < LIMIT, "{what}");
+        in_time(start.elapsed() < LIMIT, || what);
         std::thread::sleep(Duration::from_millis(5));
     }
 }

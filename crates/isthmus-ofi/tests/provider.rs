@@ -1,5 +1,8 @@
 //! Runs C programs through the system's libfabric, where there is one to build against.
 
+#[path = "../../isthmus-io/tests/support/hung.rs"]
+mod hung;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -37,14 +40,14 @@ fn run(name: &str, words: &[&str], limit: Duration) {
         return;
     };
     provider(folder.path());
-    let output = Command::new("timeout")
+    let mut command = Command::new("timeout");
+    command
         .args(["--signal=KILL", &limit.as_secs().to_string()])
         .arg(program)
         .args(words)
         .env("FI_PROVIDER_PATH", folder.path())
-        .env("FI_PROVIDER", "isthmus")
-        .output()
-        .expect("the program runs");
+        .env("FI_PROVIDER", "isthmus");
+    let output = hung::output(&mut command);
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr));
 }

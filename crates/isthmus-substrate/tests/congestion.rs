@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use isthmus_io::log::{Severity, set_hook};
 use isthmus_substrate::{Endpoint, EndpointOptions, Event, Level, SendOptions, Substrate};
 use support::hosts::{Far, ROLE, ip, run_near};
-use support::{LIMIT, pattern};
+use support::{LIMIT, await_event, in_time, pattern};
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -71,8 +71,8 @@ fn near() {
     let endpoint = open("isthnear", 1, "tcp@10.99.0.0/16: reno, tcp: no-such-control");
     let uri = far.hear("uri ");
     let connection = endpoint.connect(&uri, b"", Level::Ro, 0, &Default::default()).expect("asked");
-    let connected = endpoint.next_event(Some(LIMIT)).expect("open");
-    assert!(matches!(connected, Some(Event::Connected { .. })), "{connected:?}");
+    let connected = await_event(&endpoint);
+    assert!(matches!(connected, Event::Connected { .. }), "{connected:?}");
     flow_until(&endpoint, connection, "10.99.9.2 takes reno: as set for its range of hosts");
     for (protocols, said) in [
         ("tcp: cubic", "10.99.9.2 takes cubic: as set for this host"),
@@ -93,6 +93,8 @@ fn flow_until(endpoint: &Endpoint, connection: isthmus_substrate::Connection, wh
     while !was_said(what) {
         let blocking = SendOptions { blocking: true, ..Default::default() };
         endpoint.send(connection, &pattern(60_000, 1), &blocking).expect("it arrives");
-        assert!(start.elapsed() < LIMIT, "{what}: {:?}", LINES.lock().expect("nobody panics with it"));
+        in_time(start.elapsed() < LIMIT, || {
+            format!("{what}: {:?}", LINES.lock().expect("nobody panics with it"))
+        });
     }
 }

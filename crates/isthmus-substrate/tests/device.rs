@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use isthmus_substrate::{Endpoint, EndpointOptions, Error, Event, Substrate};
-use support::LIMIT;
+use support::{LIMIT, await_event, in_time};
 
 /// Makes this program the one inside: it may change its network.
 const INSIDE: &str = "ISTHMUS_TEST_INSIDE";
@@ -31,8 +31,8 @@ fn inside() {
     let quiet = endpoint.next_event(Some(Duration::from_millis(2_500))).expect("open");
     assert!(quiet.is_none(), "{quiet:?}");
     ip(&["addr", "del", &format!("{ADDRESS}/32"), "dev", "lo"]);
-    match endpoint.next_event(Some(LIMIT)).expect("open") {
-        Some(Event::DeviceFailed { why }) => assert!(why.contains(ADDRESS), "{why}"),
+    match await_event(&endpoint) {
+        Event::DeviceFailed { why } => assert!(why.contains(ADDRESS), "{why}"),
         other => panic!("{other:?}"),
     }
     // Found anew it is down, and says why.
@@ -60,7 +60,7 @@ fn pass_a_bridge() {
     };
     // The kernel notices a carrier a moment after it is there.
     while chosen().is_none_or(|ip| ip != "10.99.8.1") {
-        assert!(start.elapsed() < LIMIT, "{:?}", chosen());
+        in_time(start.elapsed() < LIMIT, || format!("the cable is not noticed: {:?}", chosen()));
         std::thread::sleep(Duration::from_millis(20));
     }
     for name in ["adocker0", "isth0"] {
@@ -92,8 +92,8 @@ fn choose() {
         Endpoint::create_on(&substrate.devices_named("*").expect("up"), &EndpointOptions::default());
     let (endpoint, there) = (endpoint.expect("opened"), support::open());
     ip(&["addr", "del", "10.99.1.1/24", "dev", "isth1"]);
-    match endpoint.next_event(Some(LIMIT)).expect("open") {
-        Some(Event::DeviceFailed { why }) => assert!(why.contains("device first"), "{why}"),
+    match await_event(&endpoint) {
+        Event::DeviceFailed { why } => assert!(why.contains("device first"), "{why}"),
         other => panic!("{other:?}"),
     }
     support::connect(&there, &endpoint, isthmus_substrate::Level::Ro);

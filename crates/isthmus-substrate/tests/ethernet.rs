@@ -12,7 +12,7 @@ use isthmus_substrate::{
 };
 use isthmus_trust::Keygen;
 use support::hosts::{Far, ROLE, ip, play, run_near};
-use support::{LIMIT, pattern};
+use support::{LIMIT, in_time, pattern};
 
 const LEVELS: [Level; 3] = [Level::Uu, Level::Ru, Level::Ro];
 /// Longest message that goes in one frame of UU.
@@ -103,7 +103,7 @@ fn far() {
                 let how = SendOptions { silent: true, ..Default::default() };
                 // One that finds no room is lost, which only UU may.
                 while endpoint.send(message.connection(), &message, &how).is_err() {
-                    assert!(start.elapsed() < 4 * LIMIT);
+                    in_time(start.elapsed() < 4 * LIMIT, || "a message finds no room");
                     let _ = endpoint.arm();
                     std::thread::yield_now();
                 }
@@ -161,7 +161,7 @@ fn connect(endpoint: &Endpoint, uri: &str, level: Level) -> (Connection, Option<
             None if level == Level::Uu && connected.is_some() => {
                 return (connected.expect("connected"), None);
             }
-            None => assert!(start.elapsed() < LIMIT, "no connection"),
+            None => in_time(start.elapsed() < LIMIT, || "no connection"),
             Some(other) => panic!("{other:?}"),
         }
     }
@@ -183,7 +183,7 @@ fn exchange(endpoint: &Endpoint, connection: Connection, level: Level) {
             if await_echo(endpoint, &message, limit) {
                 break;
             }
-            assert!(level == Level::Uu && start.elapsed() < LIMIT, "message {number} is lost");
+            in_time(level == Level::Uu && start.elapsed() < LIMIT, || format!("message {number} is lost"));
         }
         expected += 1;
     }
@@ -226,7 +226,7 @@ fn cut_and_mend(endpoint: &Endpoint, connection: Connection) {
     endpoint.send(connection, &message, &how).expect("sent");
     assert!(!await_echo(endpoint, &message, Duration::from_millis(300)), "through a cut cable");
     ip("link set isthnear up");
-    assert!(await_echo(endpoint, &message, LIMIT), "it does not come though the cable is mended");
+    in_time(await_echo(endpoint, &message, LIMIT), || "it does not come though the cable is mended");
 }
 
 fn kill(far: &mut Child) {
@@ -239,7 +239,7 @@ fn lost(endpoint: &Endpoint) {
     let start = Instant::now();
     let mut gone = 0;
     while gone < LEVELS.len() {
-        assert!(start.elapsed() < LIMIT, "nobody tells that the peer is gone");
+        in_time(start.elapsed() < LIMIT, || "nobody tells that the peer is gone");
         match endpoint.next_event(Some(Duration::from_secs(1))).expect("open") {
             Some(Event::Disconnected { why, .. }) => {
                 assert!(!matches!(why, Failure::TimedOut), "{why:?}");

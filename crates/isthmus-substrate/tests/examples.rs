@@ -1,5 +1,8 @@
 //! The examples: each as two processes, which check each other.
 
+#[path = "../../isthmus-io/tests/support/hung.rs"]
+mod hung;
+
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -29,12 +32,13 @@ fn run(name: &str) {
     let mut server = command(&[]).stdout(Stdio::piped()).spawn().expect("it starts");
     let mut lines = BufReader::new(server.stdout.take().expect("a pipe")).lines();
     let uri = lines.next().expect("an address").expect("text");
-    let client = command(&[&uri]).output().expect("it runs");
+    let client = hung::output(&mut command(&[&uri]));
     let (said, complained) =
         (String::from_utf8_lossy(&client.stdout), String::from_utf8_lossy(&client.stderr));
     assert!(client.status.success(), "{name}: {said}{complained}");
     let rest: Vec<String> = lines.map_while(Result::ok).collect();
-    assert!(server.wait().expect("it ends").success(), "{name}: the waiting side: {rest:?}");
+    let waiting = hung::wait(&mut server, format_args!("{name}: the waiting side"));
+    assert!(waiting.success(), "{name}: the waiting side: {rest:?}");
 }
 
 macro_rules! examples {

@@ -61,7 +61,7 @@ impl Liar {
         let came = |done: &Completion| matches!(done.kind, CompletionKind::Recv(_));
         let (start, mut done) = (Instant::now(), Vec::new());
         while !done.iter().any(came) {
-            assert!(start.elapsed() < LIMIT, "no answer");
+            in_time(start.elapsed() < LIMIT, || "no answer");
             self.engine.poll(&mut done);
         }
         let len = done.iter().find(|done| came(done)).map_or(0, |done| done.len as usize);
@@ -79,7 +79,7 @@ impl Drop for Liar {
 }
 
 fn accept(at: &Endpoint) {
-    let Ok(Some(Event::Requested(request))) = at.next_event(Some(LIMIT)) else { panic!("no request") };
+    let Event::Requested(request) = await_event(at) else { panic!("no request") };
     at.accept(request, 9).expect("granted");
 }
 
@@ -88,13 +88,13 @@ fn whoever_leaves_a_gap_in_the_order_is_cut_off_and_his_buffers_are_free_again()
     let victim = open_with(&EndpointOptions { recv_buffers: BUFFERS, ..Default::default() });
     let mut liar = Liar::new(&victim.uri());
     let id = liar.connect(|| accept(&victim));
-    assert!(matches!(victim.next_event(Some(LIMIT)), Ok(Some(Event::Accepted { .. }))));
+    assert!(matches!(await_event(&victim), Event::Accepted { .. }));
     // All but the first message, until every buffer waits for that.
     for place in 1..=u64::from(BUFFERS) {
         liar.say(Subject::Message(id), place, b"too early");
     }
-    match victim.next_event(Some(LIMIT)).expect("open") {
-        Some(Event::Disconnected { why: Failure::Protocol(text), context: 9, .. }) => {
+    match await_event(&victim) {
+        Event::Disconnected { why: Failure::Protocol(text), context: 9, .. } => {
             assert!(text.contains("left out message 0"), "{text}");
         }
         other => panic!("{other:?}"),

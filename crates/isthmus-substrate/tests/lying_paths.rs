@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use isthmus_substrate::{Connection, Endpoint, EndpointOptions, Event, Level, SendOptions, Substrate};
 use support::hosts::{Far, ROLE, ip, run_near};
-use support::{LIMIT, pattern};
+use support::{LIMIT, await_event, in_time, pattern};
 
 /// By what lanes go.
 const TRANSPORT: &str = "ISTHMUS_TEST_TRANSPORT";
@@ -119,8 +119,8 @@ fn near() {
     let endpoint = open("isthnear", 1);
     let uri = far.hear("uri ");
     let connection = endpoint.connect(&uri, b"", Level::Ro, 0, &Default::default()).expect("asked");
-    let connected = endpoint.next_event(Some(LIMIT)).expect("open");
-    assert!(matches!(connected, Some(Event::Connected { .. })), "{connected:?}");
+    let connected = await_event(&endpoint);
+    assert!(matches!(connected, Event::Connected { .. }), "{connected:?}");
     match role.as_str() {
         "vanishing packets" => packets_vanish(&endpoint, connection),
         _ => host_vanishes(&endpoint, connection),
@@ -134,8 +134,8 @@ fn packets_vanish(endpoint: &Endpoint, connection: Connection) {
     send_all(endpoint, connection);
     let there = start.elapsed();
     for _ in 0..MESSAGES {
-        while !matches!(endpoint.next_event(Some(LIMIT)).expect("open"), Some(Event::Received(_))) {
-            assert!(start.elapsed() < LIMIT, "nothing comes back");
+        while !matches!(await_event(endpoint), Event::Received(_)) {
+            in_time(start.elapsed() < LIMIT, || "nothing comes back");
         }
     }
     let both = start.elapsed();

@@ -12,7 +12,7 @@ use isthmus_substrate::{
     SendOptions, Substrate,
 };
 use support::hosts::{Far, ROLE, ip, run_near};
-use support::{LIMIT, pattern, transports};
+use support::{LIMIT, await_event, in_time, pattern, transports};
 
 /// Writes and reads under which a peer vanishes.
 const OPERATIONS: u64 = 8;
@@ -91,7 +91,7 @@ fn far() {
     let mut lent = Vec::new();
     // Of attempts by another carrier than is wanted nothing is heard but their end.
     let hear = || loop {
-        match next(&endpoint) {
+        match await_event(&endpoint) {
             Event::Disconnected { connection, .. } => endpoint.disconnect(connection).expect("once"),
             event => return event,
         }
@@ -160,20 +160,16 @@ fn connect_by(transport: &str, uri: &str, far: &mut Far) -> (Endpoint, Connectio
         if carriers.iter().any(|by| by == carrier(transport)) {
             return (end, connection);
         }
-        assert!(start.elapsed() < LIMIT, "{carriers:?}, not {transport}");
+        in_time(start.elapsed() < LIMIT, || format!("{carriers:?}, not {transport}"));
     }
 }
 
 fn connect(end: &Endpoint, uri: &str, far: &mut Far) -> Connection {
     far.tell("accept");
     end.connect(uri, b"", Level::Ro, 1, &Default::default()).expect("asked");
-    let Event::Connected { connection, .. } = next(end) else { panic!("not connected") };
+    let Event::Connected { connection, .. } = await_event(end) else { panic!("not connected") };
     far.hear("done accept");
     connection
-}
-
-fn next(end: &Endpoint) -> Event {
-    end.next_event(Some(LIMIT)).expect("open").expect("an event comes")
 }
 
 /// Each message has its event, within its time; all arrive when the receiver takes them.
@@ -184,7 +180,7 @@ fn a_full_receiver(end: &Endpoint, connection: Connection, far: &mut Far) {
         let how = SendOptions { context, ..Default::default() };
         end.send_bytes(connection, std::slice::from_ref(&message), &how).expect("sent");
     }
-    let late = (0..COUNT).filter(|_| match next(end) {
+    let late = (0..COUNT).filter(|_| match await_event(end) {
         Event::Sent { end: Err(Failure::TimedOut), .. } => true,
         Event::Sent { end: Ok(()), .. } => false,
         other => panic!("{other:?}"),
@@ -201,12 +197,12 @@ fn a_time_out_and_a_keepalive(end: &Endpoint, connection: Connection, far: &Far)
     far.stop();
     let how = RemoteOptions { context: 5, ..Default::default() };
     end.write(connection, &ours, 0, &theirs, 0, 100, &how).expect("posted");
-    match next(end) {
+    match await_event(end) {
         Event::Sent { operation: 5, end: Err(Failure::TimedOut), .. } => {}
         other => panic!("{other:?}"),
     }
     end.set_keepalive(connection, Duration::from_millis(300)).expect("open");
-    match next(end) {
+    match await_event(end) {
         Event::KeepaliveExpired { connection: silent, context: 1 } => assert_eq!(silent, connection),
         other => panic!("{other:?}"),
     }
@@ -220,7 +216,7 @@ fn a_time_out_and_a_keepalive(end: &Endpoint, connection: Connection, far: &Far)
 fn is_there(end: &Endpoint, connection: Connection) {
     end.send(connection, b"are you there?", &SendOptions::default()).expect("posted");
     loop {
-        match next(end) {
+        match await_event(end) {
             Event::Sent { end: Ok(()), .. } => return,
             // As often as it failed, and late perhaps.
             Event::DeviceFailed { .. } => {}
@@ -255,8 +251,8 @@ fn a_failed_device(end: &Endpoint, connection: Connection, apart: bool, far: &mu
 fn has_failed(end: &Endpoint, told: &str) {
     let start = Instant::now();
     loop {
-        assert!(start.elapsed() < LIMIT, "nobody tells of {told}");
-        match next(end) {
+        in_time(start.elapsed() < LIMIT, || format!("nobody tells of {told}"));
+        match await_event(end) {
             Event::DeviceFailed { why } if why.contains("device one") && why.contains(told) => return,
             Event::DeviceFailed { .. } => {}
             other => panic!("{other:?}"),
@@ -285,8 +281,8 @@ fn a_peer_that_vanishes(end: &Endpoint, connection: Connection, transport: &str,
     let mut ended = [false; OPERATIONS as usize];
     let start = Instant::now();
     loop {
-        assert!(start.elapsed() < LIMIT, "nobody tells that the peer is gone");
-        match next(end) {
+        in_time(start.elapsed() < LIMIT, || "nobody tells that the peer is gone");
+        match await_event(end) {
             Event::Disconnected { connection: gone, context: 1, why } => {
                 // Frames are not answered by a host, but by who listens.
                 let by_time = transport == "ethernet" && matches!(why, Failure::Unreachable(_));

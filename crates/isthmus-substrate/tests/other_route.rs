@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use isthmus_io::log::set_hook;
 use isthmus_substrate::{Endpoint, EndpointOptions, Event, Level, SendOptions, Substrate};
 use support::hosts::{Far, ROLE, ip, run_near};
-use support::{LIMIT, pattern};
+use support::{LIMIT, await_event, in_time, pattern};
 
 /// The transport of the lanes.
 const TRANSPORT: &str = "ISTHMUS_TEST_TRANSPORT";
@@ -58,7 +58,7 @@ fn open() -> Endpoint {
         if device.address().is_ok_and(|ip| ip.to_string().starts_with("10.99.9.")) {
             return Endpoint::create(device, &EndpointOptions::default()).expect("opened");
         }
-        assert!(start.elapsed() < LIMIT, "{:?}", device.address());
+        in_time(start.elapsed() < LIMIT, || format!("the interface has no address: {:?}", device.address()));
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -131,13 +131,10 @@ fn near() {
     assert!(endpoint.uri().contains("10.99.9.1:"), "{}", endpoint.uri());
     let start = Instant::now();
     let connection = endpoint.connect(&uri, b"", Level::Ro, 0, &Default::default()).expect("asked");
-    let connected = endpoint.next_event(Some(LIMIT)).expect("open");
+    let connected = await_event(&endpoint);
     let took = start.elapsed();
     let lines = LINES.lock().expect("nobody panics with it").clone();
-    assert!(
-        matches!(connected, Some(Event::Connected { .. })) && took < MOST,
-        "{took:?} {connected:?} {lines:#?}"
-    );
+    assert!(matches!(connected, Event::Connected { .. }) && took < MOST, "{took:?} {connected:?} {lines:#?}");
     let said = |line: &&String| {
         line.contains("does not answer by wrong") && line.contains("set interface to isthnear")
     };
@@ -149,9 +146,9 @@ fn near() {
         let before = udp_received();
         let start = Instant::now();
         let connection = endpoint.connect(&second, b"", Level::Ro, 0, &Default::default()).expect("asked");
-        let connected = endpoint.next_event(Some(LIMIT)).expect("open");
+        let connected = await_event(&endpoint);
         let took = start.elapsed();
-        assert!(matches!(connected, Some(Event::Connected { .. })), "{connected:?} {lines:#?}");
+        assert!(matches!(connected, Event::Connected { .. }), "{connected:?} {lines:#?}");
         assert!(took < AT_ONCE, "{took:?}");
         endpoint.send(connection, &pattern(60_000, 1), &blocking).expect("it arrives");
         assert!(udp_received() > before, "it went by TCP");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use isthmus_io::log::{Severity, set_hook};
 use isthmus_substrate::{Endpoint, EndpointOptions, Event, Level, Substrate};
 use socket2::SockRef;
-use support::LIMIT;
+use support::await_event;
 use support::hosts::{ROLE, ip, run_near};
 
 #[test]
@@ -64,10 +64,10 @@ fn near() {
         assert!(lines.iter().any(|line| line.contains("ip_local_port_range")), "{lines:?}");
     }
     drop(takers);
-    let asked = b.next_event(Some(LIMIT)).expect("open");
-    let Some(Event::Requested(request)) = asked else { panic!("{asked:?}") };
+    let asked = await_event(&b);
+    let Event::Requested(request) = asked else { panic!("{asked:?}") };
     b.accept(request, 0).expect("asked for");
-    let connected = a.next_event(Some(LIMIT)).expect("open");
-    assert!(matches!(connected, Some(Event::Connected { .. })), "{connected:?}");
+    let connected = await_event(&a);
+    assert!(matches!(connected, Event::Connected { .. }), "{connected:?}");
     println!("seen inside");
 }

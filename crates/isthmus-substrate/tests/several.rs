@@ -170,17 +170,16 @@ fn a_sleeper_is_woken_by_either_side() {
     let substrate = configured(BOTH);
     let hub = open_on(&substrate, "*");
     let spokes = ["site", "wan"].map(|side| open_on(&substrate, side));
-    let wait = |at: &Endpoint| at.next_event(Some(LIMIT)).expect("open").expect("it wakes up");
     for level in LEVELS {
         for spoke in &spokes {
             spoke.connect(&hub.uri(), b"", level, 1, &Default::default()).expect("asked");
-            let Event::Requested(request) = wait(&hub) else { panic!("no request") };
+            let Event::Requested(request) = await_event(&hub) else { panic!("no request") };
             hub.accept(request, 2).expect("granted");
-            let Event::Connected { connection, .. } = wait(spoke) else { panic!("not connected") };
-            assert!(matches!(wait(&hub), Event::Accepted { .. }));
+            let Event::Connected { connection, .. } = await_event(spoke) else { panic!("not connected") };
+            assert!(matches!(await_event(&hub), Event::Accepted { .. }));
             let silent = SendOptions { silent: true, ..Default::default() };
             spoke.send(connection, b"wake up", &silent).expect("sent");
-            assert!(matches!(wait(&hub), Event::Received(message) if *message == *b"wake up"));
+            assert!(matches!(await_event(&hub), Event::Received(message) if *message == *b"wake up"));
         }
     }
 }

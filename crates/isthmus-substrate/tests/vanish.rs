@@ -81,8 +81,8 @@ fn stops(transport: &str) {
     let (other, connection) = Other::start(&hub, transport);
     other.stop();
     hub.set_keepalive(connection, Duration::from_millis(300)).expect("open");
-    match hub.next_event(Some(LIMIT)).expect("open") {
-        Some(Event::KeepaliveExpired { connection: silent, context: 2 }) => assert_eq!(silent, connection),
+    match await_event(&hub) {
+        Event::KeepaliveExpired { connection: silent, context: 2 } => assert_eq!(silent, connection),
         event => panic!("{event:?}"),
     }
     other.signal(libc::SIGCONT);
@@ -113,8 +113,8 @@ fn stops_under_writes(transport: &str) {
     let how = RemoteOptions { context: 6, ..Default::default() };
     hub.read(connection, &ours, 0, &theirs, 0, 100, &how).expect("posted");
     for expected in [5, 6] {
-        match hub.next_event(Some(LIMIT)).expect("open") {
-            Some(Event::Sent { operation, end: Err(Failure::TimedOut), .. }) => {
+        match await_event(&hub) {
+            Event::Sent { operation, end: Err(Failure::TimedOut), .. } => {
                 assert_eq!(operation, expected);
             }
             event => panic!("{event:?}"),
@@ -127,7 +127,7 @@ fn stops_under_writes(transport: &str) {
     other.signal(libc::SIGCONT);
     let start = Instant::now();
     while ours.is_in_use() {
-        assert!(start.elapsed() < LIMIT, "they never end");
+        in_time(start.elapsed() < LIMIT, || "they never end");
         let event = hub.next_event(Some(Duration::from_millis(10))).expect("open");
         assert!(event.is_none(), "told twice: {event:?}");
     }
@@ -146,8 +146,8 @@ fn is_killed(transport: &str) {
     let hub = open_by(transport, &EndpointOptions::default());
     let (other, connection) = Other::start(&hub, transport);
     other.signal(libc::SIGKILL);
-    match hub.next_event(Some(LIMIT)).expect("open") {
-        Some(Event::Disconnected { connection: gone, context: 2, why: Failure::PeerGone(text) }) => {
+    match await_event(&hub) {
+        Event::Disconnected { connection: gone, context: 2, why: Failure::PeerGone(text) } => {
             assert_eq!(gone, connection);
             assert!(text.contains("nobody listens"), "{text}");
         }

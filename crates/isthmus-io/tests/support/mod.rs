@@ -1,11 +1,14 @@
 //! What tests of endpoints over real sockets share.
 #![allow(dead_code, unreachable_pub, reason = "no test uses all of it")]
 
+mod waits;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isthmus_io::{Endpoint, Settings, Transport};
 use isthmus_proto::{Channel, Completion, Options, PeerId, RecvRequest, SendRequest};
+pub use waits::*;
 
 pub const LIMIT: Duration = Duration::from_secs(60);
 
@@ -96,7 +99,9 @@ pub fn complete(endpoints: &[&Endpoint], count: usize) -> Vec<Completion> {
         for endpoint in endpoints {
             endpoint.poll(&mut done);
         }
-        assert!(start.elapsed() < LIMIT, "only {} of {count} completions came: {done:?}", done.len());
+        in_time(start.elapsed() < LIMIT, || {
+            format!("only {} of {count} completions came: {done:?}", done.len())
+        });
     }
     done
 }
@@ -114,7 +119,7 @@ pub fn carries_on_unpolled(a: &Endpoint, b: &Endpoint) {
     send(a, to_b, 1, &mut sent);
     let start = Instant::now();
     while b.counters().fragments_received < 60 {
-        assert!(start.elapsed() < LIMIT, "the I/O thread does not carry on: {:?}", b.counters());
+        in_time(start.elapsed() < LIMIT, || format!("the I/O thread does not carry on: {:?}", b.counters()));
         std::thread::sleep(Duration::from_millis(5));
     }
     complete(&[a, b], 2);
@@ -166,7 +171,7 @@ pub fn bounce_asleep(a: &Arc<Endpoint>, b: &Arc<Endpoint>, len: fn(u64) -> usize
                 while count < 2 {
                     own.wait(Some(LIMIT));
                     count += own.poll(&mut done);
-                    assert!(start.elapsed() < LIMIT, "round {round}: nobody was woken");
+                    in_time(start.elapsed() < LIMIT, || format!("round {round}: nobody was woken"));
                 }
                 assert!(done.iter().all(|c| c.error.is_none()), "{done:?}");
                 assert_eq!(got, vec![round as u8; len]);

@@ -1,13 +1,16 @@
 //! What the mover's tests share: a service in this process, and clients.
 #![allow(dead_code, unreachable_pub, reason = "no test uses all of it")]
 
+#[path = "../../../isthmus-io/tests/support/waits.rs"]
+mod waits;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,6 +20,7 @@ use isthmus_mover::wire::{Choice, Rules};
 use isthmus_mover::{Direction, MoverError, Notice, ServeConfig, Summary, Transfer, server};
 use isthmus_trust::{Files, Keygen, Trust};
 use isthmus_wire::{Address, AsId};
+use waits::give_up;
 
 pub const LIMIT: Duration = Duration::from_secs(60);
 pub const BLOCK: u64 = 64 << 10;
@@ -73,7 +77,10 @@ impl Place {
                 server::serve_with(config, Some(trust), &stop, |address| told.send(address).expect("awaited"))
             }
         });
-        let bound = ready.recv_timeout(LIMIT).expect("it serves");
+        let bound = ready.recv_timeout(LIMIT).unwrap_or_else(|error| match error {
+            RecvTimeoutError::Timeout => give_up("the service does not say where it listens"),
+            RecvTimeoutError::Disconnected => panic!("the service has ended"),
+        });
         // As a user writes it.
         let service = Address { incarnation: 0, ..bound };
         Self { folder, service, stop, thread: Some(thread) }

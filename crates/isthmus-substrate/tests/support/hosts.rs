@@ -3,9 +3,9 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 
-use super::LIMIT;
+use super::{LIMIT, give_up};
 
 /// Says which part this program plays, and how.
 pub const ROLE: &str = "ISTHMUS_TEST_ROLE";
@@ -88,7 +88,10 @@ impl Far {
     /// What follows a word in the next line that has it.
     pub fn hear(&self, word: &str) -> String {
         loop {
-            let line = self.said.recv_timeout(LIMIT).expect("the far part speaks");
+            let line = self.said.recv_timeout(LIMIT).unwrap_or_else(|error| match error {
+                RecvTimeoutError::Timeout => give_up(format_args!("the far part does not say {word:?}")),
+                RecvTimeoutError::Disconnected => panic!("the far part has ended"),
+            });
             if let Some((_, rest)) = line.split_once(word) {
                 return rest.trim().to_owned();
             }

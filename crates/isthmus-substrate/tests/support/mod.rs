@@ -2,12 +2,15 @@
 #![allow(dead_code, unreachable_pub, reason = "no test uses all of it")]
 
 pub mod hosts;
+#[path = "../../../isthmus-io/tests/support/waits.rs"]
+mod waits;
 
 use std::time::{Duration, Instant};
 
 use isthmus_substrate::{
     ConnectOptions, Connection, Endpoint, EndpointOptions, Event, Level, Message, Substrate,
 };
+pub use waits::*;
 
 /// A bound for what hangs; on a machine of its own all takes milliseconds.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -73,7 +76,7 @@ pub fn until_stopped(process: u32) {
     };
     let tasks = format!("/proc/{process}/task");
     while !std::fs::read_dir(&tasks).expect("a child of ours").all(stands) {
-        assert!(start.elapsed() < LIMIT, "it does not stop");
+        in_time(start.elapsed() < LIMIT, || format!("process {process} does not stop"));
     }
 }
 
@@ -88,8 +91,15 @@ pub fn events(endpoints: &[&Endpoint], mut each: impl FnMut(usize, Event) -> boo
                 }
             }
         }
-        assert!(start.elapsed() < LIMIT, "what is waited for does not come");
+        in_time(start.elapsed() < LIMIT, || "an event that the test waits for does not come");
     }
+}
+
+/// The next event of an endpoint.
+#[track_caller]
+pub fn await_event(at: &Endpoint) -> Event {
+    let event = at.next_event(Some(LIMIT)).expect("open");
+    event.unwrap_or_else(|| give_up(format_args!("no event comes at {}", at.uri())))
 }
 
 /// The next event of one endpoint, while the other goes on.
@@ -99,7 +109,8 @@ pub fn next(at: &Endpoint, other: &Endpoint) -> Event {
         if let Some(event) = at.next_event(Some(Duration::from_millis(1))).expect("open") {
             return event;
         }
-        assert!(other.arm().is_ok() && start.elapsed() < LIMIT, "no event comes");
+        other.arm().expect("open");
+        in_time(start.elapsed() < LIMIT, || "no event comes");
     }
 }
 
