@@ -30,7 +30,7 @@ BESIDE = ("simulations", ["tools/rust-tests.py", "simulations"])
 PARTS = {
     "cargo test": ["tools/rust-tests.py", "others"],
     "models of sleep and wake": ["tools/models.sh"],
-    "what has hung before": ["tools/soak-live.py", "--minutes", "2", "--busy", "2", "--quick"],
+    "what has hung before": ["tools/soak-live.py", "--minutes", "1", "--busy", "2", "--only", "util_sync", "--lanes", "memory", "tcp", "udp"],
     "the MPIs": ["build/python/bin/pytest", "--junitxml=build/logs/mpi.xml", *sys.argv[1:]],
     "make build without root": ["tests/packaging/build_without_root.py"],
     "pip install": ["tests/packaging/wheel.py"],
