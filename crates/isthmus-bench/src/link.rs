@@ -44,7 +44,7 @@ impl Link {
     pub fn named(link: &NamedLink) -> Self {
         let there = &link.spec.directions[0];
         Self {
-            rate: Rate(there.policer.map_or(there.rate_bps, |policer| policer.rate_bps.min(there.rate_bps))),
+            rate: Rate(there.passing_bps(there.rate_bps)),
             rtt: Span(link.spec.rtt_ns()),
             loss: Percent(there.loss.mean()),
             mtu: link.spec.mtu,
@@ -64,9 +64,11 @@ impl Link {
                 break;
             }
             (left, at_s) = (left - carries, at_s.max(next_s));
-            let policed =
-                there.policer.map_or(change.rate_bps, |policer| policer.rate_bps.min(change.rate_bps));
-            link = Self { rate: Rate(policed), rtt: Span(2 * change.delay_ns), ..link };
+            link = Self {
+                rate: Rate(there.passing_bps(change.rate_bps)),
+                rtt: Span(2 * change.delay_ns),
+                ..link
+            };
         }
         at_s - began_s + link.rtt_s() + left / link.goodput()
     }

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use isthmus_lab::catalogue::NamedLink;
 use serde_json::Value;
 use time::OffsetDateTime;
 
@@ -140,20 +141,27 @@ impl Bench {
         }
     }
 
+    /// Shortest time of a run, and its limit. Seconds.
+    fn times_s(&self, link: Link, work: Work, entry: Option<&NamedLink>) -> (f64, f64) {
+        let (floor_s, usual_s) = match entry {
+            Some(entry) => {
+                let floor_s = link.floor_from_s(entry, work.bytes(), matrix::START_S);
+                (floor_s, lab::catalogue_limit_s(floor_s))
+            }
+            None => {
+                let floor_s = work.floor_s(&link);
+                (floor_s, lab::limit_s(floor_s + work.patience_s(&link)))
+            }
+        };
+        (floor_s, self.limit.map_or(usual_s, |limit| limit.as_secs_f64()))
+    }
+
     fn measure(&self, step: &Step, program: &Path, folder: &Path) -> Result<Sample, BenchError> {
         let Step { run, seed, link, work, contender } = *step;
         let [report, config] = ["report.json", "lab.toml"].map(|name| folder.join(name));
         let _ = fs::remove_file(&report); // left by the run before
         let entry = self.matrix.entry(&link);
-        let floor_s = entry.map_or_else(
-            || work.floor_s(&link),
-            |entry| link.floor_from_s(entry, work.bytes(), matrix::START_S),
-        );
-        let limit_s = match (self.limit, entry) {
-            (Some(limit), _) => limit.as_secs_f64(),
-            (None, Some(_)) => lab::catalogue_limit_s(floor_s),
-            (None, None) => lab::limit_s(floor_s + work.patience_s(&link)),
-        };
+        let (floor_s, limit_s) = self.times_s(link, work, entry);
         let line = match contender {
             Contender::Iperf(control, streams) => iperf(work, control, streams, limit_s),
             Contender::Beside(control) => {

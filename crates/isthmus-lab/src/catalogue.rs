@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::config::{ConfigError, LabConfig, LinkConfig, LinkSpec, SiteConfig, text_error};
+use crate::config::{ConfigError, LabConfig, LinkConfig, LinkSpec, SiteConfig, text_error, text_of};
 
 /// The built-in catalogue, as text.
 pub const WILD: &str = include_str!("../links/wild.toml");
@@ -61,9 +61,7 @@ impl Catalogue {
     /// # Errors
     /// If it cannot be read, or as [`Catalogue::parse`].
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        Self::parse(&path.display().to_string(), &text)
+        Self::parse(&path.display().to_string(), &text_of(path)?)
     }
 
     /// Parses and checks `text`. Error messages call it `place`.

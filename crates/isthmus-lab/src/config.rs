@@ -325,9 +325,7 @@ impl LinkSpec {
 impl LabConfig {
     /// Reads and checks the file at `path`.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        Self::parse(&path.display().to_string(), &text)
+        Self::parse(&path.display().to_string(), &text_of(path)?)
     }
 
     /// Parses and checks `text`. Error messages call it `name`.
@@ -638,6 +636,11 @@ fn check_addresses(nets: &[(String, [Ipv4Addr; 2])]) -> Result<(), String> {
 
 fn check_count(what: &str, count: usize) -> Result<(), String> {
     if count > 256 { Err(format!("{count} {what}s are too many; the most is 256")) } else { Ok(()) }
+}
+
+/// The text of the file at `path`.
+pub(crate) fn text_of(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })
 }
 
 /// An error such as `lab.toml:14: rate = "64MiB" is a size; expected a rate, such as "1Gbit"`.

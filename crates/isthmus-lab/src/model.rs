@@ -4,8 +4,9 @@
 //! time must not go backwards. The emulator runs it with real packets, simulations in virtual
 //! time. The same seed, packets and times give the same fates.
 //!
-//! A packet meets, in this order: the largest packet that passes, the token-bucket policer, the drop-tail queue, serialisation at
-//! the link's rate, a cut of the link, loss, the one-way delay with jitter, reordering, duplication.
+//! A packet meets, in this order: the limit on packet size, the token-bucket policer, the drop-tail
+//! queue, serialisation at the link's rate, a cut of the link, loss, the one-way delay with jitter,
+//! reordering, duplication.
 
 mod shapes;
 
@@ -129,6 +130,11 @@ impl DirectionSpec {
     /// Time to serialise `bytes` at this rate. Nanoseconds, rounded up.
     pub fn serialise_ns(&self, bytes: u64) -> u64 {
         (u128::from(bytes) * 8 * u128::from(NS_PER_S)).div_ceil(u128::from(self.rate_bps)) as u64
+    }
+
+    /// What passes for long at this rate of the link: no more than the policer lets through. Bits per second.
+    pub fn passing_bps(&self, rate_bps: u64) -> u64 {
+        self.policer.map_or(rate_bps, |policer| policer.rate_bps.min(rate_bps))
     }
 
     /// Longest time that an accepted packet stays in the model. Nanoseconds.

@@ -192,7 +192,7 @@ mod tests {
 
     use super::*;
 
-    /// Whoever runs the receiver may be root, who may set what the sender's user may not.
+    /// Root may run the receiver, and may set what the sender's user may not.
     #[test]
     fn a_sender_lends_no_rights() {
         let file = tempfile::tempfile().expect("a file");

@@ -122,7 +122,7 @@ fn complain(what: std::fmt::Arguments<'_>) {
 struct Audit {
     /// What the client asked for. `None` if it did not say.
     request: Option<Request>,
-    /// What was done of it so far.
+    /// Its files and bytes so far.
     summary: Summary,
     /// Files whose digests both sides have compared. Count.
     digests: u64,

@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    /// Who speaks something else may never send as many bytes as a Hello has.
+    /// A stranger may never send as many bytes as a Hello has.
     #[tokio::test]
     async fn strangers_are_known_by_their_first_bytes() {
         let older = PROTOCOL_OLDEST - 1;

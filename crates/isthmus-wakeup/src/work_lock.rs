@@ -68,10 +68,7 @@ impl<T> WorkLock<T> {
     /// Waits for at most `limit` until nobody holds the data.
     #[cfg(not(loom))]
     pub fn wait(&self, serve: impl FnMut(&mut T), limit: Duration) {
-        if let Some(data) = self.data.try_lock_for(limit) {
-            drop(data);
-            self.serve_left(serve);
-        }
+        self.with_within(limit, serve, |_| ());
     }
 
     /// Does posted work, after an exchange on `left` or on the lock. A thread that cannot take the data leaves the flag

@@ -21,8 +21,6 @@ use crate::shell::Core;
 
 /// The I/O thread waits this long for an endpoint's lock or lanes, and for the asking process to read.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Pause between two attempts to get an endpoint's shell from the program's thread.
-const SHELL_PAUSE: Duration = Duration::from_micros(50);
 /// The I/O thread waits this long for the question. An asker of an older release asks nothing and gets the state.
 const QUESTION_TIME: Duration = Duration::from_millis(100);
 /// The question for figures. Without a question the answer is the state.
@@ -120,12 +118,7 @@ impl Endpoint {
         *out += &format!("endpoint\t{}\n", self.address);
         // Count before the shell is held: the counter of datagrams has a lock of its own.
         let datagrams = self.count_datagrams();
-        let until = Instant::now() + PATIENCE;
-        while self.try_with_shell(|shell| shell.tell_figures(&self.core, &datagrams, out)).is_none()
-            && Instant::now() < until
-        {
-            std::thread::sleep(SHELL_PAUSE);
-        }
+        self.with_shell_within(PATIENCE, |shell| shell.tell_figures(&self.core, &datagrams, out));
     }
 
     /// The datagrams that went beside the lanes, by peer.
@@ -171,7 +164,7 @@ impl Endpoint {
         }
     }
 
-    /// What has been stalled for `after_us` or longer: how long, and one line about it.
+    /// The age (microseconds) of the oldest stall of at least `after_us`, and one line about it.
     fn stall(&self, after_us: u64) -> Option<(u64, String)> {
         let vain_us = &self.stalls.vain_us;
         let held = match self.core_soon() {

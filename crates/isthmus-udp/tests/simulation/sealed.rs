@@ -136,7 +136,8 @@ fn a_session_is_good_for_one_stream_and_for_half_a_minute() {
     assert!(late.ports[1].is_empty());
 }
 
-/// Who copies a session's first packet may send it from any address. That proves no address, so little goes there.
+/// An attacker may copy a session's first packet and send it from any address. That proves no address, so little goes
+/// there.
 #[test]
 fn a_session_proves_the_address_of_its_host_only() {
     let mut net = sealed_pair(&PathSpec::default());

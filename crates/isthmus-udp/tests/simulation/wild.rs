@@ -82,7 +82,7 @@ impl Row {
 
     /// Bytes of stream that the link can carry from the start of a transfer until `until_us`.
     fn carries(&self, link: &DirectionSpec, until_us: u64) -> f64 {
-        let rate = |rate: u64| rate.min(link.policer.map_or(u64::MAX, |policer| policer.rate_bps)) as f64;
+        let rate = |rate: u64| link.passing_bps(rate) as f64;
         let (mut bits, mut at_us, mut now) = (0.0, 0, rate(link.rate_bps));
         for change in &link.changes {
             let next_us = change.at_ns / 1_000 - 1_000_000;

@@ -81,8 +81,8 @@ fn strangers_that_take_all_descriptors_lock_nobody_out_and_fill_no_log() {
     assert!(sites.world.log().matches("cannot accept").count() <= 1, "{}", sites.world.log());
 }
 
-/// Who connects and says nothing, or no whole Hello, or never ends the handshake of a link, or never says what it wants
-/// of a name, is closed after 10 s, however often it says a little.
+/// A router closes a connection after 10 s if no whole Hello came, the handshake of a link has not ended, or a request
+/// about a name is not whole. Bytes now and then do not prolong that.
 #[test]
 fn who_says_little_is_closed_in_time() {
     let sites = Sites::linked_by("tcp");
