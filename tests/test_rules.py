@@ -383,8 +383,3 @@ def test_a_test_of_mpichs_fails_the_soak_if_stock_passes_it(soak_live, tmp_path,
 
     rows = soak_live.soak({"rma": [soak_live.Run("one", perform, beside_stock=True)]}, ["udp"], 0, tmp_path)
     assert soak_live.status(rows) == failed
-
-
-def test_the_soak_of_make_test_runs_all_jobs_over_ours_and_stock():
-    command = tool("test").PARTS["what has hung before"]
-    assert "--only" not in command and "--lanes" not in command
