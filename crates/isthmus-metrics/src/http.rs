@@ -1,5 +1,6 @@
 //! The HTTP server: a few pages, to a few clients at once.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +17,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use isthmus_datagram::scarcity::{ACCEPT_PAUSE, Sparing, no_thread};
 use serde_json::Value;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
@@ -27,7 +28,7 @@ use crate::marker::mark;
 const ASK_TIME: Duration = Duration::from_secs(10);
 /// Longest time of a connection. A client that does not read its answer must not keep others out.
 const SERVE_TIME: Duration = Duration::from_secs(30);
-/// Limit on clients at once; more wait. It bounds memory.
+/// Most clients at once. It bounds memory. One too many closes the oldest: who asks at once is answered at once.
 const CLIENTS_MAX: usize = 32;
 
 /// Content security policy: a page may use its own style and load nothing.
@@ -99,9 +100,8 @@ fn at(address: SocketAddr, error: &io::Error) -> io::Error {
 async fn accept(status: Arc<dyn Status>, listener: TcpListener, address: SocketAddr) {
     // Without its marker only `isthmus top --status ADDRESS` finds it.
     let _marker = mark(address).inspect_err(|error| debug!(%error, "status: no marker"));
-    let (clients, sparing) = (Arc::new(Semaphore::new(CLIENTS_MAX)), Sparing::new());
+    let (mut clients, sparing) = (VecDeque::<AbortHandle>::new(), Sparing::new());
     loop {
-        let Ok(client) = clients.clone().acquire_owned().await else { return };
         let (stream, _) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -113,7 +113,13 @@ async fn accept(status: Arc<dyn Status>, listener: TcpListener, address: SocketA
             }
         };
         let status = status.clone();
-        tokio::spawn(async move {
+        clients.retain(|client| !client.is_finished());
+        if clients.len() >= CLIENTS_MAX
+            && let Some(oldest) = clients.pop_front()
+        {
+            oldest.abort();
+        }
+        let client = tokio::spawn(async move {
             let answer = service_fn(|request| std::future::ready(answer(&*status, &request)));
             let mut http = hyper::server::conn::http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(ASK_TIME).keep_alive(false);
@@ -121,8 +127,8 @@ async fn accept(status: Arc<dyn Status>, listener: TcpListener, address: SocketA
             if let Ok(Err(error)) = served {
                 debug!(%error, "status");
             }
-            drop(client);
         });
+        clients.push_back(client.abort_handle());
     }
 }
 
@@ -172,4 +178,51 @@ fn text(status: StatusCode, kind: &'static str, body: String) -> Answer {
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    struct Nothing;
+
+    impl Status for Nothing {
+        fn metrics(&self) -> Metrics {
+            Metrics::new("nothing")
+        }
+
+        fn state(&self) -> Value {
+            Value::Null
+        }
+
+        fn page(&self, _path: &str) -> Option<Page> {
+            None
+        }
+
+        fn paths(&self) -> &'static [&'static str] {
+            &[]
+        }
+    }
+
+    #[test]
+    fn clients_that_ask_nothing_keep_nobody_out() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = free.local_addr().expect("bound");
+        drop(free);
+        serve_in_thread(Arc::new(Nothing), address).expect("it listens");
+        let silent: Vec<_> =
+            (0..3 * CLIENTS_MAX).map(|_| TcpStream::connect(address).expect("it accepts")).collect();
+        let mut asks = TcpStream::connect(address).expect("it accepts");
+        // Less than `ASK_TIME`, after which the silent ones would have gone anyway.
+        asks.set_read_timeout(Some(ASK_TIME / 2)).expect("valid");
+        asks.write_all(b"GET /health HTTP/1.1\r\nhost: here\r\n\r\n").expect("it listens");
+        let mut told = String::new();
+        asks.read_to_string(&mut told).expect("it answers beside silent clients");
+        assert!(told.ends_with("ok\n"), "{told}");
+        let mut newest = &silent[silent.len() - 1];
+        newest.set_read_timeout(Some(Duration::from_millis(100))).expect("valid");
+        assert!(newest.read(&mut [0]).is_err(), "only the oldest are closed");
+    }
 }
