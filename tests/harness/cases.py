@@ -500,6 +500,7 @@ CASES = {
         Case("collectives", collectives, places=EVERYWHERE),
         Case("onesided", onesided),
         Case("litmus", litmus, mpis=("mpich", "openmpi", "intel")),
+        Case("litmus-lossy", litmus, places=("lossy",), mpis=("mpich",)),
         Case("churn", churn),
         Case("overlap", overlap),
         Case("goodbye", goodbye, places=EVERYWHERE),

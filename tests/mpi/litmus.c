@@ -1,5 +1,6 @@
 // Litmus tests of one-sided communication: what a program may rely on about the order in which operations take
-// effect (docs/ordering.md). Each test runs ROUNDS times with random delays between its steps.
+// effect (docs/ordering.md). Each test runs ROUNDS times with random delays between its steps. The seed of the delays is
+// the time, or LITMUS_SEED.
 //   litmus [ROUNDS=200] [TEST]
 #include "check.h"
 
@@ -260,7 +261,10 @@ int main(int argc, char **argv)
 {
     start(&argc, &argv, "litmus");
     rounds = (unsigned)argument(argc, argv, 1, 200);
-    seed = (uint64_t)world_rank << 32;
+    const char *given = getenv("LITMUS_SEED");
+    uint64_t began = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    MPI_Bcast(&began, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
+    seed = mixed(began, (uint64_t)world_rank);
     MPI_Win_allocate(8 * after_words() + LONG_BYTES, 8, MPI_INFO_NULL, MPI_COMM_WORLD, &base, &win);
     int ran = 0;
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
@@ -278,5 +282,5 @@ int main(int argc, char **argv)
     }
     CHECK(ran, "no test of this name that %d ranks can run", world_size);
     MPI_Win_free(&win);
-    return finish("%d tests, %u rounds, %d ranks", ran, rounds, world_size);
+    return finish("%d tests, %u rounds, %d ranks, seed %" PRIu64, ran, rounds, world_size, began);
 }
