@@ -44,7 +44,7 @@ impl Link {
     pub fn named(link: &NamedLink) -> Self {
         let there = &link.spec.directions[0];
         Self {
-            rate: Rate(there.passing_bps(there.rate_bps)),
+            rate: Rate(there.passing_bps(there.rate_bps, false)),
             rtt: Span(link.spec.rtt_ns()),
             loss: Percent(there.loss.mean()),
             mtu: link.spec.mtu,
@@ -65,7 +65,7 @@ impl Link {
             }
             (left, at_s) = (left - carries, at_s.max(next_s));
             link = Self {
-                rate: Rate(there.passing_bps(change.rate_bps)),
+                rate: Rate(there.passing_bps(change.rate_bps, false)),
                 rtt: Span(2 * change.delay_ns),
                 ..link
             };

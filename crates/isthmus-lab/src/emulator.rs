@@ -221,7 +221,7 @@ impl Worker {
             return;
         };
         self.fates.clear();
-        self.model.offer(now, frame.wire_sizes(), &mut self.fates);
+        self.model.offer(now, frame.is_udp(), frame.wire_sizes(), &mut self.fates);
         self.count(&frame);
         if !self.fates.iter().any(|f| matches!(f, Fate::Deliver { .. })) {
             return;

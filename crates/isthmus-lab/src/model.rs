@@ -132,9 +132,11 @@ impl DirectionSpec {
         (u128::from(bytes) * 8 * u128::from(NS_PER_S)).div_ceil(u128::from(self.rate_bps)) as u64
     }
 
-    /// What passes for long at this rate of the link: no more than the policer lets through. Bits per second.
-    pub fn passing_bps(&self, rate_bps: u64) -> u64 {
-        self.policer.map_or(rate_bps, |policer| policer.rate_bps.min(rate_bps))
+    /// What passes for long at this rate of the link: no more than the policer lets through. `by_udp` alone, or by any
+    /// protocol. Bits per second.
+    pub fn passing_bps(&self, rate_bps: u64, by_udp: bool) -> u64 {
+        let policer = self.policer.filter(|policer| by_udp || !policer.only_udp);
+        policer.map_or(rate_bps, |policer| policer.rate_bps.min(rate_bps))
     }
 
     /// Longest time that an accepted packet stays in the model. Nanoseconds.
@@ -232,18 +234,28 @@ impl Direction {
     }
 
     /// Offers the wire packets of a super-packet (or a single packet), all present at `now_ns`.
-    /// `sizes` are wire costs in bytes. Appends one fate per packet to `fates`.
-    pub fn offer(&mut self, now_ns: u64, sizes: impl IntoIterator<Item = u32>, fates: &mut Vec<Fate>) {
-        fates.extend(sizes.into_iter().map(|bytes| self.offer_one(now_ns, bytes)));
+    /// `is_udp`: they carry UDP. `sizes` are wire costs in bytes. Appends one fate per packet to `fates`.
+    pub fn offer(
+        &mut self,
+        now_ns: u64,
+        is_udp: bool,
+        sizes: impl IntoIterator<Item = u32>,
+        fates: &mut Vec<Fate>,
+    ) {
+        fates.extend(sizes.into_iter().map(|bytes| self.decide(now_ns, is_udp, bytes)));
     }
 
-    /// Offers one wire packet of `bytes` wire cost.
+    /// Offers one wire packet of `bytes` wire cost, which carries UDP.
     pub fn offer_one(&mut self, now_ns: u64, bytes: u32) -> Fate {
+        self.decide(now_ns, true, bytes)
+    }
+
+    fn decide(&mut self, now_ns: u64, is_udp: bool, bytes: u32) -> Fate {
         self.change(now_ns);
         if bytes > self.spec.frame_bytes_max.saturating_add(WIRE_OVERHEAD_BYTES) {
             return Fate::Dropped(Drop::Size);
         }
-        if self.bucket.as_mut().is_some_and(|bucket| !bucket.takes(now_ns, bytes)) {
+        if self.bucket.as_mut().is_some_and(|bucket| !bucket.takes(now_ns, is_udp, bytes)) {
             return Fate::Dropped(Drop::Policer);
         }
         if self.backlog_bytes(now_ns) + u64::from(bytes) > self.spec.queue_bytes {
@@ -330,7 +342,7 @@ mod tests {
     fn offer_all(direction: &mut Direction, packets: u64, bytes: u32, gap_ns: u64) -> Vec<Fate> {
         let mut fates = Vec::new();
         for i in 0..packets {
-            direction.offer(i * gap_ns, [bytes], &mut fates);
+            direction.offer(i * gap_ns, true, [bytes], &mut fates);
         }
         fates
     }

@@ -17,6 +17,8 @@ pub const HEADER_BYTES_MAX: usize = 256;
 pub const FRAME_BYTES_MAX: usize = VNET_BYTES + 18 + 65535 + 40;
 
 const ETHERNET_BYTES: usize = 14;
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86DD;
 const NEEDS_CSUM: u8 = 1;
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
@@ -53,6 +55,7 @@ pub struct Frame {
     /// Vnet header and frame together. Bytes.
     len: usize,
     shape: Option<Super>,
+    is_udp: bool,
 }
 
 /// A frame is marked as a super-packet, but cannot be one.
@@ -90,7 +93,18 @@ impl Frame {
             GSO_UDP_L4 => Some(Super::parse(vnet, frame, Protocol::Udp)?),
             _ => return Err(Malformed),
         };
-        Ok(Self { len: bytes.len(), shape })
+        let protocol = match be16(frame, 12) {
+            ETHERTYPE_IPV4 => frame.get(ETHERNET_BYTES + 9),
+            ETHERTYPE_IPV6 => frame.get(ETHERNET_BYTES + 6),
+            _ => None,
+        };
+        let is_udp = protocol.is_some_and(|protocol| u16::from(*protocol) == PROTOCOL_UDP);
+        Ok(Self { len: bytes.len(), shape, is_udp })
+    }
+
+    /// Whether its packets carry UDP. Extension headers of IPv6 are not looked into.
+    pub fn is_udp(&self) -> bool {
+        self.is_udp
     }
 
     /// Number of wire packets, at least 1.
@@ -143,8 +157,8 @@ impl Super {
     fn parse(vnet: &[u8], frame: &[u8], protocol: Protocol) -> Result<Self, Malformed> {
         let (segment, transport) = (ne16(vnet, 4), ne16(vnet, 6));
         let ipv6 = match be16(frame, 12) {
-            0x0800 => false,
-            0x86DD => true,
+            ETHERTYPE_IPV4 => false,
+            ETHERTYPE_IPV6 => true,
             _ => return Err(Malformed),
         };
         let ip_bytes = if ipv6 { 40 } else { 20 };

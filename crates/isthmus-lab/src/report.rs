@@ -276,7 +276,8 @@ fn describe_direction(d: &DirectionSpec) -> String {
     };
     note(d.jitter_ns > 0, format!(", jitter {}{shape}", Span(d.jitter_ns)));
     if let Some(policer) = d.policer {
-        note(true, format!(", policer {} with {}", Rate(policer.rate_bps), Size(policer.burst_bytes)));
+        let of = if policer.only_udp { " of UDP" } else { "" };
+        note(true, format!(", policer{of} {} with {}", Rate(policer.rate_bps), Size(policer.burst_bytes)));
     }
     for change in &d.changes {
         let (at, rate, delay) = (Span(change.at_ns), Rate(change.rate_bps), Span(change.delay_ns));

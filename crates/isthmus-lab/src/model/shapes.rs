@@ -79,6 +79,8 @@ pub struct Policer {
     pub rate_bps: u64,
     /// Most tokens. Bytes (wire cost).
     pub burst_bytes: u64,
+    /// All other packets pass by it.
+    pub only_udp: bool,
 }
 
 /// The token bucket's state.
@@ -100,7 +102,10 @@ impl Bucket {
     }
 
     /// Whether a packet passes. If so, takes its tokens.
-    pub(super) fn takes(&mut self, now_ns: u64, bytes: u32) -> bool {
+    pub(super) fn takes(&mut self, now_ns: u64, is_udp: bool, bytes: u32) -> bool {
+        if self.policer.only_udp && !is_udp {
+            return true;
+        }
         let came = u128::from(now_ns.saturating_sub(self.filled_at_ns)) * u128::from(self.policer.rate_bps);
         self.tokens = (self.tokens + came).min(Self::most(&self.policer));
         self.filled_at_ns = self.filled_at_ns.max(now_ns);
@@ -164,8 +169,21 @@ mod tests {
     }
 
     #[test]
+    fn a_policer_of_udp_lets_all_else_pass() {
+        let policer = Policer { rate_bps: 8_000_000, burst_bytes: 10_000, only_udp: true };
+        let fates = |is_udp| {
+            let mut link = Direction::new(DirectionSpec { policer: Some(policer), ..Default::default() });
+            let mut fates = Vec::new();
+            (0..1_000).for_each(|i| link.offer(i * MS / 2, is_udp, [1_000], &mut fates));
+            fates.iter().filter(|fate| **fate == Fate::Dropped(Drop::Policer)).count()
+        };
+        assert_eq!(fates(false), 0);
+        assert!((400..520).contains(&fates(true)));
+    }
+
+    #[test]
     fn a_policer_passes_its_burst_and_then_its_rate() {
-        let policer = Policer { rate_bps: 8_000_000, burst_bytes: 10_000 };
+        let policer = Policer { rate_bps: 8_000_000, burst_bytes: 10_000, only_udp: false };
         let mut link = Direction::new(DirectionSpec { policer: Some(policer), ..Default::default() });
         let fates: Vec<_> = (0..1_000).map(|i| link.offer_one(i * MS / 2, 1_000)).collect();
         let passed = fates.iter().filter(|fate| matches!(fate, Fate::Deliver { .. })).count();

@@ -155,6 +155,19 @@ pub(crate) const TCP: Craft =
     Craft { ipv6: false, tcp: true, segment: 1448, payload: 14_000, options: 12, flags: 0x10 | 0x89 };
 
 #[test]
+fn a_frame_tells_whether_it_carries_udp() {
+    for (ipv6, tcp) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut bytes = Craft { ipv6, tcp, ..TCP }.build();
+        assert_eq!(Frame::parse(&bytes).expect("well formed").is_udp(), !tcp);
+        bytes[..VNET_BYTES].fill(0);
+        assert_eq!(Frame::parse(&bytes).expect("a single packet").is_udp(), !tcp);
+    }
+    let mut other = [PROTOCOL_UDP as u8; VNET_BYTES + 42];
+    other[..VNET_BYTES].fill(0);
+    assert!(!Frame::parse(&other).expect("neither IPv4 nor IPv6").is_udp());
+}
+
+#[test]
 fn a_super_packet_costs_what_its_wire_packets_cost() {
     let frame = Frame::parse(&TCP.build()).expect("well formed");
     assert_eq!(frame.segments(), 10);
