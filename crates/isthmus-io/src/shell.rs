@@ -325,7 +325,7 @@ impl Shell {
             read |= self.attend(ready, core);
         }
         self.news = news;
-        self.rest_lanes(core);
+        self.change_bulk(core);
         read
     }
 
@@ -344,14 +344,14 @@ impl Shell {
         });
     }
 
-    /// Tells the engine which lanes leave bulk data to others from now on, or carry it again.
-    fn rest_lanes(&mut self, core: &Mutex<Core>) {
-        let rested = self.carriers.take_rested();
-        if !rested.is_empty() {
+    /// Tells the engine how much of the bulk data is for which lanes from now on.
+    fn change_bulk(&mut self, core: &Mutex<Core>) {
+        let changed = self.carriers.take_changed_bulk();
+        if !changed.is_empty() {
             let mut guard = core.lock();
             let lanes =
-                rested.into_iter().filter(|(index, _)| self.lanes.get(*index).is_some_and(Option::is_some));
-            lanes.for_each(|(index, rests)| guard.engine.rest_lane(LaneId(index as u32), rests));
+                changed.into_iter().filter(|(index, _)| self.lanes.get(*index).is_some_and(Option::is_some));
+            lanes.for_each(|(index, bulk)| guard.engine.set_lane_bulk(LaneId(index as u32), bulk));
         }
     }
 
@@ -396,7 +396,7 @@ impl Shell {
             }
         } else {
             let news = lane.carrier.look(&mut self.carriers);
-            self.rest_lanes(core);
+            self.change_bulk(core);
             if news != PathNews::default() {
                 let mut guard = core.lock();
                 let (now, id) = (guard.now(), LaneId(index as u32));

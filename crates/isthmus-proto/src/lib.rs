@@ -40,7 +40,7 @@ mod window;
 pub use admission::{ADMITS_KNOWN, public_key};
 pub use atomics::apply as apply_atomic;
 pub use engine::{
-    Action, Batch, Config, Counters, Decision, Engine, FAST_PATH_FRAME_MAX, LaneId, LaneKind, LaneLoss,
+    Action, Batch, Bulk, Config, Counters, Decision, Engine, FAST_PATH_FRAME_MAX, LaneId, LaneKind, LaneLoss,
     LaneSample, Micros, PeerCounters, PeerFault, PeerState, Refusal, Segment, Sink, Transfer, Transfers,
 };
 pub use isthmus_seal::Secret;

@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use isthmus_datagram::is_frames_only;
 use isthmus_fabric::{Hubs, News};
-use isthmus_proto::{LaneKind, LaneSample, Secret};
+use isthmus_proto::{Bulk, LaneKind, LaneSample, Secret};
 use isthmus_udp::{Composition, Dropped};
 use isthmus_wire::{AsId, Key};
 use socket2::Socket;
@@ -206,9 +206,12 @@ impl Carrier {
         matches!(self, Self::Udp(_))
     }
 
-    /// Whether it leaves bulk data to TCP lanes although it fills its path, since those cost less processor time.
-    pub(crate) fn rests(&self, shared: &Carriers) -> bool {
-        matches!(self, Self::Udp(lane) if shared.udp.as_ref().is_some_and(|udp| lane.rests(udp)))
+    /// How much of the bulk data it carries, if it fills its path.
+    pub(crate) fn bulk(&self, shared: &Carriers) -> Bulk {
+        match (self, &shared.udp) {
+            (Self::Udp(lane), Some(udp)) => lane.bulk(udp),
+            _ => Bulk::All,
+        }
     }
 
     /// Notes that the lane's descriptor is readable.
@@ -879,9 +882,10 @@ impl Carriers {
             Weakness::Overflows { host, .. } => (host, "bursts by TCP overflow the queue of a short path"),
         };
         match weakness {
-            Weakness::Lossy(host) => udp.on_lossy_path(host),
+            Weakness::Lossy(host) if udp.on_lossy_path(host) => return false,
+            Weakness::Lossy(_) => {}
             // If the processor limits UDP, TCP still does better.
-            Weakness::Overflows { host, .. } if udp.rests(host) => return false,
+            Weakness::Overflows { host, .. } if udp.bulk(host) != Bulk::All => return false,
             Weakness::Overflows { host, rate, rtt_us } => udp.suppose(host, rate, rtt_us),
         }
         match udp.known(host) {
@@ -971,9 +975,9 @@ impl Carriers {
         ready.extend(held.flat_map(SharedBuffers::take_readable).map(read));
     }
 
-    /// Lanes, by index, that rest from now on ([`Carrier::rests`]), or carry bulk data again.
-    pub(crate) fn take_rested(&mut self) -> Vec<(usize, bool)> {
-        self.udp.as_mut().map_or_else(Vec::new, Udp::take_rested)
+    /// Lanes, by index, and how much of the bulk data is for them from now on ([`Carrier::bulk`]).
+    pub(crate) fn take_changed_bulk(&mut self) -> Vec<(usize, Bulk)> {
+        self.udp.as_mut().map_or_else(Vec::new, Udp::take_changed_bulk)
     }
 
     /// Sends the data of UDP lanes that may go now.

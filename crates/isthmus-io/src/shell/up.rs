@@ -132,7 +132,7 @@ impl Shell {
         }
         let id = LaneId(index as u32);
         let rtt_us = lane.carrier.rtt_us(&self.carriers);
-        let (fills_path, rests) = (lane.carrier.fills_path(), lane.carrier.rests(&self.carriers));
+        let (fills_path, bulk) = (lane.carrier.fills_path(), lane.carrier.bulk(&self.carriers));
         let (kind, sealing) = (lane.carrier.kind(), lane.carrier.sealing(rtt_us, &self.carriers));
         let neighbour = lane.carrier.neighbour(&self.carriers);
         let name = lane.carrier.name(&self.carriers);
@@ -167,7 +167,7 @@ impl Shell {
         }
         if fills_path {
             guard.engine.set_lane_fills_path(id);
-            guard.engine.rest_lane(id, rests);
+            guard.engine.set_lane_bulk(id, bulk);
         }
         if let Some(rtt_us) = rtt_us {
             guard.engine.set_lane_rtt(id, rtt_us);

@@ -3,7 +3,7 @@
 use isthmus_wire::frame::{self, MAGIC, RefuseReason};
 use isthmus_wire::{Address, AsId, FrameError, Versions};
 
-use super::state::{Kind, Lane, LaneState, Micros, Proof, Trouble};
+use super::state::{Bulk, Kind, Lane, LaneState, Micros, Proof, Trouble};
 use super::{Action, Engine, LaneId};
 use crate::memory::Memory;
 use crate::{OpError, PeerId};
@@ -166,22 +166,21 @@ impl Engine {
     /// Tells that this lane alone uses all of its path.
     pub fn set_lane_fills_path(&mut self, lane: LaneId) {
         if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
-            record.fills_path = !record.rests;
+            record.fills_path = record.bulk == Bulk::All;
         }
     }
 
-    /// Tells that this lane fills its path, but that several TCP lanes would carry as much with less processor time.
-    /// While there are other lanes, this one then carries small messages only. `rests` false ends that.
-    pub fn rest_lane(&mut self, lane: LaneId, rests: bool) {
+    /// Tells how much of the bulk data is for this lane, which fills its path.
+    pub fn set_lane_bulk(&mut self, lane: LaneId, bulk: Bulk) {
         let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return };
-        if std::mem::replace(&mut record.rests, rests) == rests {
+        if std::mem::replace(&mut record.bulk, bulk) == bulk {
             return;
         }
-        record.fills_path = !rests;
-        self.counters.lanes_rested += u64::from(rests);
+        record.fills_path = bulk == Bulk::All;
+        self.counters.lanes_rested += u64::from(bulk == Bulk::None);
         let Some(peer) = record.peer else { return };
         self.rank_lanes(peer);
-        if !rests {
+        if bulk == Bulk::All {
             let connection = self.connection(peer);
             (connection.streams, connection.stragglers) = (None, None);
         }

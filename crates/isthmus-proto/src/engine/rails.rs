@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 
 use isthmus_wire::{Address, Frame, frame};
 
-use super::state::{LaneState, Micros};
+use super::state::{Bulk, LaneState, Micros};
 use super::streams::SEVERAL;
 use super::{Engine, LaneId, PeerFault};
 use crate::PeerId;
@@ -114,7 +114,7 @@ impl Engine {
         let mut count = [(0, false); RAILS_MAX];
         let Some(connection) = self.peers[peer.0 as usize].connection.as_ref() else { return count };
         let mut note = |lane: &super::Lane| {
-            if let Some((lanes, filled)) = count.get_mut(lane.rail).filter(|_| !lane.rests) {
+            if let Some((lanes, filled)) = count.get_mut(lane.rail).filter(|_| lane.bulk != Bulk::None) {
                 *lanes += 1;
                 *filled |= lane.fills_path;
             }

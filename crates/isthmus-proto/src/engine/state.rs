@@ -23,6 +23,18 @@ pub type Micros = u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneId(pub u32);
 
+/// How much of the bulk data a lane carries that could fill its path alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bulk {
+    /// All, so that no other lane is needed.
+    #[default]
+    All,
+    /// What it can, beside several TCP lanes: a trial whether these carry more.
+    Part,
+    /// None while there are other lanes, since several TCP lanes do better. It carries small messages.
+    None,
+}
+
 /// Credit that every endpoint grants a peer before it announces more. Bytes. It lets a first message go at once.
 pub(crate) const INITIAL_CREDIT: u64 = 64 << 10;
 
@@ -408,8 +420,8 @@ pub(crate) struct Lane {
     pub(crate) rtt_us: Option<u64>,
     /// It uses all of its path; more lanes beside it would only share the path.
     pub(crate) fills_path: bool,
-    /// It could fill its path, but carries only small messages while there are other lanes.
-    pub(crate) rests: bool,
+    /// How much of the bulk data it carries, if it could fill its path.
+    pub(crate) bulk: Bulk,
     /// We dialled it through this router of the endpoint's list.
     pub(crate) router: Option<usize>,
     /// It came through routers.
@@ -449,7 +461,7 @@ impl Lane {
             dialled: state == LaneState::Dialing,
             rtt_us: None,
             fills_path: false,
-            rests: false,
+            bulk: Bulk::All,
             router: None,
             through_routers: false,
             from: None,

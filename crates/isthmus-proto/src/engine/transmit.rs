@@ -7,7 +7,7 @@ use isthmus_wire::Key;
 use isthmus_wire::frame::{self, Frame};
 
 use super::greeting::greeting_of;
-use super::state::{Connection, Flight, Kind, LaneState, Load};
+use super::state::{Bulk, Connection, Flight, Kind, LaneState, Load};
 use super::streams::SEVERAL;
 use super::{Action, Engine, LaneId};
 use crate::memory::{BufferRef, Memory};
@@ -554,10 +554,11 @@ impl Engine {
     /// - Of several lanes it is the first; over several rails, the first that is not alone on its rail.
     /// - If lanes fill a rail, the last of them carries the rail's bulk data and all others there are express: more
     ///   would only compete. This happens if both ends dialled at once, or if a lossy path was given a UDP lane.
-    /// - A resting lane is express if another lane carries bulk data.
+    /// - A resting lane is express if another lane carries bulk data. None is beside a lane that is tried with others.
     fn is_express(&self, peer: PeerId, lane: LaneId) -> bool {
         let rail_of = |lane: &LaneId| self.lanes.get(lane.0 as usize).map(|lane| lane.rail);
-        let rests = |lane: &LaneId| self.lanes.get(lane.0 as usize).is_some_and(|lane| lane.rests);
+        let bulk = |lane: &LaneId| self.lanes.get(lane.0 as usize).map_or(Bulk::All, |lane| lane.bulk);
+        let rests = |lane: &LaneId| bulk(lane) == Bulk::None;
         let lanes = self.peers[peer.0 as usize].lanes();
         let carrying = self.peers[peer.0 as usize].connection.as_ref().map_or(0, |known| known.carriers());
         let Some(own) = rail_of(&lane) else { return false };
@@ -567,7 +568,7 @@ impl Engine {
         if let Some(filling) = self.filling(peer, own) {
             return filling != lane;
         }
-        if lanes[..carrying].iter().any(|other| rests(other) && rail_of(other) == Some(own)) {
+        if lanes[..carrying].iter().any(|other| bulk(other) != Bulk::All && rail_of(other) == Some(own)) {
             return false;
         }
         let has_company =

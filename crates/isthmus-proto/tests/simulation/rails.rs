@@ -1,6 +1,6 @@
 //! Several rails between two endpoints: all are used at once, and any of them may fail.
 
-use isthmus_proto::{Channel, Config, Level};
+use isthmus_proto::{Bulk, Channel, Config, Level};
 
 use crate::program::Program;
 use crate::scenarios::{TAGGED, at};
@@ -182,10 +182,10 @@ fn a_peer_that_turns_out_near_has_one_lane_for_bulk() {
 fn a_lane_that_rests_leaves_bulk_to_others_and_takes_it_up_again() {
     for (seed, rails) in (0..50).flat_map(|seed| [(seed, 1), (seed, 2)]) {
         let mut program = apart(seed, [rails; 2]);
-        program.world.rest(0, false);
+        program.world.set_bulk(0, Bulk::All);
         begin(&mut program);
         until(&mut program, 60_000_000, |program| program.world.filling().0 > MUCH / 8 + seed * MUCH / 100);
-        program.world.rest(0, true);
+        program.world.set_bulk(0, Bulk::None);
         let (before, _) = program.world.filling();
         until(&mut program, 60_000_000, |program| program.completed == 2);
         begin(&mut program);
@@ -202,7 +202,7 @@ fn a_lane_that_rests_leaves_bulk_to_others_and_takes_it_up_again() {
             "seed {seed}, {rails} rails: it carried {carried} bytes while it rested"
         );
         assert!(program.world.nodes[0].engine.counters().lanes_rested >= 1);
-        program.world.rest(0, false);
+        program.world.set_bulk(0, Bulk::All);
         let (before, _) = program.world.filling();
         begin(&mut program);
         until(&mut program, 60_000_000, |program| program.completed == 8);
@@ -211,6 +211,37 @@ fn a_lane_that_rests_leaves_bulk_to_others_and_takes_it_up_again() {
             carried > MUCH / 2,
             "seed {seed}, {rails} rails: it carried {carried} bytes when it was over"
         );
+        program.settle();
+        program.expect_rest();
+    }
+}
+
+#[test]
+fn a_lane_that_is_tried_beside_others_carries_as_they_do_and_then_alone_again() {
+    for (seed, rails) in (0..50).flat_map(|seed| [(seed, 1), (seed, 2)]) {
+        let mut program = apart(seed, [rails; 2]);
+        program.world.set_bulk(0, Bulk::All);
+        begin(&mut program);
+        until(&mut program, 60_000_000, |program| program.world.filling().0 > MUCH / 8);
+        program.world.set_bulk(0, Bulk::Part);
+        until(&mut program, 60_000_000, |program| program.completed == 2);
+        let carried = |program: &Program| {
+            let (filling, all) =
+                (program.world.filling().0, program.world.carried_each().iter().sum::<u64>());
+            (filling, all - filling)
+        };
+        let before = carried(&program);
+        begin(&mut program);
+        until(&mut program, 60_000_000, |program| program.completed == 4);
+        let after = carried(&program);
+        let (own, others) = (after.0 - before.0, after.1 - before.1);
+        assert!(own.min(others) > MUCH / 16, "seed {seed}, {rails} rails: {own} and {others} bytes");
+        program.world.set_bulk(0, Bulk::All);
+        let before = carried(&program);
+        begin(&mut program);
+        until(&mut program, 60_000_000, |program| program.completed == 6);
+        let own = carried(&program).0 - before.0;
+        assert!(own > MUCH / 2, "seed {seed}, {rails} rails: it carried {own} bytes alone");
         program.settle();
         program.expect_rest();
     }

@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 
-use isthmus_proto::{AtomicKind, AtomicOp, Channel, Config, Fence, Level, PeekAction, Transfer, Transfers};
+use isthmus_proto::{
+    AtomicKind, AtomicOp, Bulk, Channel, Config, Fence, Level, PeekAction, Transfer, Transfers,
+};
 use isthmus_wire::frame::Status;
 
 use crate::program::{CELLS, How, Program, SLOT, SLOTS};
@@ -162,7 +164,7 @@ fn switch(world: &mut World, rng: &mut Rng) {
     world.nodes[node].engine.set_transfers(transfers);
     world.pump(node);
     if world.net.outdone > 0 {
-        world.rest(node, rng.chance(500));
+        world.set_bulk(node, rng.pick(&[Bulk::All, Bulk::Part, Bulk::None]));
     }
 }
 

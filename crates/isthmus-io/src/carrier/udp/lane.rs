@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use isthmus_proto::Bulk;
 use isthmus_seal::Secret;
 use isthmus_udp::{Failure, Micros, Stream, StreamId};
 use isthmus_wire::AsId;
@@ -184,9 +185,9 @@ impl UdpLane {
         udp.peer_as(self.stream)
     }
 
-    /// Whether it leaves bulk data to TCP lanes.
-    pub(in super::super) fn rests(&self, udp: &Udp) -> bool {
-        udp.rests(self.peer.ip())
+    /// How much of the bulk data it carries.
+    pub(in super::super) fn bulk(&self, udp: &Udp) -> Bulk {
+        udp.bulk(self.peer.ip())
     }
 
     /// The stream's counts. A packet that was only late does not count as lost.

@@ -6,10 +6,10 @@
 //! [`Udp::deadline`].
 
 mod blackhole;
-mod cpu_fallback;
 mod lane;
 mod loans;
 mod provisional;
+mod tcp_trial;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Arguments;
@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use isthmus_datagram::{PacketSocket, SEND_BYTES, Sent, is_frames_only};
 use isthmus_ledger::Ledger;
+use isthmus_proto::Bulk;
 use isthmus_udp::{
     Cap, Composition, Counters, Dropped, Event, Initial, Micros, Port, PortConfig, Session, Stream, StreamId,
     Transmit,
@@ -34,10 +35,10 @@ use crate::log::{debug_log, info_few, info_log, warn_refused};
 use crate::poller::Ready;
 use crate::settings::{RateLimits, Settings, TlsMode, Transport};
 use blackhole::Blackhole;
-use cpu_fallback::{Change, CpuFallback, Work};
 pub(crate) use lane::UdpLane;
 pub(crate) use provisional::Outdone;
 use provisional::{Outlook, Provisional};
+use tcp_trial::{Change, TcpTrial, Work};
 
 /// Most reads of the socket in one pass. Count.
 const READS: usize = 8;
@@ -143,10 +144,10 @@ pub(crate) struct Udp {
     plain_allowed: bool,
     /// Time spent with packets since the last look. Microseconds.
     busy_us: Micros,
-    /// For each host with bulk data, whether the processor is the bottleneck; `None` if the settings leave no choice.
-    cpu_fallbacks: Option<HashMap<IpAddr, CpuFallback>>,
-    /// Lanes, by index, that rest from now on or carry bulk data again.
-    rested: Vec<(usize, bool)>,
+    /// For each host with bulk data, whether TCP carries more; `None` if the settings leave no choice.
+    trials: Option<HashMap<IpAddr, TcpTrial>>,
+    /// Lanes, by index, and how much of the bulk data is for them from now on.
+    changed_bulk: Vec<(usize, Bulk)>,
 }
 
 impl Udp {
@@ -184,8 +185,8 @@ impl Udp {
             caps: HashMap::new(),
             plain_allowed: false,
             busy_us: 0,
-            cpu_fallbacks: (settings.transport == Transport::Auto).then(HashMap::new),
-            rested: Vec::new(),
+            trials: (settings.transport == Transport::Auto).then(HashMap::new),
+            changed_bulk: Vec::new(),
         })
     }
 
@@ -249,7 +250,7 @@ impl Udp {
 
     /// The protocol that was recently chosen for this host.
     pub(super) fn known(&self, host: IpAddr) -> Option<Known> {
-        if self.rests(host) {
+        if self.bulk(host) != Bulk::All {
             return Some(Known::Tcp);
         }
         let (known, at, _) = self.known.get(&host)?;
@@ -258,7 +259,7 @@ impl Udp {
 
     /// Remembers the protocol for a host, and logs it if it is new.
     pub(super) fn learn(&mut self, host: IpAddr, known: Known, what: Arguments<'_>) {
-        if self.rests(host) && matches!(known, Known::Udp | Known::Wanted) {
+        if self.bulk(host) != Bulk::All && matches!(known, Known::Udp | Known::Wanted) {
             return; // We know already that UDP gets through.
         }
         let now = self.now();
@@ -299,18 +300,15 @@ impl Udp {
         self.known.get(&host).map(|(_, _, reason)| reason.as_str())
     }
 
-    /// Whether UDP lanes to this host leave bulk data to TCP, although UDP gets through.
-    pub(super) fn rests(&self, host: IpAddr) -> bool {
-        self.cpu_fallbacks
-            .as_ref()
-            .and_then(|cpu_fallbacks| cpu_fallbacks.get(&host))
-            .is_some_and(CpuFallback::is_by_tcp)
+    /// How much of the bulk data to this host is for UDP lanes, although UDP gets through.
+    pub(super) fn bulk(&self, host: IpAddr) -> Bulk {
+        self.trials.as_ref().and_then(|trials| trials.get(&host)).map_or(Bulk::All, TcpTrial::bulk)
     }
 
     /// Takes in a look at a TCP lane to this host: the bytes that have arrived since the last one. `idled` says that
     /// the lane did not always have something to send.
     pub(super) fn on_tcp_bulk(&mut self, host: IpAddr, arrived: u64, idled: bool) {
-        self.reconsider(host, |fallback, now| fallback.on_tcp(now, arrived, idled));
+        self.reconsider(host, |trial, now| trial.on_tcp(now, arrived, idled));
     }
 
     /// Tells the rate of the path to this host by TCP (bytes/s) and its shortest round trip, for new streams.
@@ -318,40 +316,43 @@ impl Udp {
         self.port.suppose(self.now(), host, rate, rtt_us);
     }
 
-    /// Notes that the path to this host loses packets by itself.
-    pub(super) fn on_lossy_path(&mut self, host: IpAddr) {
-        self.reconsider(host, CpuFallback::on_lossy_path);
+    /// Notes that the path to this host loses packets by itself. True if that gives bulk data back to UDP lanes.
+    pub(super) fn on_lossy_path(&mut self, host: IpAddr) -> bool {
+        self.reconsider(host, TcpTrial::on_lossy_path)
     }
 
     fn reconsider(
         &mut self,
         host: IpAddr,
-        on_tcp_answer: impl FnOnce(&mut CpuFallback, Micros) -> Option<Change>,
-    ) {
+        judge: impl FnOnce(&mut TcpTrial, Micros) -> Option<Change>,
+    ) -> bool {
         let now = self.now();
-        let fallback = self.cpu_fallbacks.as_mut().and_then(|cpu_fallbacks| cpu_fallbacks.get_mut(&host));
-        if let Some(change) = fallback.and_then(|fallback| on_tcp_answer(fallback, now)) {
-            self.change(host, &change);
+        let trial = self.trials.as_mut().and_then(|trials| trials.get_mut(&host));
+        let change = trial.and_then(|trial| judge(trial, now));
+        if let Some(change) = &change {
+            self.change(host, change);
         }
+        change.is_some()
     }
 
-    /// Makes lanes to this host rest, or carry bulk data again.
+    /// Changes how much of the bulk data is for UDP lanes to this host.
     fn change(&mut self, host: IpAddr, change: &Change) {
-        let rests = matches!(change, Change::Tcp { .. });
-        self.learn(host, if rests { Known::Tcp } else { Known::Udp }, format_args!("{change}"));
+        let bulk = change.bulk();
+        self.known.remove(&host); // The reason is new, even if the protocol is not.
+        self.learn(host, if bulk == Bulk::All { Known::Udp } else { Known::Tcp }, format_args!("{change}"));
         let lanes = self.lanes.values().filter(|lane_record| lane_record.peer.ip() == host);
-        self.rested.extend(lanes.map(|lane_record| (lane_record.index, rests)));
+        self.changed_bulk.extend(lanes.map(|lane_record| (lane_record.index, bulk)));
     }
 
-    /// Lanes, by index, that rest from now on or carry bulk data again.
-    pub(super) fn take_rested(&mut self) -> Vec<(usize, bool)> {
-        std::mem::take(&mut self.rested)
+    /// Lanes, by index, and how much of the bulk data is for them from now on.
+    pub(super) fn take_changed_bulk(&mut self) -> Vec<(usize, Bulk)> {
+        std::mem::take(&mut self.changed_bulk)
     }
 
-    /// Checks whether the processor is the bottleneck of lanes.
+    /// Checks whether TCP would carry more than UDP lanes.
     fn account(&mut self, now: Micros) {
         let busy_us = std::mem::take(&mut self.busy_us);
-        let Some(cpu_fallbacks) = &mut self.cpu_fallbacks else { return };
+        let Some(trials) = &mut self.trials else { return };
         let mut hosts = HashMap::new();
         for (stream, lane_record) in &mut self.lanes {
             let Some(known) = self.port.stream(*stream) else { continue };
@@ -370,13 +371,16 @@ impl Udp {
             host.2.lost += lost(&status.counters).saturating_sub(lost(&before));
             let far_us = status.counters.peer_busy_us - before.peer_busy_us;
             host.2.far_busy_us = host.2.far_busy_us.max(far_us);
+            host.2.is_held |= status.is_unsteady && status.unsent > 0;
         }
         let mut changes = Vec::new();
         for (host, (rtt_us, packet, work)) in hosts {
-            if cpu_fallbacks.len() >= KNOWN_MAX && !cpu_fallbacks.contains_key(&host) {
+            if trials.len() >= KNOWN_MAX && !trials.contains_key(&host) {
                 continue;
             }
-            let change = cpu_fallbacks.entry(host).or_default().look(now, rtt_us, packet, work);
+            // What an administrator limits is not the path's doing.
+            let is_held = work.is_held && self.limits.of(host).is_none();
+            let change = trials.entry(host).or_default().look(now, rtt_us, packet, Work { is_held, ..work });
             changes.extend(change.map(|change| (host, change)));
         }
         changes.iter().for_each(|(host, change)| self.change(*host, change));

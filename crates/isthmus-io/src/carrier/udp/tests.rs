@@ -94,9 +94,10 @@ fn account_for(udp: &mut Udp, from: Micros, host: IpAddr, busy: f64) {
         lost: 0,
         busy_us: (busy * 250_000.0) as Micros,
         far_busy_us: 0,
+        is_held: false,
     };
     for look in 1..=40 {
-        udp.reconsider(host, |fallback, _| fallback.look(from + look * 250_000, 24_000, 8_972, work));
+        udp.reconsider(host, |trial, _| trial.look(from + look * 250_000, 24_000, 8_972, work));
     }
 }
 
@@ -110,15 +111,15 @@ fn lanes_to_a_host_rest_where_the_processor_holds_them_up_unless_an_administrato
         a.learn(host, Known::Udp, format_args!("a test says so"));
         a.account(0);
         account_for(&mut a, 0, host, 0.5);
-        assert!(!lane.rests(&a) && a.take_rested().is_empty());
+        assert!(lane.bulk(&a) == Bulk::All && a.take_changed_bulk().is_empty());
         account_for(&mut a, 10_000_000, host, 0.97);
-        assert_eq!((lane.rests(&a), a.known(host) == Some(Known::Tcp)), (chooses, chooses));
-        assert_eq!(a.take_rested(), if chooses { vec![(3, true)] } else { Vec::new() });
+        assert_eq!((lane.bulk(&a) == Bulk::None, a.known(host) == Some(Known::Tcp)), (chooses, chooses));
+        assert_eq!(a.take_changed_bulk(), if chooses { vec![(3, Bulk::None)] } else { Vec::new() });
         // A race that ends now changes nothing.
         a.learn(host, Known::Udp, format_args!("the round trip is long"));
         assert_eq!(a.known(host) == Some(Known::Tcp), chooses);
         a.on_lossy_path(host);
-        assert_eq!(a.take_rested(), if chooses { vec![(3, false)] } else { Vec::new() });
-        assert_eq!((lane.rests(&a), a.known(host)), (false, Some(Known::Udp)));
+        assert_eq!(a.take_changed_bulk(), if chooses { vec![(3, Bulk::All)] } else { Vec::new() });
+        assert_eq!((lane.bulk(&a), a.known(host)), (Bulk::All, Some(Known::Udp)));
     }
 }

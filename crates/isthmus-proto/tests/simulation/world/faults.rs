@@ -1,6 +1,6 @@
 //! Faults and repairs of lanes, routers, rails and processes.
 
-use isthmus_proto::{LaneId, LaneLoss};
+use isthmus_proto::{Bulk, LaneId, LaneLoss};
 
 use super::{Event, Health, Net, Wire, World};
 
@@ -108,11 +108,11 @@ impl World {
         self.pump(node);
     }
 
-    /// A process decides that its lanes that fill their path rest, or carry data again.
-    pub(crate) fn rest(&mut self, node: usize, rests: bool) {
-        self.nodes[node].dials_filling = !rests;
+    /// A process decides how much of the bulk data is for its lanes that fill their path.
+    pub(crate) fn set_bulk(&mut self, node: usize, bulk: Bulk) {
+        self.nodes[node].dials_filling = bulk == Bulk::All;
         let lanes = self.lanes_among(node, |wire| wire.fills_path);
-        lanes.into_iter().for_each(|lane| self.nodes[node].engine.rest_lane(lane, rests));
+        lanes.into_iter().for_each(|lane| self.nodes[node].engine.set_lane_bulk(lane, bulk));
         self.pump(node);
     }
 
