@@ -155,6 +155,11 @@ impl Sent {
         self.remembers(number).then(|| &self.slots[self.slot(number)])
     }
 
+    /// The transmission this many numbers behind the newest that was acknowledged.
+    pub(crate) fn beyond_acknowledged(&self, count: u64) -> Option<&Transmission> {
+        self.transmission(self.largest?.0 + count)
+    }
+
     /// Whether a number that is still remembered is in flight.
     pub(crate) fn is_open(&self, number: u64) -> bool {
         self.flags[self.word(number / 64)].open & bit(number) != 0

@@ -59,6 +59,8 @@ const UNSENT_US: u64 = 4_000;
 const PARITY_PART: u64 = 8;
 /// With less room than this, the writer may be waiting for room. Bytes (64 KiB).
 const FULL_BYTES: u64 = 64 << 10;
+/// As many packets must be overdue for an acknowledgement to be. Count. Fewer may have been lost, at the end of a burst.
+const SILENT_PACKETS: u64 = 8;
 
 /// Settings of a stream.
 #[derive(Clone, Debug, PartialEq)]
@@ -183,6 +185,8 @@ pub struct Status {
     pub congestion: &'static str,
     /// Phase of the congestion control; empty if it has none.
     pub phase: &'static str,
+    /// The path is other than a rate with a queue ([`CongestionControl::is_unsteady`]).
+    pub is_unsteady: bool,
     /// Least round trip of the last seconds. Microseconds.
     pub rtt_least_us: Option<Micros>,
     /// Bytes written that were never sent.
@@ -246,6 +250,8 @@ pub struct Stream {
     resumed: bool,
     /// When a probe is sent, unless an acknowledgement comes first.
     probe_at: Option<Micros>,
+    /// When data was last acknowledged.
+    answered_at: Micros,
     /// Probes since the last acknowledgement, and packets of the present probe that are still to be sent.
     probes: u32,
     probes_due: u8,
@@ -387,6 +393,7 @@ impl Stream {
             probes: 0,
             probes_due: 0,
             heard_at: now,
+            answered_at: now,
             ping: false,
             greetings: 0,
             greeting_at: 0,
@@ -699,6 +706,7 @@ impl Stream {
             payload: self.mtu.payload(),
             congestion: self.congestion.name(),
             phase: self.congestion.phase(),
+            is_unsteady: self.congestion.is_unsteady(),
             rtt_least_us: self.path.rtt_least_us(),
             unsent: self.sending.unsent(),
             held: self.sending.held(),
@@ -746,12 +754,13 @@ impl Stream {
         if self.probe_at.is_none() && self.awaits_answer() {
             self.arm_probe(now);
         }
-        let window = self.window_is_open();
+        let window = self.window_is_open(now);
         let for_parity = self.window_is_open_for_parity();
         let work =
             self.sending.has_work() || self.repeats.is_pending() || self.train.is_some_and(|left| left > 0);
         let parity = for_parity && self.parity.is_pending();
-        let sending = (window && work || parity).then(|| self.pacer.opens_at());
+        let opens_at = if window || parity { Some(now) } else { self.silence_opens_at() };
+        let sending = opens_at.filter(|_| work || parity).map(|at| at.max(self.pacer.opens_at()));
         let coding = self.coding_due().filter(|_| for_parity).map(|due| due.max(self.pacer.opens_at()));
         let copies = self.sending.copy_due().filter(|_| window).map(|due| due.max(self.pacer.opens_at()));
         let room = self.sharing.as_ref().filter(|_| work && !window).and_then(Sharing::wake_at);
@@ -842,8 +851,28 @@ impl Stream {
         quantum_us(self.path.rtt_least_us().unwrap_or(0))
     }
 
-    fn window_is_open(&self) -> bool {
-        self.window_has_room(self.congestion.window_bytes())
+    fn window_is_open(&self, now: Micros) -> bool {
+        let silent_us = self.silent_since().map_or(0, |since| now.saturating_sub(since));
+        let silence = if silent_us > 0 { self.congestion.in_silence() } else { None };
+        let more = silence.map_or(0, |silence| silence.bytes(silent_us));
+        self.window_has_room(self.congestion.window_bytes() + more)
+    }
+
+    /// Since when, or from when on, the next acknowledgement is overdue. `None` if there is no new data to send.
+    fn silent_since(&self) -> Option<Micros> {
+        if self.sending.unsent() == 0 {
+            return None;
+        }
+        let due_at = self.sent.beyond_acknowledged(SILENT_PACKETS)?.sent_at + self.path.rtt_least_us()?;
+        Some(due_at.max(self.answered_at))
+    }
+
+    /// When a window that is closed opens, if no acknowledgement comes before.
+    fn silence_opens_at(&self) -> Option<Micros> {
+        let packet = u64::from(self.mtu.payload() + WIRE_OVERHEAD);
+        let needed = (self.sent.in_flight() + packet).saturating_sub(self.congestion.window_bytes());
+        let after_us = self.congestion.in_silence()?.after_us(needed)?;
+        self.silent_since().filter(|_| !self.sent.is_full()).map(|since| since + after_us)
     }
 
     /// Whether parity may be sent. It may exceed the window: otherwise the losses of a message that fills the window

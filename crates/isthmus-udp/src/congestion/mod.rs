@@ -97,11 +97,45 @@ pub trait CongestionControl: Send + std::fmt::Debug {
     fn is_shallow(&self) -> bool {
         false
     }
+    /// What may leave beyond the window while acknowledgements are overdue. `None`: nothing.
+    fn in_silence(&self) -> Option<Silence> {
+        None
+    }
+    /// Whether the path has proved to be other than a rate with a queue, so that another transport may carry more. Not
+    /// if others share it.
+    fn is_unsteady(&self) -> bool {
+        false
+    }
     /// Its name in a composition.
     fn name(&self) -> &'static str;
     /// What it is doing now, for people.
     fn phase(&self) -> &'static str {
         ""
+    }
+}
+
+/// What may leave beyond the window while acknowledgements are overdue: the path may hold all of them back for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silence {
+    /// Bytes/s (wire).
+    pub rate: u64,
+    /// How long the next acknowledgement must be overdue. Microseconds.
+    pub from_us: Micros,
+    /// How long from then on. Microseconds.
+    pub most_us: Micros,
+}
+
+impl Silence {
+    /// What may leave beyond the window if the next acknowledgement is overdue for so long (microseconds). Bytes (wire).
+    pub(crate) fn bytes(&self, silent_us: Micros) -> u64 {
+        let us = silent_us.saturating_sub(self.from_us).min(self.most_us);
+        (u128::from(self.rate) * u128::from(us) / 1_000_000) as u64
+    }
+
+    /// How long it must be overdue so that this many bytes may leave. Microseconds.
+    pub(crate) fn after_us(&self, bytes: u64) -> Option<Micros> {
+        let us = (u128::from(bytes) * 1_000_000).div_ceil(u128::from(self.rate.max(1)));
+        (us <= u128::from(self.most_us)).then(|| self.from_us + us as Micros)
     }
 }
 

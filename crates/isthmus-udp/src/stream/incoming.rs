@@ -222,7 +222,10 @@ impl Stream {
     /// Passes acknowledged, late and lost packets on to all parts of the stream.
     fn settle(&mut self, now: Micros, ack: &Ack<'_>, fates: &Fates) {
         let silence_ended = !fates.acked.is_empty() && self.end_silence(now);
-        self.counters.answers += u64::from(!fates.acked.is_empty());
+        if !fates.acked.is_empty() {
+            self.counters.answers += 1;
+            self.answered_at = now;
+        }
         fates.acked.iter().for_each(|fate| self.on_acked(fate));
         fates.late.iter().for_each(|fate| self.on_late(fate));
         fates.lost.iter().for_each(|fate| self.on_lost(fate));

@@ -113,7 +113,7 @@ impl Stream {
         {
             return Some(Load::Probe(size));
         }
-        let load = if self.window_is_open() && self.pacer.is_open(now, self.pace_quantum_us()) {
+        let load = if self.window_is_open(now) && self.pacer.is_open(now, self.pace_quantum_us()) {
             let load = self.next_of_stream(now, size, room, shard);
             // Limits the burst after a rest, except while a queue that does not overflow is what measures the path.
             if load.is_none() && (self.congestion.capacity().is_some() || self.path.loss() > OVERFLOW_LOSS) {

@@ -45,7 +45,7 @@ mod verify;
 use isthmus_ledger::{Group, Plan};
 
 use super::classic::PACING;
-use super::{AckSample, CongestionControl, Cubic, Limits, per_second};
+use super::{AckSample, CongestionControl, Cubic, Limits, Silence, per_second};
 use crate::Micros;
 use crate::pacer::{QUANTUM_US, is_short, quantum_us};
 use background::Background;
@@ -80,6 +80,9 @@ const CHANCE_TESTED: f64 = 0.02;
 /// Round trips before the first drain, and least before the second. `DRAIN_EVERY_US` counts if it is shorter.
 const DRAIN_FIRST_ROUNDS: Micros = 2;
 const DRAIN_ROUNDS: Micros = 12;
+/// Acknowledgements may be overdue for this part of a round trip before the window stops the flow. The socket of a
+/// receiver that stands still has to hold what leaves meanwhile.
+const SILENCE_PART: Micros = 2;
 /// Packets added to the window, so that the smallest flow can grow.
 const PACKETS_MORE: u64 = 2;
 /// Largest guess of the capacity as a multiple of the delivery rate, which is what was guessed a round trip before.
@@ -866,6 +869,21 @@ impl CongestionControl for Rate {
 
     fn is_shallow(&self) -> bool {
         self.has_short_queue() || self.background.is_some()
+    }
+
+    fn in_silence(&self) -> Option<Silence> {
+        // If others' packets fill the queue, acknowledgements wait for those.
+        let alone = self.may_doubt() && self.shared_rounds == 0;
+        (alone && matches!(self.phase, Phase::Cruise)).then(|| Silence {
+            rate: self.pace(),
+            from_us: self.slack_us(),
+            most_us: self.rtt_least_us / SILENCE_PART,
+        })
+    }
+
+    fn is_unsteady(&self) -> bool {
+        let shares = matches!(self.phase, Phase::Shared(_) | Phase::Compete(_));
+        self.is_modelled && !shares && self.group.is_none_or(|group| group.count == 1)
     }
 
     fn name(&self) -> &'static str {

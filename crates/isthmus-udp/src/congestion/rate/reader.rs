@@ -18,7 +18,8 @@ const SPAN_US: Micros = 20_000;
 const LESS_MOST: f64 = 0.8;
 /// Drops below this share of what arrives tell nothing.
 const REFUSED_LEAST: f64 = 0.01;
-/// Longest pause of reading that counts. Microseconds.
+/// Longest pause of reading that counts. A longer one, and longer than a round trip, is a standstill and tells nothing of
+/// the rate. Microseconds.
 const PAUSE_MOST_US: Micros = 50_000;
 /// A pause is forgotten in this many times its length.
 const PAUSE_PART: Micros = 8;
@@ -65,6 +66,10 @@ impl Reader {
             return None;
         }
         let forgotten = self.pause_us.saturating_sub(sample.read_span_us / PAUSE_PART);
+        if sample.read_span_us > PAUSE_MOST_US.max(sample.rtt_least_us) {
+            *self = Self { since: None, pause_us: forgotten, ..self.again(sample.now) };
+            return None;
+        }
         self.pause_us = sample.read_span_us.min(PAUSE_MOST_US).max(forgotten);
         let queue_us = QUEUE_US - self.less_us;
         // The reading rate says nothing if the sender has no more to send.
