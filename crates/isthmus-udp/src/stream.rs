@@ -185,8 +185,8 @@ pub struct Status {
     pub congestion: &'static str,
     /// Phase of the congestion control; empty if it has none.
     pub phase: &'static str,
-    /// The path is other than a rate with a queue ([`CongestionControl::is_unsteady`]).
-    pub is_unsteady: bool,
+    /// The path seems to police this flow ([`CongestionControl::is_policed`]).
+    pub is_policed: bool,
     /// Least round trip of the last seconds. Microseconds.
     pub rtt_least_us: Option<Micros>,
     /// Bytes written that were never sent.
@@ -706,7 +706,7 @@ impl Stream {
             payload: self.mtu.payload(),
             congestion: self.congestion.name(),
             phase: self.congestion.phase(),
-            is_unsteady: self.congestion.is_unsteady(),
+            is_policed: self.congestion.is_policed(),
             rtt_least_us: self.path.rtt_least_us(),
             unsent: self.sending.unsent(),
             held: self.sending.held(),

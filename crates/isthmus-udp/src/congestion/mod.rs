@@ -101,9 +101,9 @@ pub trait CongestionControl: Send + std::fmt::Debug {
     fn in_silence(&self) -> Option<Silence> {
         None
     }
-    /// Whether the path has proved to be other than a rate with a queue, so that another transport may carry more. Not
-    /// if others share it.
-    fn is_unsteady(&self) -> bool {
+    /// Whether the path seems to police this flow: it loses what exceeds a rate, and could carry more, or shows no queue.
+    /// Another transport may carry more. Not if others share the path.
+    fn is_policed(&self) -> bool {
         false
     }
     /// Its name in a composition.

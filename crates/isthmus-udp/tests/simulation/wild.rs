@@ -9,11 +9,12 @@
 
 use std::fmt::Write;
 
-use crate::golden::compare;
-use crate::neighbours::begin;
-use crate::net::{Net, PathSpec, config};
 use isthmus_lab::catalogue::{Catalogue, NamedLink};
 use isthmus_lab::model::DirectionSpec;
+
+use crate::golden::compare;
+use crate::neighbours::begin;
+use crate::net::{Flow, Net, PathSpec, config};
 
 const TABLE: &str = "tests/simulation/wild.txt";
 const CONTROLS: [&str; 3] = ["rate", "cubic", "bbr"];
@@ -94,11 +95,9 @@ impl Row {
         bits / 8.0 * (ip - 28.0) / (ip + 14.0 + 24.0) * (1.0 - link.loss.mean())
     }
 
-    /// Runs a transfer over a stream that was opened just before. Returns the fraction of the link's capacity that the
-    /// control delivers, and the bytes it sent per byte delivered.
-    fn run(&self, control: &str, seed: u64) -> (f64, f64) {
+    /// Runs a transfer over a stream that was opened just before, for [`LASTS_US`].
+    fn run(&self, control: &str, seed: u64) -> (Net, Flow) {
         let directions = self.link.spec.directions.clone();
-        let could = self.carries(&directions[0], LASTS_US - self.rtt_ms() * 1_000);
         let path = PathSpec {
             mtu: self.link.spec.mtu,
             directions: Some(Box::new(directions)),
@@ -108,31 +107,19 @@ impl Row {
         let mut net = Net::new(&path, vec![config(&path), config(&path)]);
         let until = net.now + LASTS_US;
         let mut flow = begin(&mut net, 0, control);
-        let (mut next, mut before) = (0, 0);
         while net.now < until {
             flow.feed(&mut net);
             net.step(until);
             flow.on_event(&mut net);
             flow.drain(&mut net);
-            if std::env::var("TRACE").is_ok() && net.now >= next {
-                next = net.now + 50_000;
-                let status = net.ports[0].stream(flow.stream()).expect("x").status();
-                println!(
-                    "{:>9} {:>8} unsteady {} pace {:>6.1} MB/s win {:>9} fl {:>9} lost {} rtt {:?} least {:?} read {:.1}",
-                    net.now,
-                    status.phase,
-                    status.is_unsteady,
-                    status.pace as f64 / 1e6,
-                    status.window,
-                    status.in_flight,
-                    status.counters.packets_lost,
-                    status.rtt_us,
-                    status.rtt_least_us,
-                    (flow.read - before) as f64 / 50_000.0
-                );
-                before = flow.read;
-            }
         }
+        (net, flow)
+    }
+
+    /// The fraction of the link's capacity that the control delivers, and the bytes it sends per byte delivered.
+    fn measure(&self, control: &str, seed: u64) -> (f64, f64) {
+        let (net, flow) = self.run(control, seed);
+        let could = self.carries(&self.link.spec.directions[0], LASTS_US - self.rtt_ms() * 1_000);
         (flow.read as f64 / could, net.sent_bytes[0] as f64 / flow.read.max(1) as f64)
     }
 }
@@ -158,15 +145,8 @@ fn goodput_over_wild_links_is_above_its_floors() {
         let (name, mtu) = (&row.link.name, row.link.spec.mtu);
         let _ = write!(text, "\n{name:<34} {mtu:>5} {:>6}", row.rtt_ms());
         for control in CONTROLS {
-            if std::env::var("ONLY").is_ok_and(|o| o != control) {
-                continue;
-            }
-            let seeds = if control == "rate" {
-                std::env::var("SEED").ok().and_then(|s| s.parse().ok()).map_or(1..=SEEDS, |s| s..=s)
-            } else {
-                1..=1
-            };
-            let runs = seeds.map(|seed| row.run(control, seed)).inspect(|run| {
+            let seeds = if control == "rate" { 1..=SEEDS } else { 1..=1 };
+            let runs = seeds.map(|seed| row.measure(control, seed)).inspect(|run| {
                 if only.is_some() {
                     println!("{name}, MTU {mtu}, {control}: {:.3} ({:.2})", run.0, run.1);
                 }
@@ -185,5 +165,17 @@ fn goodput_over_wild_links_is_above_its_floors() {
     assert!(below.is_empty(), "{below:#?}");
     if only.is_none() {
         compare(TABLE, &text);
+    }
+}
+
+/// Where that is so, TCP is tried beside UDP.
+#[test]
+fn only_a_link_with_a_policer_seems_to_police() {
+    for row in rows() {
+        let (net, flow) = row.run("rate", 1);
+        let seems = net.ports[0].stream(flow.stream()).expect("it lives").status().is_policed;
+        // Two fifths of a link and a small bucket show neither a faster burst nor the lack of a queue.
+        let polices = row.link.name.contains("police") && !row.link.name.contains("200 kB");
+        assert_eq!(seems, polices, "{}, MTU {}", row.link.name, row.link.spec.mtu);
     }
 }

@@ -371,7 +371,7 @@ impl Udp {
             host.2.lost += lost(&status.counters).saturating_sub(lost(&before));
             let far_us = status.counters.peer_busy_us - before.peer_busy_us;
             host.2.far_busy_us = host.2.far_busy_us.max(far_us);
-            host.2.is_held |= status.is_unsteady && status.unsent > 0;
+            host.2.is_held |= status.is_policed && status.unsent > 0;
         }
         let mut changes = Vec::new();
         for (host, (rtt_us, packet, work)) in hosts {

@@ -5,16 +5,16 @@
 //! - *Processor*: our own packets cost more processor time than the kernel's. The driving thread is busy with packets
 //!   nearly all the time, or, as the peer reports, packets wait most of the time until the peer reads them. So little is
 //!   lost that TCP would do. TCP lanes then take all bulk data.
-//! - *Path*: the rate control found the path unsteady ([`CongestionControl::is_unsteady`]). Some networks police UDP
-//!   alone. Nothing tells that but a trial, which costs next to nothing if it fails: TCP lanes carry *beside* UDP. They
-//!   take all bulk data if both together carry [`WORTH`] times what UDP carried.
+//! - *Path*: it seems to police the flow ([`CongestionControl::is_policed`]). Some networks police UDP alone. Nothing tells
+//!   that but a trial, which costs next to nothing if it fails: TCP lanes carry *beside* UDP. They take all bulk data if
+//!   both together carry [`WORTH`] times what UDP carried.
 //!
 //! TCP lanes are then measured. If less arrives than by UDP, or packets are lost without a queue, UDP carries again, and
 //! TCP is not tried again for half an hour. After a trial beside UDP that failed, the next one waits 30 s, then twice as
 //! long, up to half an hour. Nothing changes in the first seconds of a transfer. Packets also wait while the system runs
 //! other programs. That counts as busy, too: it is a lack of processor time all the same.
 //!
-//! [`CongestionControl::is_unsteady`]: isthmus_udp::congestion::CongestionControl::is_unsteady
+//! [`CongestionControl::is_policed`]: isthmus_udp::congestion::CongestionControl::is_policed
 
 use std::fmt;
 
@@ -67,7 +67,7 @@ pub(super) struct Work {
     pub(super) busy_us: Micros,
     /// Time in which packets waited for the peer to read them. Microseconds.
     pub(super) far_busy_us: Micros,
-    /// At each look, the program had more to send on a path that is unsteady.
+    /// At each look, the program had more to send on a path that seems to police UDP.
     pub(super) is_held: bool,
 }
 
@@ -88,7 +88,7 @@ pub(super) enum Change {
     /// TCP, since this host's processor is busy, or with `far` the peer's. `busy` is a share of time, `lost` of
     /// packets.
     Busy { busy: f64, lost: f64, far: bool },
-    /// TCP beside UDP, since the path is unsteady.
+    /// TCP beside UDP, since the path may police UDP.
     Beside { udp: f64 },
     /// TCP, since both together carry more than UDP alone did.
     Faster { both: f64, udp: f64 },
@@ -124,7 +124,7 @@ impl fmt::Display for Change {
             }
             Self::Beside { udp } => {
                 let udp = gbit(udp);
-                write!(f, "for a trial beside UDP, which carries {udp:.2} Gb/s on a path that is not steady")
+                write!(f, "for a trial beside UDP, which carries {udp:.2} Gb/s on a path that may police it")
             }
             Self::Faster { both, udp } => {
                 let (both, udp) = (gbit(both), gbit(udp));
@@ -448,9 +448,9 @@ mod tests {
         assert!(trial.bulk() == Bulk::All && trial.on_lossy_path(now).is_none());
     }
 
-    /// Looks for `us` microseconds at UDP lanes that carry `udp` bytes/s on an unsteady path, and at TCP lanes with
+    /// Looks for `us` microseconds at UDP lanes that carry `udp` bytes/s and seem policed, and at TCP lanes with
     /// `tcp` bytes/s, if they carry.
-    fn unsteady(trial: &mut TcpTrial, now: &mut Micros, us: Micros, udp: f64, tcp: f64) -> Option<Change> {
+    fn policed(trial: &mut TcpTrial, now: &mut Micros, us: Micros, udp: f64, tcp: f64) -> Option<Change> {
         (0..us / LOOK_US).find_map(|_| {
             *now += LOOK_US;
             let part = |rate: f64| (rate * LOOK_US as f64 / 1e6) as u64;
@@ -466,18 +466,18 @@ mod tests {
     }
 
     #[test]
-    fn tcp_is_tried_beside_udp_on_an_unsteady_path_and_takes_all_if_both_carry_more() {
+    fn tcp_is_tried_beside_udp_that_seems_policed_and_takes_all_if_both_carry_more() {
         let (mut trial, mut now) = (TcpTrial::default(), 0);
-        let change = unsteady(&mut trial, &mut now, 60_000_000, 0.1 * GBIT, 0.8 * GBIT);
+        let change = policed(&mut trial, &mut now, 60_000_000, 0.1 * GBIT, 0.8 * GBIT);
         assert!(matches!(change, Some(Change::Beside { .. })) && now < 3_000_000, "{now}: {change:?}");
         assert_eq!(trial.bulk(), Bulk::Part);
-        let change = unsteady(&mut trial, &mut now, 60_000_000, 0.1 * GBIT, 0.8 * GBIT);
+        let change = policed(&mut trial, &mut now, 60_000_000, 0.1 * GBIT, 0.8 * GBIT);
         assert!(now < 11_000_000 && trial.bulk() == Bulk::None, "{now}");
         let text = change.expect("it is faster").to_string();
         assert_eq!(text, "0.90 Gb/s with TCP, where UDP alone carried 0.10");
-        assert_eq!(unsteady(&mut trial, &mut now, 60_000_000, 0.0, 0.8 * GBIT), None);
+        assert_eq!(policed(&mut trial, &mut now, 60_000_000, 0.0, 0.8 * GBIT), None);
         // The path changes: TCP alone carries less than UDP did.
-        let change = unsteady(&mut trial, &mut now, 60_000_000, 0.0, 0.05 * GBIT);
+        let change = policed(&mut trial, &mut now, 60_000_000, 0.0, 0.05 * GBIT);
         assert!(matches!(change, Some(Change::Slower { .. })) && trial.bulk() == Bulk::All, "{change:?}");
     }
 
@@ -486,11 +486,11 @@ mod tests {
         let (mut trial, mut now) = (TcpTrial::default(), 0);
         let mut begun = Vec::new();
         while begun.len() < 9 {
-            let change = unsteady(&mut trial, &mut now, 4_000_000_000, 0.3 * GBIT, 0.0);
+            let change = policed(&mut trial, &mut now, 4_000_000_000, 0.3 * GBIT, 0.0);
             assert!(matches!(change, Some(Change::Beside { .. })), "{change:?}");
             begun.push(now);
             // TCP takes from UDP what it carries, and a little more.
-            let change = unsteady(&mut trial, &mut now, 60_000_000, 0.15 * GBIT, 0.2 * GBIT);
+            let change = policed(&mut trial, &mut now, 60_000_000, 0.15 * GBIT, 0.2 * GBIT);
             assert!(matches!(change, Some(Change::NoFaster { .. })), "{change:?}");
             assert!(now - begun[begun.len() - 1] < 8_000_000 && trial.bulk() == Bulk::All);
         }
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_is_not_tried_beside_udp_on_steady_or_short_paths_or_while_the_program_sends_little() {
+    fn tcp_is_not_tried_beside_udp_on_other_or_short_paths_or_while_the_program_sends_little() {
         let (mut trial, mut now) = (TcpTrial::default(), 0);
         assert_eq!(udp(&mut trial, &mut now, 60_000_000, 0.1 * GBIT, 0.1, 1_000), None);
         // The program lets UDP run dry at every seventh look.

@@ -83,6 +83,8 @@ const DRAIN_ROUNDS: Micros = 12;
 /// Acknowledgements may be overdue for this part of a round trip before the window stops the flow. The socket of a
 /// receiver that stands still has to hold what leaves meanwhile.
 const SILENCE_PART: Micros = 2;
+/// A path that carries less than this share of what it carried in a burst may police the flow.
+const HELD: f64 = 0.5;
 /// Packets added to the window, so that the smallest flow can grow.
 const PACKETS_MORE: u64 = 2;
 /// Largest guess of the capacity as a multiple of the delivery rate, which is what was guessed a round trip before.
@@ -881,9 +883,12 @@ impl CongestionControl for Rate {
         })
     }
 
-    fn is_unsteady(&self) -> bool {
+    fn is_policed(&self) -> bool {
+        let alone = self.group.is_none_or(|group| group.count == 1);
         let shares = matches!(self.phase, Phase::Shared(_) | Phase::Compete(_));
-        self.is_modelled && !shares && self.group.is_none_or(|group| group.count == 1)
+        let loses = self.is_modelled || self.has_short_queue();
+        let is_held = self.capacity < HELD * self.line.max(self.hint) || self.queue_most_us < QUANTUM_US;
+        alone && !shares && loses && is_held
     }
 
     fn name(&self) -> &'static str {
