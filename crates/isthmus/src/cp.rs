@@ -27,62 +27,68 @@ use report::Report;
 
 /// Copy files to another site, or from there
 ///
-/// One side is on this host. The other is USER@HOST:PATH or ssh://[USER@]HOST[:PORT]/PATH, where ssh starts isthmus
-/// and nothing else need be set up; or, for a service (isthmus serve), SITE:EXPORT/PATH, where SITE is in the file with
-/// the sites, or HOST:PORT:EXPORT/PATH. By ssh data goes directly between the hosts where a connection gets through, else
-/// through ssh, which is said. A file is copied into the destination if that is a folder or ends
-/// in "/", and is given its name otherwise. A folder is always copied into the destination, which is
-/// made if it is missing: run42 to b:data/new becomes new/run42. Written as run42/ or run42/. it is what
-/// is in it that is copied: to new itself. So the same command does the same again. Of remote sources "*"
-/// and "?" in a path stand for the names there that fit. Every block is verified where it arrives; a file appears
-/// under its name when it is whole. When anything ends the command early, the same command
-/// continues: what has arrived is not sent again. Of files of equal length and time only
-/// permissions and extended attributes are brought up to date.
+/// One side is on this host. The other side is one of these:
 ///
-/// Exit status: 0 all is there; 1 some files were not copied, which are named; 2 a wrong
-/// command or configuration; 3 this host refuses something, or events or digests could not be written; 4 the other side cannot be reached,
-/// was lost, is being stopped or has as many sessions as it may, and the same command continues; 5 the other side refuses, or cannot be trusted.
+/// USER@HOST:PATH or ssh://[USER@]HOST[:PORT]/PATH: ssh starts isthmus there, and nothing else has to be set up. Data
+/// goes directly between the hosts if a connection gets through, else through ssh. A line says which.
+///
+/// SITE:EXPORT/PATH or HOST:PORT:EXPORT/PATH: a service (isthmus serve). SITE is a name in the file with the sites.
+///
+/// A file is copied into the destination if that is a folder or ends in "/". Otherwise the destination is the file's
+/// new name. A folder is always copied into the destination, which is created if it is missing: run42 to b:data/new
+/// becomes new/run42. If the source is written as run42/ or run42/., its contents are copied, to new itself. In paths
+/// of remote sources "*" and "?" match names.
+///
+/// Every block is verified where it arrives. A file appears under its name when it is complete. If a command ends
+/// early, the same command continues: it does not send again what has arrived. If a file has the same length and time
+/// at both sides, only its permissions and extended attributes are updated.
+///
+/// Exit status: 0 everything is there; 1 some files were not copied, and are named; 2 the command or the configuration
+/// is wrong; 3 this host refuses something, or events or digests could not be written; 4 the other side cannot be
+/// reached, was lost, is being stopped, or has no session free: the same command continues; 5 the other side refuses,
+/// or cannot be trusted.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// What to copy, and last where to
+    /// What to copy, and then the destination
     #[arg(required = true, num_args = 2.., value_name = "SOURCE... DESTINATION")]
     places: Vec<OsString>,
-    /// Folders too, with what is in them
+    /// Copy folders too, with their contents
     #[arg(short, long)]
     recursive: bool,
-    /// Say what would be copied, and change nothing
+    /// Print what would be copied, and change nothing
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Leave files alone that are newer at the destination
+    /// Skip files that are newer at the destination
     #[arg(short, long)]
     update: bool,
-    /// Copy even files that have the same length and time there
+    /// Also copy files that have the same length and time at the destination
     #[arg(long, conflicts_with = "update")]
     all: bool,
-    /// Leave out what has such a name: with a "/" such an end of its path, from the source on where it begins with "/";
-    /// with "/" at its end only folders. May be repeated
+    /// Skip names that match this pattern. With a "/" in it, it has to match the end of the path; if it begins with
+    /// "/", the path from the source on. If it ends in "/", it matches only folders. May be repeated
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
-    /// Take it all the same, as --exclude '*' --include '*/' --include '*.h5' takes only *.h5
+    /// Copy names that match this pattern, even if --exclude matches them: --exclude '*' --include '*/' --include
+    /// '*.h5' copies only *.h5
     #[arg(long, value_name = "PATTERN")]
     include: Vec<String>,
-    /// Send no faster, such as 200Mbit or 25MB/s; processes that share the work share it
+    /// Highest rate, such as 200Mbit or 25MB/s. Processes that share the work share it
     #[arg(long, value_name = "RATE", value_parser = limit)]
     limit_rate: Option<Rate>,
-    /// A file is on the destination's disk before it counts as copied
+    /// Count a file as copied only when it is on the destination's disk
     #[arg(long)]
     sync: bool,
-    /// Events on standard output, one JSON object a line
+    /// Print events to standard output, one JSON object per line
     #[arg(long)]
     json: bool,
     /// Name every file that is copied, with its BLAKE3 digest
     #[arg(short, long)]
     verbose: bool,
-    /// Length of a block: a power of two from 64KiB to 16MiB; default: 1MiB, or up to 4MiB where the files that are
-    /// named here, or their folder, lie in longer stripes
+    /// Length of a block: a power of two from 64KiB to 16MiB. Default: 1MiB, or up to 4MiB if the file system stores
+    /// the files that are named here, or their folder, in longer stripes
     #[arg(long, value_name = "SIZE")]
     block: Option<Size>,
-    /// Most TCP streams; default: as the settings say
+    /// Most TCP streams. Default: as the settings say
     #[arg(long, value_name = "N")]
     streams: Option<Streams>,
     /// Most memory for blocks
@@ -91,27 +97,26 @@ pub(crate) struct Args {
     /// Threads that read or write
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: u8,
-    /// By what they do: threads (system calls of each), or uring (an io_uring of each, several pieces of a block at
-    /// once, where the kernel has it)
+    /// How these threads read and write: threads (by system calls), or uring (each by an io_uring, several pieces of a
+    /// block at once, if the kernel has it)
     #[arg(long, value_name = "HOW", default_value = "threads")]
     io: Io,
-    /// Whether blocks of files longer than one go through the page cache: measured (as is found to be better), always or never
+    /// Whether blocks of files that are longer than one block go through the page cache: measured (whichever is found
+    /// to be better), always or never
     #[arg(long, value_name = "HOW", default_value = "measured")]
     cache: Cache,
-    /// File with the sites and this host's certificates; default: sites.toml below the folder of
-    /// isthmus.toml
+    /// File with the sites and this host's certificates. Default: isthmus/sites.toml in $XDG_CONFIG_HOME, or in ~/.config
     #[arg(long, value_name = "FILE", env = "ISTHMUS_SITES")]
     sites: Option<PathBuf>,
-    /// Neither encrypt nor authenticate: where the network is trusted, and the service agrees
+    /// Neither encrypt nor authenticate. For trusted networks; the service has to allow it
     #[arg(long)]
     plain: bool,
-    /// By ssh: what data goes by
+    /// By ssh: what carries the data
     #[arg(long, value_name = "WAY", default_value = "auto")]
     via: By,
     #[command(flatten)]
     words: ssh::Words,
-    /// Copy only the files of process R of N, which share the work; isthmus-cp takes it from
-    /// mpiexec and srun
+    /// Copy only this process's share of the files: it is process R of N. isthmus-cp takes both from mpiexec or srun
     #[arg(long, value_name = "R/N", value_parser = share::parse)]
     share: Option<Share>,
 }

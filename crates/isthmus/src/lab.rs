@@ -26,8 +26,8 @@ const FAILED: u8 = 3;
 
 /// Several sites and wide-area links on one machine
 ///
-/// Sites are network namespaces; links between them are emulated packet by packet: rate,
-/// queue, delay, loss and more. Works as root, and without where user namespaces are allowed.
+/// Sites are network namespaces. The links between them are emulated packet by packet: rate, queue, delay, loss and more.
+/// Works as root, and without root if user namespaces are allowed.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -40,22 +40,23 @@ enum LabCommand {
     Exec(ExecArgs),
     Rsh(RshArgs),
     List(ListArgs),
-    /// Print the catalogue of links that `isthmus bench wan --links wild` measures, to begin one's own with
+    /// Print the catalogue of links that `isthmus bench wan --links wild` measures, as a start for your own
     Links,
     Check(CheckArgs),
 }
 
-/// Make a lab, run commands in it, take it away
+/// Make a lab, run commands in it, remove it
 ///
-/// CMD runs in the hub, a namespace of the lab's own: with --mgmt a login node that reaches
-/// every site, otherwise without network. `lab-rsh SITE CMD...` is on its PATH. Environment:
-/// ISTHMUS_LAB (id), ISTHMUS_LAB_RSH (path of lab-rsh), ISTHMUS_LAB_SITE (where it runs),
-/// ISTHMUS_LAB_SITES (all names), and for each site, here A: ISTHMUS_LAB_SITE_A_NAME, _NETNS
-/// (path of the network namespace), _ADDRESS (first), _ADDRESSES, _MGMT. Site names resolve
-/// by /etc/hosts; NAME-mgmt is a site's address on the mgmt network.
+/// CMD runs in the hub, a namespace of its own. With --mgmt the hub is a login node that reaches every site, otherwise it
+/// has no network. `lab-rsh SITE CMD...` is on its PATH. Site names resolve by /etc/hosts; NAME-mgmt is a site's address
+/// on the mgmt network.
 ///
-/// The exit status is the command's (with only --in: the first that is not 0);
-/// 2 for bad usage or configuration; 3 when the lab itself fails or time runs out.
+/// Environment: ISTHMUS_LAB (id), ISTHMUS_LAB_RSH (path of lab-rsh), ISTHMUS_LAB_SITE (where it runs), ISTHMUS_LAB_SITES
+/// (all names), and for each site, here A: ISTHMUS_LAB_SITE_A_NAME, _NETNS (path of the network namespace), _ADDRESS
+/// (first), _ADDRESSES, _MGMT.
+///
+/// Exit status: that of the command (with --in alone: the first that is not 0); 2 bad usage or configuration; 3 the lab
+/// itself fails, or time runs out.
 #[derive(clap::Args)]
 struct RunArgs {
     /// TOML file with the sites and links; then no other link option may be given
@@ -132,9 +133,8 @@ struct ExecArgs {
 
 /// Stand in for rsh or ssh: `isthmus lab rsh [OPTIONS] HOST CMD...`
 ///
-/// The site is chosen by HOST, the lab by ISTHMUS_LAB; the words of the command are joined
-/// and given to `sh -c`. Options of rsh and ssh are accepted and, but for -n, ignored.
-/// Inside a lab the script `lab-rsh` on the PATH does the same.
+/// HOST names the site, ISTHMUS_LAB the lab. The words of the command are joined and given to `sh -c`. Options of rsh and
+/// ssh are accepted, and ignored except for -n. Inside a lab the script `lab-rsh` on the PATH does the same.
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
 struct RshArgs {

@@ -32,9 +32,10 @@ enum RouterCommand {
 
 /// Run a router in the foreground
 ///
-/// SIGHUP: read the configuration, the map and the certificates again; lanes go on. SIGTERM:
-/// take no new lanes, let those that are there end for a while, exit with status 0. Exit
-/// status 2 for a wrong configuration, 3 when the system refuses something.
+/// SIGHUP: reads the configuration, the map and the certificates again. Lanes go on. SIGTERM: takes no new lanes, gives
+/// the others the time of --drain to end, and exits with status 0.
+///
+/// Exit status: 2 the configuration is wrong; 3 the system refuses something.
 #[derive(clap::Args)]
 struct RunArgs {
     /// TOML file with the configuration
@@ -43,7 +44,7 @@ struct RunArgs {
     /// How long lanes may go on after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "30s")]
     drain: Span,
-    /// Threads that relay; one adds least to a round trip, more encrypt more at once
+    /// Threads that relay. One thread adds least to the round trip; more can encrypt more
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
     /// How the log is written

@@ -15,9 +15,11 @@ use crate::install::{self, LIBRARY};
 /// Start the ranks of one part of an MPI job whose parts are at several sites
 ///
 /// Each site starts its part: srun -n 64 isthmus run --job climate --part 1/2 --at WHERE -- ./model. The parts form one
-/// MPI_COMM_WORLD, the ranks of part 1 first. MPICH and Intel MPI, and with --pmix Open MPI 5; docs/run.md. Exit status:
-/// as of mpiexec, that of the first rank that failed, 128 and the signal's number where it was killed; 1 when a part does
-/// not come or is lost; 2 for wrong words or settings; 3 when the system refuses something.
+/// MPI_COMM_WORLD, with the ranks of part 1 first. For MPICH and Intel MPI, and with --pmix for Open MPI 5. See
+/// docs/run.md.
+///
+/// Exit status: that of the first rank that failed, or 128 plus the number of the signal that killed it, as of mpiexec;
+/// 1 a part does not come or is lost; 2 the command or the settings are wrong; 3 the system refuses something.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Name of the job, the same at all parts
@@ -27,7 +29,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "I/N")]
     part: Part,
     /// Where parts find each other: file:PATH, router:isthmus://AS.SUBNET/IP:PORT[/NAME], HOST:PORT of the first
-    /// process of part 1 (with --secret), or the isthmus:// address that part 1 prints where it has no --at
+    /// process of part 1 (with --secret), or the isthmus:// address that part 1 prints if it has no --at
     #[arg(long, value_name = "WHERE", env = "ISTHMUS_RUN_AT", hide_env_values = true)]
     at: Option<At>,
     /// With --at HOST:PORT: file with a secret, the same at all parts
@@ -46,8 +48,8 @@ pub(crate) struct Args {
     /// How long to wait for other parts
     #[arg(long, value_name = "TIME", default_value = "10min")]
     wait: Span,
-    /// What the job does when a rank, a process of isthmus run or a part is lost, the same at all parts: end, or continue
-    /// with the others (docs/run.md) [default: end]
+    /// What the job does if it loses a rank, a process of isthmus run or a part: end, or continue with the others
+    /// (docs/run.md). The same at all parts [default: end]
     #[arg(long, value_name = "WHAT", default_value = "end", hide_default_value = true)]
     on_loss: OnLoss,
     /// Begin each line of the ranks' output with rank and part
@@ -56,7 +58,7 @@ pub(crate) struct Args {
     /// Print the output of this process's ranks at the first process of part 1, in whole lines
     #[arg(long)]
     gather: bool,
-    /// Write the output of each rank to rank-R.out and rank-R.err in this folder, which is made
+    /// Write the output of each rank to rank-R.out and rank-R.err in this folder, which is created if it is missing
     #[arg(long, value_name = "DIR", conflicts_with_all = ["label", "gather"])]
     output: Option<PathBuf>,
     /// Serve PMIx, for programs of Open MPI 5, by isthmus-pmix beside this program (docs/run.md)

@@ -19,11 +19,13 @@ use status::ServiceStatus;
 
 /// Offer folders to `isthmus cp` of other sites
 ///
-/// Clients prove by certificate which AS they are of, and see the folders that the
-/// configuration exports to it. SIGHUP: read the configuration and the certificates again, for
-/// sessions to come. SIGTERM: end what is under way, which clients may continue
-/// later, and exit with status 0. Exit status 2 for a wrong configuration, 3 when the system
-/// refuses something. See docs/mover.md.
+/// A client proves by its certificate which AS it belongs to. It sees the folders that the configuration exports to
+/// that AS. See docs/mover.md.
+///
+/// SIGHUP: reads the configuration and the certificates again, for new sessions. SIGTERM: ends the sessions, which
+/// clients may continue later, and exits with status 0.
+///
+/// Exit status: 2 the configuration is wrong; 3 the system refuses something.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// TOML file with the configuration

@@ -15,12 +15,14 @@ const KINDS: [&str; 10] =
 
 /// Files across emulated WANs: between MPI programs, and by isthmus cp beside its peers
 ///
-/// Two MPI programs (the mover's library) send a file by POSIX and by MPI-IO, reads, sends and writes
-/// overlapped and in turn, in blocks of two lengths; isthmus cp, scp, rsync, rclone and GridFTP copy
-/// the same file: isthmus cp with a service and by ssh, rclone by WebDAV and by ssh. Who is not installed is named and left out. Every run has a lab of its own (isthmus
-/// lab). The folder gets samples.jsonl, with each run's circumstances, table.txt, and report.html, one
-/// page with plots. With --files it is a folder of many files that the commands copy. Without --full: 100 MB in all these ways and 1 GB in the quicker ones, once, at one
-/// link, in a few minutes.
+/// Two MPI programs (the mover's library) send a file by POSIX and by MPI-IO, in blocks of two lengths, with reads, sends
+/// and writes overlapped and in turn. isthmus cp (with a service and by ssh), scp, rsync, rclone (by WebDAV and by ssh)
+/// and GridFTP copy the same file. What is not installed is named and left out. With --files the commands copy a folder
+/// of many files.
+///
+/// Every run has a lab of its own (isthmus lab). The folder gets samples.jsonl, with each run's circumstances, table.txt,
+/// and report.html, one page with plots. Without --full: 100 MB in all these ways and 1 GB in the quicker ones, once, over
+/// one link, in a few minutes.
 ///
 /// Exit status: 0 all runs gave a result; 1 some failed; 2 bad usage; 3 something is missing.
 #[derive(clap::Args)]

@@ -28,12 +28,12 @@ const WORK: [&str; 9] =
 
 /// MPI across emulated WANs, over Isthmus, over libfabric's tcp, and iperf3
 ///
-/// Every run has a lab of its own (isthmus lab), whose emulator tells how late it was itself. The
-/// folder gets samples.jsonl, with each run's circumstances, table.txt, and report.html, one page
-/// with plots. Where nothing is chosen: 200 MB at two round trips and two losses, once, within five
-/// minutes.
+/// Every run has a lab of its own (isthmus lab), whose emulator tells how late it was itself. The folder gets
+/// samples.jsonl, with each run's circumstances, table.txt, and report.html, one page with plots. Without options: 200 MB
+/// at two round trips and two losses, once, within five minutes.
 ///
-/// A run that does not end in the time that it has is a result as well: at most so fast.
+/// A run that does not end in its time counts as a result: the most that it can have reached.
+///
 /// Exit status: 0 all runs gave a result; 1 some failed; 2 bad usage; 3 something is missing.
 #[derive(clap::Args)]
 pub(super) struct Args {
