@@ -105,7 +105,8 @@ pub(crate) struct Args {
     /// to be better), always or never
     #[arg(long, value_name = "HOW", default_value = "measured")]
     cache: Cache,
-    /// File with the sites and this host's certificates. Default: isthmus/sites.toml in $XDG_CONFIG_HOME, or in ~/.config
+    /// File with the sites and this host's certificates. Default: isthmus/sites.toml in $XDG_CONFIG_HOME or
+    /// ~/.config, else in /etc
     #[arg(long, value_name = "FILE", env = "ISTHMUS_SITES")]
     sites: Option<PathBuf>,
     /// Neither encrypt nor authenticate. For trusted networks; the service has to allow it
