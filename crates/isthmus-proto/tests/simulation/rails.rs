@@ -218,8 +218,8 @@ fn a_lane_that_rests_leaves_bulk_to_others_and_takes_it_up_again() {
 
 #[test]
 fn a_lane_that_is_tried_beside_others_carries_as_they_do_and_then_alone_again() {
-    for (seed, rails) in (0..50).flat_map(|seed| [(seed, 1), (seed, 2)]) {
-        let mut program = apart(seed, [rails; 2]);
+    for seed in 0..50 {
+        let mut program = apart(seed, [1, 1]);
         program.world.set_bulk(0, Bulk::All);
         begin(&mut program);
         until(&mut program, 60_000_000, |program| program.world.filling().0 > MUCH / 8);
@@ -235,13 +235,13 @@ fn a_lane_that_is_tried_beside_others_carries_as_they_do_and_then_alone_again() 
         until(&mut program, 60_000_000, |program| program.completed == 4);
         let after = carried(&program);
         let (own, others) = (after.0 - before.0, after.1 - before.1);
-        assert!(own.min(others) > MUCH / 16, "seed {seed}, {rails} rails: {own} and {others} bytes");
+        assert!(own.min(others) > MUCH / 16, "seed {seed}: {own} and {others} bytes");
         program.world.set_bulk(0, Bulk::All);
         let before = carried(&program);
         begin(&mut program);
         until(&mut program, 60_000_000, |program| program.completed == 6);
         let own = carried(&program).0 - before.0;
-        assert!(own > MUCH / 2, "seed {seed}, {rails} rails: it carried {own} bytes alone");
+        assert!(own > MUCH / 2, "seed {seed}: it carried {own} bytes alone");
         program.settle();
         program.expect_rest();
     }
