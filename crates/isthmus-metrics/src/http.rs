@@ -208,10 +208,11 @@ mod tests {
 
     #[test]
     fn clients_that_ask_nothing_keep_nobody_out() {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = free.local_addr().expect("bound");
-        drop(free);
-        serve_in_thread(Arc::new(Nothing), address).expect("it listens");
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).enable_all().build().expect("a runtime");
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port");
+        let address = listener.local_addr().expect("bound");
+        runtime.spawn(accept(Arc::new(Nothing), listener, address));
         let silent: Vec<_> =
             (0..3 * CLIENTS_MAX).map(|_| TcpStream::connect(address).expect("it accepts")).collect();
         let mut asks = TcpStream::connect(address).expect("it accepts");

@@ -869,8 +869,8 @@ impl Stream {
 
     /// When a window that is closed opens, if no acknowledgement comes before.
     fn silence_opens_at(&self) -> Option<Micros> {
-        let packet = u64::from(self.mtu.payload() + WIRE_OVERHEAD);
-        let needed = (self.sent.in_flight() + packet).saturating_sub(self.congestion.window_bytes());
+        let needed =
+            (self.sent.in_flight() + self.packet_bytes()).saturating_sub(self.congestion.window_bytes());
         let after_us = self.congestion.in_silence()?.after_us(needed)?;
         self.silent_since().filter(|_| !self.sent.is_full()).map(|since| since + after_us)
     }
@@ -882,8 +882,12 @@ impl Stream {
         self.window_has_room(window + window / PARITY_PART)
     }
 
+    /// Size of a full packet. Bytes (wire).
+    fn packet_bytes(&self) -> u64 {
+        u64::from(self.mtu.payload() + WIRE_OVERHEAD)
+    }
+
     fn window_has_room(&self, window: u64) -> bool {
-        let packet = u64::from(self.mtu.payload() + WIRE_OVERHEAD);
-        !self.sent.is_full() && self.sent.in_flight() + packet <= window
+        !self.sent.is_full() && self.sent.in_flight() + self.packet_bytes() <= window
     }
 }

@@ -554,7 +554,8 @@ impl Engine {
     /// - Of several lanes it is the first; over several rails, the first that is not alone on its rail.
     /// - If lanes fill a rail, the last of them carries the rail's bulk data and all others there are express: more
     ///   would only compete. This happens if both ends dialled at once, or if a lossy path was given a UDP lane.
-    /// - A resting lane is express if another lane carries bulk data. None is beside a lane that is tried with others.
+    /// - A resting lane is express if another lane carries bulk data.
+    /// - Beside a lane that carries a part of the bulk data, no lane is express.
     fn is_express(&self, peer: PeerId, lane: LaneId) -> bool {
         let rail_of = |lane: &LaneId| self.lanes.get(lane.0 as usize).map(|lane| lane.rail);
         let bulk = |lane: &LaneId| self.lanes.get(lane.0 as usize).map_or(Bulk::All, |lane| lane.bulk);

@@ -101,8 +101,8 @@ pub trait CongestionControl: Send + std::fmt::Debug {
     fn in_silence(&self) -> Option<Silence> {
         None
     }
-    /// Whether the path seems to police this flow: it loses what exceeds a rate, and could carry more, or shows no queue.
-    /// Another transport may carry more. Not if others share the path.
+    /// Whether the path seems to police this flow, so that another transport may carry more. It loses what exceeds a rate,
+    /// and carried more in a burst or never showed a queue. False if others share the path.
     fn is_policed(&self) -> bool {
         false
     }
@@ -126,7 +126,7 @@ pub struct Silence {
 }
 
 impl Silence {
-    /// What may leave beyond the window if the next acknowledgement is overdue for so long (microseconds). Bytes (wire).
+    /// What may leave beyond the window if the next acknowledgement is overdue for this time (microseconds). Bytes (wire).
     pub(crate) fn bytes(&self, silent_us: Micros) -> u64 {
         let us = silent_us.saturating_sub(self.from_us).min(self.most_us);
         (u128::from(self.rate) * u128::from(us) / 1_000_000) as u64

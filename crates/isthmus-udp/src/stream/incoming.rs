@@ -310,7 +310,7 @@ impl Stream {
             round_ended,
             app_limited: resumed || fates.acked.iter().any(|(_, t)| t.app_limited),
             app_limited_lost: fates.lost.iter().any(|(_, t)| t.resumed || t.app_limited),
-            packet_bytes: u64::from(self.mtu.payload() + WIRE_OVERHEAD),
+            packet_bytes: self.packet_bytes(),
             is_train: fates.acked.iter().any(|(_, t)| t.carried == Carried::Train),
         }
     }

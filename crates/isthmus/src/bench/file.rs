@@ -15,14 +15,14 @@ const KINDS: [&str; 10] =
 
 /// Files across emulated WANs: between MPI programs, and by isthmus cp beside its peers
 ///
-/// Two MPI programs (the mover's library) send a file by POSIX and by MPI-IO, in blocks of two lengths, with reads, sends
-/// and writes overlapped and in turn. isthmus cp (with a service and by ssh), scp, rsync, rclone (by WebDAV and by ssh)
-/// and GridFTP copy the same file. What is not installed is named and left out. With --files the commands copy a folder
-/// of many files.
+/// Two MPI programs (the mover's library) send a file by POSIX and by MPI-IO, in blocks of two lengths, with reads,
+/// sends and writes overlapped and in turn. isthmus cp (with a service and by ssh), scp, rsync, rclone (by WebDAV and
+/// by ssh) and GridFTP copy the same file. Programs that are not installed are named and left out. With --files the
+/// commands copy a folder of many files.
 ///
-/// Every run has a lab of its own (isthmus lab). The folder gets samples.jsonl, with each run's circumstances, table.txt,
-/// and report.html, one page with plots. Without --full: 100 MB in all these ways and 1 GB in the quicker ones, once, over
-/// one link, in a few minutes.
+/// Every run has a lab of its own (isthmus lab). The folder gets samples.jsonl, with each run's circumstances,
+/// table.txt, and report.html, one page with plots. Without --full: 100 MB in all these ways and 1 GB in the quicker
+/// ones, once, over one link, in a few minutes.
 ///
 /// Exit status: 0 all runs gave a result; 1 some failed; 2 bad usage; 3 something is missing.
 #[derive(clap::Args)]
