@@ -7,8 +7,10 @@
 //! between two posts. A program that did not poll after several bursts is not trusted again for a long time. Held
 //! messages go at the latest when the I/O thread takes over, after some milliseconds without a poll (`driver.rs`).
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
+
+use isthmus_wakeup::Held;
 
 /// Posts of a burst that go at once. Count.
 const FIRST: u32 = 4;
@@ -35,12 +37,10 @@ pub(crate) struct Burst {
     posts: AtomicU32,
     bytes: AtomicU64,
     last_us: AtomicU64,
-    held: AtomicBool,
+    held: Held,
     held_since_us: AtomicU64,
     strikes: AtomicU32,
     distrust: AtomicU32,
-    /// The program polls; the I/O thread will notice when it stops.
-    attended: AtomicBool,
 }
 
 impl Burst {
@@ -50,11 +50,10 @@ impl Burst {
             posts: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
             last_us: AtomicU64::new(0),
-            held: AtomicBool::new(false),
+            held: Held::new(),
             held_since_us: AtomicU64::new(0),
             strikes: AtomicU32::new(0),
             distrust: AtomicU32::new(0),
-            attended: AtomicBool::new(false),
         }
     }
 
@@ -65,15 +64,11 @@ impl Burst {
     /// Holds back the operation of `len` bytes that was just posted, if it may wait for the next ones. True if it is
     /// held.
     pub(crate) fn try_hold(&self, len: u64) -> bool {
-        if len > SMALL || !self.attended.load(Ordering::Relaxed) {
+        if len > SMALL || !self.held.is_attended() {
             return false;
         }
-        let hold = self.count_post(len, self.now_us());
-        if hold && !self.held.swap(true, Ordering::SeqCst) {
-            self.held_since_us.store(self.now_us(), Ordering::Relaxed);
-        }
-        // The I/O thread clears this flag before it sends what is held.
-        hold && self.attended.load(Ordering::SeqCst)
+        let begins = || self.held_since_us.store(self.now_us(), Ordering::Relaxed);
+        self.count_post(len, self.now_us()) && self.held.try_hold(begins)
     }
 
     fn count_post(&self, len: u64, now_us: u64) -> bool {
@@ -98,8 +93,7 @@ impl Burst {
     /// Ends the burst: the program polls, or something else makes everything go out. True if anything was held.
     pub(crate) fn end(&self) -> bool {
         self.posts.store(0, Ordering::Relaxed);
-        // Fast for all polls but those after a burst.
-        if !self.held.load(Ordering::Relaxed) || !self.held.swap(false, Ordering::SeqCst) {
+        if !self.held.take() {
             return false;
         }
         let late = self.now_us().saturating_sub(self.held_since_us.load(Ordering::Relaxed)) > LATE_US;
@@ -112,10 +106,11 @@ impl Burst {
         true
     }
 
-    /// Tells whether the program polls, as the I/O thread has seen. If it does not, the thread sends what is held
-    /// after this.
-    pub(crate) fn attend(&self, attended: bool) {
-        self.attended.store(attended, Ordering::SeqCst);
+    /// Tells whether the program polls, as the I/O thread has seen. True if it does not and something is held, which
+    /// the caller then sends.
+    pub(crate) fn attend(&self, attended: bool) -> bool {
+        self.held.attend(attended);
+        !attended && self.end()
     }
 }
 
@@ -168,11 +163,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_held_goes_once_the_program_does_not_poll() {
+        let burst = Burst::new();
+        burst.attend(true);
+        assert!((0..100).any(|_| burst.try_hold(8)));
+        assert!(!burst.attend(true) && burst.attend(false));
+        assert!(!burst.attend(false), "it was told once");
+        assert!((0..100).all(|_| !burst.try_hold(8)));
+    }
+
+    #[test]
     fn who_does_not_poll_after_a_burst_is_not_trusted() {
         let burst = Burst::new();
         for strike in 0..STRIKES {
             assert_eq!(burst.distrust.load(Ordering::Relaxed), 0, "after {strike} late polls");
-            burst.held.store(true, Ordering::Relaxed);
+            burst.held.try_hold(|| ());
             burst.held_since_us.store(burst.now_us(), Ordering::Relaxed);
             std::thread::sleep(std::time::Duration::from_micros(LATE_US + 1));
             assert!(burst.end() && !burst.end());

@@ -4,7 +4,9 @@ use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use isthmus_wakeup::Waiters;
 
 use crate::abi::{
     FI_CNTR_EVENTS_BYTES, FI_CNTR_EVENTS_COMP, fi_cntr_attr, fi_ops, fi_ops_cntr, fi_wait_obj, fid, fid_cntr,
@@ -31,10 +33,11 @@ pub(crate) struct Counter {
     seen: AtomicU64,
     /// Counts bytes instead of operations.
     bytes: bool,
-    sleepers: AtomicUsize,
+    /// Threads that sleep until it changes.
+    sleepers: Waiters,
     sources: Sources,
-    /// Operations on the domain's board that wait for it. Count.
-    awaited: AtomicUsize,
+    /// Operations on the domain's board that wait for it.
+    awaited: Waiters,
     board: Arc<Board>,
 }
 
@@ -53,7 +56,7 @@ impl Counter {
     }
 
     pub(crate) fn set(&self, value: u64) {
-        self.value.store(value, Ordering::SeqCst);
+        self.value.swap(value, Ordering::SeqCst);
         self.changed();
     }
 
@@ -63,11 +66,11 @@ impl Counter {
     }
 
     pub(crate) fn await_more(&self, count: usize) {
-        self.awaited.fetch_add(count, Ordering::SeqCst);
+        self.awaited.enter(count);
     }
 
     pub(crate) fn await_fewer(&self, count: usize) {
-        self.awaited.fetch_sub(count, Ordering::SeqCst);
+        self.awaited.leave(count);
     }
 
     pub(crate) fn add_source(&self, live: &Arc<Live>) -> Result<(), Error> {
@@ -114,10 +117,10 @@ impl Counter {
 
     /// Wakes threads that sleep until it changes, and starts operations that wait for it.
     fn changed(&self) {
-        if self.awaited.load(Ordering::SeqCst) > 0 {
+        if self.awaited.any() {
             self.board.release(self);
         }
-        if self.sleepers.load(Ordering::SeqCst) > 0
+        if self.sleepers.any()
             && let Some(waiter) = self.sources.made_waiter()
         {
             waiter.wake();
@@ -132,7 +135,7 @@ impl Counter {
     pub(crate) fn try_wait(&self) -> Result<(), Error> {
         let waiter = self.sources.waiter()?;
         waiter.clear();
-        self.sleepers.fetch_max(1, Ordering::SeqCst);
+        self.sleepers.enter_for_good();
         self.progress();
         if !self.has_news() && self.sources.arm() { Ok(()) } else { Err(Error::Again) }
     }
@@ -142,7 +145,7 @@ impl Counter {
         let waiter = self.sources.waiter()?;
         let errors = self.errors();
         let sleeper = waiter.enter()?;
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.sleepers.enter(1);
         let result = loop {
             self.progress();
             if self.value() >= threshold {
@@ -159,7 +162,7 @@ impl Counter {
                 sleeper.sleep(deadline);
             }
         };
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.sleepers.leave(1);
         result
     }
 }
@@ -267,7 +270,7 @@ entries! {
     }
 
     fn seterr(cntr: Cntr as fid_cntr, value: u64) -> c_int {
-        cntr.counter.errors.store(value, Ordering::SeqCst);
+        cntr.counter.errors.swap(value, Ordering::SeqCst);
         cntr.counter.changed();
         Ok(0)
     }

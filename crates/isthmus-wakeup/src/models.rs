@@ -9,7 +9,7 @@ use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-use crate::{Bells, Wakeup, WorkLock, sleeper};
+use crate::{Bells, Held, Waiters, Wakeup, WorkLock, sleeper};
 
 /// Limit on preemptions. Faults in such protocols need one or two; a third costs seconds of search.
 const PREEMPTIONS: usize = 3;
@@ -158,6 +158,50 @@ fn whoever_holds_the_lock_for_something_else_does_what_was_posted_meanwhile() {
         shop.post();
         holder.join().expect("no panic");
         assert_eq!(shop.done(), 1, "work is left although nobody is at it");
+    });
+}
+
+/// Fails without the fence in `Held::try_hold`, and without that in `Held::attend`.
+#[test]
+fn work_that_is_held_is_done_when_nobody_polls_any_more() {
+    model(|| {
+        let shop = Shop::new();
+        let held = Arc::new(Held::new());
+        held.attend(true);
+        let (program, polls) = (shop.clone(), held.clone());
+        let program = thread::spawn(move || {
+            if polls.take() {
+                program.done.post(|done| program.serve(done));
+            }
+            *program.work.lock().expect("no panic") += 1;
+            if !polls.try_hold(|| ()) {
+                program.done.post(|done| program.serve(done));
+            }
+        });
+        held.attend(false);
+        if held.take() {
+            shop.done.post(|done| shop.serve(done));
+        }
+        program.join().expect("no panic");
+        assert_eq!(shop.done(), 1, "work is held although nobody polls");
+    });
+}
+
+/// Fails without the fence in `Waiters::any`, and without that in `Waiters::enter`.
+#[test]
+fn whoever_waits_sees_the_change_or_is_seen() {
+    model(|| {
+        let (value, waiters) = (Arc::new(AtomicU64::new(0)), Arc::new(Waiters::new()));
+        let (changed, asked) = (value.clone(), waiters.clone());
+        let changes = thread::spawn(move || {
+            changed.fetch_add(1, Ordering::Relaxed);
+            asked.any()
+        });
+        waiters.enter(1);
+        let seen = value.load(Ordering::Relaxed) > 0;
+        let woken = changes.join().expect("no panic");
+        assert!(seen || woken, "a thread waits for what has happened");
+        waiters.leave(1);
     });
 }
 

@@ -16,6 +16,12 @@ pub struct WorkLock<T> {
     data: Mutex<T>,
 }
 
+impl<T: Default> Default for WorkLock<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
 impl<T> WorkLock<T> {
     /// Makes it with the data free and no work posted.
     pub fn new(data: T) -> Self {

@@ -90,7 +90,7 @@ const USES: &[(&str, &[&str])] = &[
         ],
     ),
     ("isthmus-wakeup", &[]),
-    ("isthmus-ofi", &["isthmus-abi", "isthmus-io", "isthmus-proto", "isthmus-wire"]),
+    ("isthmus-ofi", &["isthmus-abi", "isthmus-io", "isthmus-proto", "isthmus-wakeup", "isthmus-wire"]),
     (
         "isthmus-substrate",
         // Keys are for its tests.

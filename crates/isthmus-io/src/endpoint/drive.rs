@@ -172,7 +172,9 @@ impl Endpoint {
     }
 
     pub(crate) fn attend(&self, attended: bool) {
-        self.burst.attend(attended);
+        if self.burst.attend(attended) {
+            self.pump();
+        }
     }
 
     pub(crate) fn event_fd(&self) -> &Poller {

@@ -13,8 +13,8 @@ use crate::live::Live;
 use crate::log::{self, Level};
 use crate::wait::{Deadline, Sources, Waiter};
 
-/// Longest sleep, in case a wake-up is missed. Milliseconds.
-const SLEEP_MS: i32 = 100;
+/// Jobs without room are tried again after this time, since room may come without a completion. Milliseconds.
+const RETRY_MS: i32 = 100;
 
 #[derive(Debug, Default)]
 pub(super) struct Attendant {
@@ -95,7 +95,7 @@ fn attend(board: &Board) {
             }
         }
         if let Some(_asleep) = this.sources.fall_asleep() {
-            sleeper.sleep(Deadline::after(SLEEP_MS));
+            sleeper.sleep(Deadline::after(if board.has_ready() { RETRY_MS } else { -1 }));
         }
     }
 }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use isthmus_abi::trigger::{FI_TRIGGER_THRESHOLD, fi_triggered_context};
 use isthmus_proto::{Completion, CompletionKind, OpError};
+use isthmus_wakeup::WorkLock;
 use parking_lot::Mutex;
 
 use crate::abi::fid_cntr;
@@ -141,7 +142,7 @@ pub(crate) struct Board {
     ready: Mutex<VecDeque<Job>>,
     ready_len: AtomicUsize,
     /// Held by the one thread that starts jobs, so that they start in order.
-    starting: Mutex<()>,
+    starting: WorkLock<()>,
     posted: AtomicU64,
     /// Collective operations under way, whose rounds need the thread. Count.
     attended: AtomicUsize,
@@ -188,14 +189,15 @@ impl Board {
 
     /// Starts the ready jobs, as far as there is room.
     pub(crate) fn start(&self) {
-        // A thread that finds the lock taken may leave: its holder looks again after it has released the lock.
-        while self.ready_len.load(Ordering::SeqCst) > 0 {
-            let Some(_turn) = self.starting.try_lock() else { return };
-            while let Some(job) = self.next() {
-                if !job.start() {
-                    self.put_back(job);
-                    return;
-                }
+        if self.has_ready() {
+            self.starting.post(|()| self.start_in_order());
+        }
+    }
+
+    fn start_in_order(&self) {
+        while let Some(job) = self.next() {
+            if !job.start() {
+                return self.put_back(job);
             }
         }
     }
@@ -253,11 +255,14 @@ impl Board {
         self.attended.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// Whether jobs wait for room.
+    fn has_ready(&self) -> bool {
+        self.ready_len.load(Ordering::SeqCst) > 0
+    }
+
     /// Whether nothing waits.
     fn is_empty(&self) -> bool {
-        self.waiting.lock().is_empty()
-            && self.ready_len.load(Ordering::SeqCst) == 0
-            && self.attended.load(Ordering::SeqCst) == 0
+        self.waiting.lock().is_empty() && !self.has_ready() && self.attended.load(Ordering::SeqCst) == 0
     }
 
     /// Ends the thread, and drops the queued jobs.
