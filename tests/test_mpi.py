@@ -18,15 +18,8 @@ from harness import lab as labs
 
 CASES = [case for module in (cases, mover_cases, couple_cases, guide, far_cases, run_cases, routed_cases, five_cases, soak_cases, demo, suite)
          for case in module.CASES.values()]  # fmt: skip
-# The labs whose tests share one.
-LABS = {
-    "sites": ["--mgmt", "--rate", "1Gbit", "--rtt", "10ms"],
-    "lossy": ["--mgmt", "--rate", "1Gbit", "--rtt", "20ms", "--loss", "1%"],
-}
-# What Isthmus is told where the ranks are.
-SETTINGS = {"lossy": {"FI_ISTHMUS_TRANSPORT": "udp"}}
 # Where a test can use another transport than Isthmus.
-ANY_TRANSPORT = ("host", *LABS)
+ANY_TRANSPORT = ("host", *labs.SHARED)
 # How many failures of a run get a second attempt: more are not chance.
 MOST_AGAIN = 3
 
@@ -54,10 +47,10 @@ def logs(pytestconfig):
 @pytest.fixture(scope="session")
 def lab(request, logs):
     """The place where ranks run. Its lab ends after the last test there."""
-    if request.param not in LABS:
+    if request.param not in labs.SHARED:
         yield request.param
         return
-    with labs.running(LABS[request.param], logs / f"{request.param}.lab.log"):
+    with labs.running(labs.SHARED[request.param], logs / f"{request.param}.lab.log"):
         yield request.param
 
 
@@ -84,8 +77,8 @@ def context(lab, mpi, transport, case, logs):
         pytest.fail("build/ has no provider or no command: make build", pytrace=False)
     if words := compile_all(mpi, logs):
         pytest.fail(f"does not compile: {cases.last_words(words)}", pytrace=False)
-    hosts = () if lab in ("host", "demo") else ("a", "b")
-    return cases.Context(chosen, transport, mpis.Place(lab, hosts, SETTINGS.get(lab, {})), logs, case.name)
+    place = mpis.HOST if lab == "host" else mpis.Place(lab) if lab == "demo" else labs.place(lab)
+    return cases.Context(chosen, transport, place, logs, case.name)
 
 
 def keep_first(context):

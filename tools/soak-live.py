@@ -4,7 +4,8 @@
     tools/soak-live.py [--minutes 30] [--busy 2] [--ranks 2 4] [--only util_sync]
 
 Jobs: mpi4py's test_util_sync, tests/mpi/litmus.c, and the folders `rma` and `threads` of MPICH's test suite, of which
-each round runs the next test. Lanes: shared memory, TCP and UDP, and `stock` for libfabric's `tcp;ofi_rxm`.
+each round runs the next test. Lanes: shared memory, TCP and UDP on this host, `lossy` for UDP between two sites of a
+lab that loses 1 % (litmus only; the others take minutes there), and `stock` for libfabric's `tcp;ofi_rxm`.
 
 A job that does not end in its time has hung: the stacks of its threads and the state of its endpoints are kept in
 build/logs/soak-live. A test of MPICH's that fails runs over stock at once, and has not failed if it fails there too.
@@ -13,6 +14,7 @@ over Isthmus; else lines that begin with `FAILED:` say what did.
 """
 
 import argparse
+import contextlib
 import itertools
 import re
 import statistics
@@ -25,16 +27,18 @@ from typing import Callable
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "suites")]
+from harness import lab as labs  # noqa: E402
 from harness import mpis, process  # noqa: E402
 from others import mpich  # noqa: E402
 from others.table import FAIL, OURS, PASS, THEIRS, TIMEOUT, Outcome, Unavailable  # noqa: E402
 
 # What ranks need to go by this kind of lane.
-STOCK = "stock"
+STOCK, LOSSY = "stock", "lossy"
 LANES = {
     "memory": (OURS, {}),
     "tcp": (OURS, {"FI_ISTHMUS_FABRIC": "off"}),
     "udp": (OURS, {"FI_ISTHMUS_FABRIC": "off", "FI_ISTHMUS_TRANSPORT": "udp-everywhere"}),
+    LOSSY: (OURS, {}),
     STOCK: (THEIRS, {}),
 }
 # What a run may take. It takes 3 s on a quiet machine with two processors, and was seen to take 100 s on a busy one.
@@ -61,7 +65,8 @@ def program(mpi, name, ranks, words):
 
     def perform(lane, log):
         provider, env = LANES[lane]
-        command, launch_env = mpi.command(ranks, words, mpich.TRANSPORT[provider], mpis.HOST, env)
+        place = labs.place(LOSSY) if lane == LOSSY else mpis.HOST
+        command, launch_env = mpi.command(ranks, words, mpich.TRANSPORT[provider], place, env)
         ended = process.run(command, launch_env, log, SECONDS)
         if ended.timed_out:
             return Outcome(TIMEOUT, f"{SECONDS} s")
@@ -141,7 +146,7 @@ def once(job, run, lane, row, logs):
 
 def soak(chosen, lanes, minutes, logs):
     """Runs all jobs by these lanes in turn, each at least once. Returns the rows."""
-    rows = {(name, lane): Row() for name in chosen for lane in lanes}
+    rows = {(name, lane): Row() for name in chosen for lane in lanes if lane != LOSSY or name.startswith("litmus")}
     until = time.monotonic() + 60 * minutes
     for number in itertools.count():
         if number and time.monotonic() > until:
@@ -168,8 +173,10 @@ def main():
         sys.exit(f"FAILED: litmus.c does not compile: {words}")
     chosen = jobs(mpi, options)
     busy = [subprocess.Popen([sys.executable, "-c", LOOP]) for _ in range(options.busy)]
+    lab = labs.running(labs.SHARED[LOSSY], logs / "lab.log") if LOSSY in options.lanes else contextlib.nullcontext()
     try:
-        rows = soak(chosen, options.lanes, options.minutes, logs)
+        with lab:
+            rows = soak(chosen, options.lanes, options.minutes, logs)
     finally:
         for loop in busy:
             loop.kill()

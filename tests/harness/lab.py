@@ -7,13 +7,25 @@ import subprocess
 from unittest import mock
 
 from . import process, stacks
-from .mpis import ISTHMUS
+from .mpis import ISTHMUS, Place
 from .process import Failure, last_words
 
+# The labs whose tests share one.
+SHARED = {
+    "sites": ["--mgmt", "--rate", "1Gbit", "--rtt", "10ms"],
+    "lossy": ["--mgmt", "--rate", "1Gbit", "--rtt", "20ms", "--loss", "1%"],
+}
+# What Isthmus is told where the ranks are.
+SETTINGS = {"lossy": {"FI_ISTHMUS_TRANSPORT": "udp"}}
 # The lab runs this until its input ends, also because this process was killed.
 HOLD = ["sh", "-c", 'echo "$ISTHMUS_LAB"; exec cat >/dev/null']
 # What the kernel may take on a busy machine to make a lab or to remove it. Seconds.
 PATIENCE = 60
+
+
+def place(name):
+    """The two sites of a lab, for the ranks of a test."""
+    return Place(name, ("a", "b"), SETTINGS.get(name, {}))
 
 
 @contextlib.contextmanager
