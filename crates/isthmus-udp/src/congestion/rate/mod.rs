@@ -33,6 +33,7 @@
 mod background;
 mod burst;
 mod compete;
+mod floor;
 mod group;
 mod model;
 mod probe;
@@ -51,9 +52,10 @@ use crate::pacer::{QUANTUM_US, is_short, quantum_us};
 use background::Background;
 use burst::{Arrival, Bursts};
 use compete::{Compete, Share};
+use floor::Floor;
 use group::Role;
 use model::Model;
-use probe::{Floor, Probe};
+use probe::Probe;
 use reader::Reader;
 use round::{Losses, Round};
 
@@ -554,7 +556,8 @@ impl Rate {
             self.round = Round::default();
             return;
         }
-        if self.skip == 0 && !round.tells_rate() {
+        let jumped = round.since.is_some_and(|since| self.floor.may_have_jumped_by(since));
+        if jumped || self.skip == 0 && !round.tells_rate() {
             return; // the round goes on for another round trip
         }
         self.round = Round::default();
@@ -761,7 +764,13 @@ fn runs(run: f64) -> f64 {
 
 impl CongestionControl for Rate {
     fn on_ack(&mut self, sample: &AckSample) {
+        let before_us = self.floor.rtt_us;
         let mut sample = self.floor.note(sample);
+        if self.floor.rtt_us > before_us {
+            // The route is longer: what left before tells nothing of it.
+            self.round = Round::default();
+            self.skip = 1;
+        }
         if let Some(background) = &mut self.background {
             sample = background.note(&sample);
         }

@@ -1,7 +1,7 @@
 //! Probe: sends half for two round trips, to see whether a delay is a queue.
 //!
 //! A queue becomes shorter when less is sent, whoever fills it. Jitter and a longer route stay, and count as the path's
-//! own delay from then on ([`Floor`]). BBR's ProbeRTT sends half as well (draft-ietf-ccwg-bbr, 5.3.4). It runs by the
+//! own delay from then on (`floor.rs`). BBR's ProbeRTT sends half as well (draft-ietf-ccwg-bbr, 5.3.4). It runs by the
 //! clock; this probe runs when there is a doubt.
 
 use super::round::Round;
@@ -13,37 +13,6 @@ const ANSWER: f64 = 0.5;
 /// Least expected decrease that tells anything, as a part of the delay: one flow of many takes little off their queue
 /// (`flows_that_start_together_fill_the_path_and_none_starves`).
 const SHARE_LEAST: f64 = 0.2;
-
-/// The path's own delay beyond the least of the last seconds. Microseconds.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Floor {
-    /// One way, and for the round trip.
-    pub(super) way_us: Micros,
-    pub(super) rtt_us: Micros,
-    /// Least of each in the present round.
-    least: Option<(Micros, Micros)>,
-}
-
-impl Floor {
-    /// Notes an acknowledgement. Returns it with the floor counted as delay of the path, not of a queue.
-    pub(super) fn note(&mut self, sample: &AckSample) -> AckSample {
-        if let (Some(way), Some(back)) = (sample.queue_us, sample.back_us) {
-            let (way_least, rtt_least) = self.least.unwrap_or((way, way + back));
-            self.least = Some((way.min(way_least), (way + back).min(rtt_least)));
-        }
-        if sample.round_ended
-            && let Some((way, rtt)) = self.least.take()
-        {
-            // A round with less delay than the floor lowers it.
-            (self.way_us, self.rtt_us) = (self.way_us.min(way), self.rtt_us.min(rtt));
-        }
-        AckSample {
-            queue_us: sample.queue_us.map(|queue| queue.saturating_sub(self.way_us)),
-            rtt_least_us: sample.rtt_least_us + self.rtt_us,
-            ..*sample
-        }
-    }
-}
 
 /// State of a probe.
 #[derive(Clone, Copy, Debug)]
