@@ -213,6 +213,14 @@ struct Entry {
 }
 
 impl Entry {
+    /// Whether the stream goes on with packets from this address, if this one opens: a NAT that has forgotten the
+    /// peer's mapping gives it another port of the same host (RFC 9000, 9.3.3). Only keys that nobody but the peer has
+    /// tell who it is, and only the newest packet where it is, since a repeated one may come from anywhere.
+    fn may_move(&self, from: SocketAddr, packet: &Incoming<'_>) -> bool {
+        let proves = matches!(packet.header, Header::Data { keyed, .. } if self.stream.proves_peer(keyed));
+        proves && self.peer.ip() == from.ip() && self.stream.is_newest(packet.number)
+    }
+
     /// Whether a released stream need not wait longer to deliver its data: it has failed, or the peer has ended its
     /// direction too and may be gone.
     fn has_parted(&self) -> bool {
@@ -539,9 +547,13 @@ impl Port {
                     Incoming { header, number, ack_now, body, bytes, opened: None, hold: Hold::All };
                 let Some(key) = self.find(now, from, &mut packet) else { return };
                 packet.hold = self.hold(key);
-                if self.streams[key].peer != from {
+                let moves = self.streams[key].peer != from;
+                if moves && !self.streams[key].may_move(from, &packet) {
                     self.dropped.strange += 1;
                 } else if self.streams[key].stream.on_packet(now, arrived, packet) {
+                    if moves {
+                        self.move_stream(key, from);
+                    }
                     self.note_memory(now, key);
                     self.refresh(now, key);
                 } else {
@@ -553,6 +565,16 @@ impl Port {
             }
             Ok(Packet::Reset { target }) => self.on_reset(now, from, target),
             Err(_) => self.dropped.garbled += 1,
+        }
+    }
+
+    /// The stream's peer has another port from now on.
+    fn move_stream(&mut self, key: usize, to: SocketAddr) {
+        let entry = &mut self.streams[key];
+        let before = std::mem::replace(&mut entry.peer, to);
+        if let Some(source) = entry.opened_by {
+            self.by_opener.remove(&(before, source));
+            self.by_opener.insert((to, source), key);
         }
     }
 

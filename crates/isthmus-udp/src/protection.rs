@@ -31,6 +31,11 @@ pub trait Protection: Send + fmt::Debug {
     fn is_keyed(&self) -> bool {
         false
     }
+    /// Whether a Data packet that opens comes from the peer, as nobody else has its keys. `keyed`: it is sealed with
+    /// the stream's own.
+    fn proves_peer(&self, _keyed: bool) -> bool {
+        false
+    }
     /// Bytes that sealing adds.
     fn overhead(&self) -> usize;
     /// Seals the packet that begins at `start`, with its frames at `body`, and appends the tag or checksum. Both are
@@ -276,6 +281,10 @@ impl Sealed {
 impl Protection for Sealed {
     fn is_keyed(&self) -> bool {
         self.own.as_ref().is_some_and(|own| own.confirmed)
+    }
+
+    fn proves_peer(&self, keyed: bool) -> bool {
+        keyed || self.is_of_session()
     }
 
     fn overhead(&self) -> usize {

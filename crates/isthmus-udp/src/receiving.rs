@@ -122,6 +122,11 @@ impl Receiving {
         self.seen.is_stale(number)
     }
 
+    /// Whether no packet with this number or a larger one was here before.
+    pub(crate) fn is_newest(&self, number: u64) -> bool {
+        self.seen.largest().is_none_or(|largest| number > largest)
+    }
+
     pub(crate) fn raise_floor(&mut self, floor: u64) {
         self.seen.raise_floor(floor);
     }

@@ -46,6 +46,9 @@ const PROBE_MOST_US: Micros = 50_000;
 /// Silence (4 s) during which probes are at most RTT/2 apart, or 5 ms if that is more. Microseconds.
 const PROBE_OFTEN_US: Micros = 4_000_000;
 const PROBE_SPACE_US: Micros = 5_000;
+/// Data that pauses for this long may not find the way any more, if a NAT before the receiver has forgotten it. A Ping
+/// then shows the sender where the receiver is. Microseconds (1 s).
+const PAUSE_US: Micros = 1_000_000;
 /// Probes before the waits begin to grow: the answers to the first ones may themselves be lost. Count.
 const PROBES_EARLY: u32 = 3;
 /// Least packets of a probe, and most that are added on paths that lose packets in runs. Count.
@@ -256,6 +259,8 @@ pub struct Stream {
     probes: u32,
     probes_due: u8,
     heard_at: Micros,
+    /// When data last came, until a Ping has followed.
+    data_at: Option<Micros>,
     /// A Ping has to be sent.
     ping: bool,
     /// Copies of the opening packet still to be sent, and when the next one is due.
@@ -394,6 +399,7 @@ impl Stream {
             probes_due: 0,
             heard_at: now,
             answered_at: now,
+            data_at: None,
             ping: false,
             greetings: 0,
             greeting_at: 0,
@@ -730,6 +736,16 @@ impl Stream {
         self.local
     }
 
+    /// Whether a Data packet that opens, sealed with the stream's own keys if `keyed`, comes from the peer itself.
+    pub(crate) fn proves_peer(&self, keyed: bool) -> bool {
+        self.protection.proves_peer(keyed)
+    }
+
+    /// Whether no packet with this number or a larger one has come.
+    pub(crate) fn is_newest(&self, number: u64) -> bool {
+        self.receiving.is_newest(number)
+    }
+
     /// The id by which the peer wants to be addressed, once it is known.
     pub(crate) fn remote(&self) -> Option<ConnectionId> {
         self.remote
@@ -764,8 +780,7 @@ impl Stream {
         let coding = self.coding_due().filter(|_| for_parity).map(|due| due.max(self.pacer.opens_at()));
         let copies = self.sending.copy_due().filter(|_| window).map(|due| due.max(self.pacer.opens_at()));
         let room = self.sharing.as_ref().filter(|_| work && !window).and_then(Sharing::wake_at);
-        let quiet = self.heard_at + self.config.keepalive_us;
-        let keepalive = Some(if self.awaits_answer() { self.patience_ends() } else { quiet });
+        let keepalive = Some(if self.awaits_answer() { self.patience_ends() } else { self.quiet_ends() });
         [
             sending,
             room,
@@ -787,6 +802,12 @@ impl Stream {
         self.sent.open() > 0 || self.sending.awaits_room()
     }
 
+    /// When to ask whether the peer is still there, if nothing comes.
+    fn quiet_ends(&self) -> Micros {
+        let keepalive = self.heard_at + self.config.keepalive_us;
+        self.data_at.map_or(keepalive, |at| keepalive.min(at + PAUSE_US))
+    }
+
     fn patience_ends(&self) -> Micros {
         self.heard_at + self.config.patience_us
     }
@@ -806,8 +827,11 @@ impl Stream {
             return;
         }
         if !self.awaits_answer() {
-            if now >= self.heard_at + self.config.keepalive_us {
+            if now >= self.quiet_ends() {
                 self.ping = true;
+                self.data_at = None;
+            }
+            if now >= self.heard_at + self.config.keepalive_us {
                 self.sending.rest();
                 self.receiving.rest();
             }

@@ -153,7 +153,10 @@ impl Stream {
 
     fn on_frame(&mut self, now: Micros, frame: &Frame<'_>) -> Result<(), StreamFault> {
         match *frame {
-            Frame::Stream { offset, data, fin } => self.receiving.take(offset, data, fin)?,
+            Frame::Stream { offset, data, fin } => {
+                self.data_at = Some(now);
+                self.receiving.take(offset, data, fin)?;
+            }
             Frame::Ack(ack) => self.on_ack(now, &ack)?,
             Frame::Parity(shard) => {
                 if self.receiving.take_parity(&shard) {

@@ -13,7 +13,7 @@ fn known_config(path: &PathSpec) -> PortConfig {
     PortConfig { initial: Some(initial()), ..config(path) }
 }
 
-fn known_pair(path: &PathSpec) -> Net {
+pub(crate) fn known_pair(path: &PathSpec) -> Net {
     let mut net = Net::new(path, vec![known_config(path), known_config(path)]);
     net.sealed = Some(By::Address);
     net

@@ -194,12 +194,20 @@ pub(crate) struct Net {
     /// If set: streams are opened with these keys, and all packets of `mischief` have the address of the genuine
     /// sender.
     pub(crate) sealed: Option<By>,
+    /// If set: a NAT before this port forgets it at this time, and its packets come from another port from then on. For
+    /// [`RESTART_US`] before, the NAT passes nothing on.
+    pub(crate) forgets: Option<(usize, Micros)>,
     /// Whether applications admit every stream that is opened.
     pub(crate) admits: bool,
     sessions: u64,
     /// Streams opened or accepted, by port.
     pub(crate) opened: Vec<(usize, StreamId)>,
 }
+
+/// How long a NAT takes to start again. Microseconds.
+pub(crate) const RESTART_US: Micros = 150_000;
+/// Added to the number of a port for another one of the same host.
+pub(crate) const OTHER: usize = 100;
 
 pub(crate) fn address(port: usize) -> SocketAddr {
     let host = if port.is_multiple_of(2) { 1 } else { 2 };
@@ -238,6 +246,7 @@ impl Net {
             mischief: None,
             noise: None,
             sealed: None,
+            forgets: None,
             admits: false,
             sessions: 0,
             opened: Vec::new(),
@@ -329,8 +338,17 @@ impl Net {
         }
     }
 
+    /// The address at which others see a port now.
+    pub(crate) fn seen_at(&self, port: usize) -> SocketAddr {
+        let is_other = self.forgets.is_some_and(|(of, at)| of == port && self.now >= at);
+        address(if is_other { port + OTHER } else { port })
+    }
+
     fn offer(&mut self, port: usize, to: SocketAddr, packet: &[u8]) {
-        let Some(target) = (0..self.ports.len()).find(|port| address(*port) == to) else { return };
+        if self.forgets.is_some_and(|(_, at)| self.now < at && self.now + RESTART_US >= at) {
+            return;
+        }
+        let Some(target) = (0..self.ports.len()).find(|port| self.seen_at(*port) == to) else { return };
         if packet.len() as u32 + 28 > self.mtu {
             return;
         }
@@ -348,7 +366,7 @@ impl Net {
             }
         }
         for _ in 0..=usize::from(twice) {
-            self.fly(at_ns, target, address(port), noisy.as_deref().unwrap_or(packet));
+            self.fly(at_ns, target, self.seen_at(port), noisy.as_deref().unwrap_or(packet));
         }
         if let Some(mischief) = &mut self.mischief
             && mischief.chance(0.05)
@@ -363,7 +381,7 @@ impl Net {
             let later = at_ns + mischief.up_to(100_000_000);
             // Without authenticated content: from a wrong address, unless the packet is an exact repetition.
             let genuine = self.sealed.is_some() || damaged == packet;
-            let from = if genuine { address(port) } else { address(port + 100) };
+            let from = if genuine { self.seen_at(port) } else { address(port + OTHER) };
             self.fly(later, target, from, &damaged);
         }
     }

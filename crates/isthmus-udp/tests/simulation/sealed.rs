@@ -5,7 +5,8 @@ use isthmus_udp::wire::{Frame, Header, Packet, put_small};
 use isthmus_udp::{ChecksumKind, Dropped, Event, Port, PortConfig, Session, StreamId};
 
 use crate::delivery::any_path;
-use crate::net::{By, Net, PathSpec, address, config, seeds, transfer};
+use crate::known::known_pair;
+use crate::net::{By, Net, OTHER, PathSpec, RESTART_US, address, config, seeds, transfer};
 
 fn sealed_config(path: &PathSpec) -> PortConfig {
     PortConfig { sessions_only: true, ..config(path) }
@@ -261,4 +262,60 @@ fn sealing_costs_its_sixteen_bytes_a_packet_and_no_more() {
     let plain = transfer(&mut Net::pair(&path), 50_000_000, false, 60.0).expect("it ends");
     let sealed = transfer(&mut sealed_pair(&path), 50_000_000, false, 60.0).expect("it ends");
     assert!(sealed < 1.01 * plain, "plain {plain} s, sealed {sealed} s");
+}
+
+/// How long a transfer of 20 MB takes if a NAT before port `behind` forgets it on the way. Seconds.
+fn past_nat(sealed: By, behind: usize, forgets: bool) -> f64 {
+    let path = PathSpec::default();
+    let mut net = match sealed {
+        By::Session => sealed_pair(&path),
+        By::Address => known_pair(&path),
+    };
+    net.forgets = forgets.then_some((behind, net.now + 100_000 + RESTART_US));
+    let took = transfer(&mut net, 20_000_000, false, 60.0).expect("it ends");
+    assert_eq!(net.opened.len(), 2, "the stream goes on");
+    took
+}
+
+#[test]
+fn a_nat_that_starts_again_costs_little_more_than_a_second_on_either_side() {
+    for (sealed, behind) in [(By::Session, 0), (By::Session, 1), (By::Address, 0), (By::Address, 1)] {
+        let [steady, forgotten] = [false, true].map(|forgets| past_nat(sealed, behind, forgets));
+        println!("{sealed:?}, behind {behind}: {steady} s, {forgotten} s");
+        assert!(forgotten < steady + 1.5, "{sealed:?}, behind {behind}: {steady} s, {forgotten} s");
+    }
+}
+
+#[test]
+fn only_the_newest_genuine_packet_of_the_same_host_moves_a_stream() {
+    let mut net = sealed_pair(&PathSpec::default());
+    let id = net.open(0, 1);
+    let until = net.now + 500_000;
+    while net.step(until) {
+        while net.event(1).is_some() {}
+    }
+    let now = net.now;
+    let mut packet = || {
+        net.ports[0].with(now, id, |stream| stream.write(&[7; 100]));
+        first_packet(&mut net.ports[0], now)
+    };
+    let (older, newer, newest) = (packet(), packet(), packet());
+    let mut forged = newest.clone();
+    *forged.last_mut().expect("a packet") ^= 1;
+    let (elsewhere, other_host) = (address(OTHER), address(OTHER + 1));
+    let (port, mut now) = (&mut net.ports[1], now);
+    let mut sends_to = |from, packet: &[u8]| {
+        port.on_packet(now, now, from, &mut packet.to_vec());
+        let dropped = port.dropped();
+        // By then an acknowledgement is due.
+        now += 100_000;
+        let sent = port.poll_transmit(now, 1, 9_000, &mut Vec::new());
+        (sent.map(|sent| sent.to), dropped.strange, dropped.forged)
+    };
+    assert_eq!(sends_to(address(0), &newer), (Some(address(0)), 0, 0));
+    assert_eq!(sends_to(elsewhere, &older), (None, 1, 0), "a packet that somebody has kept");
+    assert_eq!(sends_to(elsewhere, &newer), (None, 2, 0), "a packet that somebody repeats");
+    assert_eq!(sends_to(elsewhere, &forged), (None, 2, 1));
+    assert_eq!(sends_to(other_host, &newest), (None, 3, 1));
+    assert_eq!(sends_to(elsewhere, &newest), (Some(elsewhere), 3, 1));
 }
