@@ -878,16 +878,22 @@ impl Carriers {
             return false;
         }
         let (host, why) = match weakness {
-            Weakness::Lossy(host) => (host, "packets are lost without a queue"),
-            Weakness::Overflows { host, .. } => (host, "bursts by TCP overflow the queue of a short path"),
+            Weakness::Lossy(host) => {
+                // The UDP lanes that are there carry the bulk data again, so no more are needed.
+                if udp.on_lossy_path(host) {
+                    return false;
+                }
+                (host, "packets are lost without a queue")
+            }
+            Weakness::Overflows { host, rate, rtt_us } => {
+                // If the processor limits UDP, TCP still does better.
+                if udp.bulk(host) != Bulk::All {
+                    return false;
+                }
+                udp.suppose(host, rate, rtt_us);
+                (host, "bursts by TCP overflow the queue of a short path")
+            }
         };
-        match weakness {
-            Weakness::Lossy(host) if udp.on_lossy_path(host) => return false,
-            Weakness::Lossy(_) => {}
-            // If the processor limits UDP, TCP still does better.
-            Weakness::Overflows { host, .. } if udp.bulk(host) != Bulk::All => return false,
-            Weakness::Overflows { host, rate, rtt_us } => udp.suppose(host, rate, rtt_us),
-        }
         match udp.known(host) {
             Some(Known::Blocked) => return false,
             Some(Known::Udp | Known::Wanted) => {}
