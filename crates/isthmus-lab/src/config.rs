@@ -19,7 +19,7 @@
 //! jitter = "3ms"
 //! jitter_shape = "heavy-tailed"    # or "uniform", "spikes"
 //! jitter_every = "1ms"             # a new value of it, or a spike
-//! policer = { rate = "400Mbit", burst = "1MB" }    # only = "udp": all else passes by it
+//! policer = { rate = "400Mbit", burst = "1MB" }    # only_udp = true: all else passes by it
 //! change = [{ at = "3s", rtt = "80ms" }, { at = "5s", rate = "200Mbit" }]
 //!
 //! [[site]]
@@ -271,16 +271,9 @@ pub struct PolicerConfig {
     pub rate: Rate,
     /// What passes at once after a pause. Bytes.
     pub burst: Size,
-    /// The only protocol that it concerns. Default: all.
-    pub only: Option<Policed>,
-}
-
-/// A protocol that a policer concerns.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Policed {
-    /// UDP.
-    Udp,
+    /// Whether everything but UDP passes by it. Default: false.
+    #[serde(default)]
+    pub only_udp: bool,
 }
 
 /// A change of a link while it is in use.
@@ -537,7 +530,7 @@ impl DirectionConfig {
             policer => Ok(policer.map(|of| Policer {
                 rate_bps: of.rate.0,
                 burst_bytes: of.burst.0,
-                only_udp: matches!(of.only, Some(Policed::Udp)),
+                only_udp: of.only_udp,
             })),
         }
     }
@@ -724,7 +717,7 @@ mod tests {
         assert!(said("queue = \"1KiB\"\n").contains("cannot hold one packet of mtu 9000"));
         assert!(said("mtu = 100\n").contains("mtu = 100 is out of range"));
         assert!(said("policer = { rate = \"1Mbit\", burst = 500 }\n").contains("passes no full packet"));
-        assert!(said("policer = { rate = \"1Mbit\", burst = \"1MB\", only = \"tcp\" }\n").contains("udp"));
+        assert!(said("policer = { rate = \"1Mbit\", burst = \"1MB\", only_udp = 1 }\n").contains("boolean"));
         assert!(said("jitter_shape = \"spikes\"\njitter_every = \"0\"\n").contains("at least \"1us\""));
         assert!(
             said("change = [{ at = \"2s\", rate = \"1Mbit\" }, { at = \"1s\", rtt = \"1ms\" }]\n")
@@ -776,7 +769,7 @@ mod tests {
              gilbert_elliott = { to_bad = \"1%\", to_good = \"25%\", loss_good = 0, loss_bad = \"50%\" }\n\
              down = [{ at = \"2s\", for = \"20s\" }, { at = \"30s\", for = \"1s\" }]\n\
              jitter_shape = \"spikes\"\njitter_every = \"50ms\"\ngather = \"2ms\"\npath_mtu = 1400\n\
-             policer = { rate = \"4Mbit\", burst = \"1MB\", only = \"udp\" }\n\
+             policer = { rate = \"4Mbit\", burst = \"1MB\", only_udp = true }\n\
              change = [{ at = \"3s\", rtt = \"80ms\" }, { at = \"5s\", rate = \"2Mbit\" }]\n\
              forward = { loss = \"3%\" }\n",
         );

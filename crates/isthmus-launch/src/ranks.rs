@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -121,6 +121,40 @@ pub(crate) fn start(
     ours.set_write_timeout(Some(ANSWER))?;
     // Only this rank inherits it: this process closes it before it starts the next rank.
     rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
+    let mut command = command(program, start, rank, theirs.as_raw_fd())?;
+    let mut child = command.spawn()?;
+    drop(theirs);
+    let pid = Pid::from_child(&child);
+    let label = if program.label {
+        format!("[rank {}, part {}] ", start.first + rank, start.appnum + 1)
+    } else {
+        String::new()
+    };
+    let to = program.gather.map(|gate| (gate.clone(), inputs.clone()));
+    let mut writers = Vec::new();
+    if let Some(from) = child.stdout.take() {
+        writers.push(pass_on(from, false, label.clone(), to.clone())?);
+    }
+    if let Some(from) = child.stderr.take() {
+        writers.push(pass_on(from, true, label, to)?);
+    }
+    let writers: Arc<[_]> = writers.into();
+    let (mut from, told) = (ours.try_clone()?, inputs.clone());
+    let reader = named("isthmus-pmi", move || {
+        let mut bytes = vec![0; 4096];
+        while let Ok(len @ 1..) = from.read(&mut bytes) {
+            if told.send(Input::Pmi(rank, bytes[..len].to_vec())).is_err() {
+                return;
+            }
+        }
+    })?;
+    let last = if program.gather.is_some() { writers.clone() } else { Arc::new([]) };
+    report_end(rank, pid, reader, last, inputs.clone())?;
+    Ok(RankProcess { child, pid, pmi: ours, has_ended: false, writers })
+}
+
+/// The command of one rank: its program, its environment, and where its input and output go. The rank inherits `pmi`.
+fn command(program: &Program<'_>, start: &Start, rank: u32, pmi: RawFd) -> io::Result<Command> {
     let world = start.first + rank;
     let (local_rank, local_size) = start.local[rank as usize];
     let mut command = Command::new(&program.starter[0]);
@@ -137,7 +171,7 @@ pub(crate) fn start(
     }
     let sizes: Vec<String> = start.sizes.iter().map(ToString::to_string).collect();
     for (name, value) in [
-        ("PMI_FD", theirs.as_raw_fd().to_string()),
+        ("PMI_FD", pmi.to_string()),
         ("PMI_RANK", world.to_string()),
         ("PMI_SIZE", start.size.to_string()),
         ("MPI_LOCALRANKID", local_rank.to_string()),
@@ -164,31 +198,18 @@ pub(crate) fn start(
     } else if program.label || program.gather.is_some() {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
-    let mut child = command.spawn()?;
-    drop(theirs);
-    let pid = Pid::from_child(&child);
-    let label =
-        if program.label { format!("[rank {world}, part {}] ", start.appnum + 1) } else { String::new() };
-    let to = program.gather.map(|gate| (gate.clone(), inputs.clone()));
-    let mut writers = Vec::new();
-    if let Some(from) = child.stdout.take() {
-        writers.push(pass_on(from, false, label.clone(), to.clone())?);
-    }
-    if let Some(from) = child.stderr.take() {
-        writers.push(pass_on(from, true, label, to)?);
-    }
-    let writers: Arc<[_]> = writers.into();
-    let (mut from, told) = (ours.try_clone()?, inputs.clone());
-    let reader = named("isthmus-pmi", move || {
-        let mut bytes = vec![0; 4096];
-        while let Ok(len @ 1..) = from.read(&mut bytes) {
-            if told.send(Input::Pmi(rank, bytes[..len].to_vec())).is_err() {
-                return;
-            }
-        }
-    })?;
-    let (told, last) =
-        (inputs.clone(), if program.gather.is_some() { writers.clone() } else { Arc::new([]) });
+    Ok(command)
+}
+
+/// Sends [`Input::Ended`] when a rank's process has ended, the thread `reader` has passed on its last PMI commands, and
+/// the threads `last` its last output.
+fn report_end(
+    rank: u32,
+    pid: Pid,
+    reader: JoinHandle<()>,
+    last: Arc<[JoinHandle<()>]>,
+    inputs: SyncSender<Input>,
+) -> io::Result<()> {
     named("isthmus-rank", move || {
         // The process stays a zombie, so that its id is not reused while we may still signal it.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
@@ -205,9 +226,9 @@ pub(crate) fn start(
         while !last.iter().all(JoinHandle::is_finished) && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
         }
-        let _ = told.send(Input::Ended(rank));
+        let _ = inputs.send(Input::Ended(rank));
     })?;
-    Ok(RankProcess { child, pid, pmi: ours, has_ended: false, writers })
+    Ok(())
 }
 
 fn named(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {

@@ -110,22 +110,7 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<u8, RunError
     // Containers share their host's boot id, and hosts may share a name. Ranks share memory only if both agree.
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let alone = options.parts == 1 && options.place.count == 1;
-    let at = match &options.at {
-        Some(at) => Some(at.clone()),
-        None if alone => None,
-        None if options.part == 1 && options.place.count == 1 => None,
-        None => {
-            return Err(usage(
-                "--at is missing: where do the parts find each other? See isthmus run --help".to_owned(),
-            ));
-        }
-    };
-    let meeting = at
-        .map(|at| {
-            Meeting::new(at, &options.job, format!("isthmus-run.{}", options.job), options.secret.as_deref())
-        })
-        .transpose()
-        .map_err(usage)?;
+    let meeting = meeting(options, alone).map_err(usage)?;
     let me = Me {
         job: options.job.clone(),
         part: options.part,
@@ -146,24 +131,9 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<u8, RunError
     let me = Me { uri: endpoint.as_ref().map_or_else(String::new, |endpoint| endpoint.uri()), ..me };
     let (inputs, arriving) = sync_channel(INPUTS_MAX);
     if let Some(endpoint) = &endpoint {
-        let (endpoint, inputs) = (endpoint.clone(), inputs.clone());
-        spawn("isthmus-events", move || {
-            while let Ok(event) = endpoint.next_event(None) {
-                if event.is_some_and(|event| inputs.send(Input::Event(event)).is_err()) {
-                    return;
-                }
-            }
-        })?;
+        pass_on_events(endpoint.clone(), inputs.clone())?;
     }
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| system(&error))?;
-    let signalled = inputs.clone();
-    spawn("isthmus-signals", move || {
-        for number in signals.forever() {
-            if signalled.send(Input::Signal(number)).is_err() {
-                return;
-            }
-        }
-    })?;
+    pass_on_signals(inputs.clone())?;
     let mut shell = Shell {
         options,
         tell,
@@ -185,6 +155,45 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<u8, RunError
     let status = shell.serve(Agent::new(me), &arriving);
     shell.close();
     status
+}
+
+/// Where the parts find each other; `None` if this process need not find any, or prints its own address. `alone`: it
+/// is the only process of the job.
+fn meeting(options: &Options, alone: bool) -> Result<Option<Meeting>, String> {
+    let at = match &options.at {
+        Some(at) => at.clone(),
+        None if alone || (options.part == 1 && options.place.count == 1) => return Ok(None),
+        None => {
+            return Err(
+                "--at is missing: where do the parts find each other? See isthmus run --help".to_owned()
+            );
+        }
+    };
+    let name = format!("isthmus-run.{}", options.job);
+    Meeting::new(at, &options.job, name, options.secret.as_deref()).map(Some)
+}
+
+/// Starts the thread that passes the endpoint's events to the main thread.
+fn pass_on_events(endpoint: Arc<Endpoint>, inputs: SyncSender<Input>) -> Result<(), RunError> {
+    spawn("isthmus-events", move || {
+        while let Ok(event) = endpoint.next_event(None) {
+            if event.is_some_and(|event| inputs.send(Input::Event(event)).is_err()) {
+                return;
+            }
+        }
+    })
+}
+
+/// Starts the thread that passes SIGTERM and SIGINT to the main thread.
+fn pass_on_signals(inputs: SyncSender<Input>) -> Result<(), RunError> {
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| RunError::System(error.to_string()))?;
+    spawn("isthmus-signals", move || {
+        for number in signals.forever() {
+            if inputs.send(Input::Signal(number)).is_err() {
+                return;
+            }
+        }
+    })
 }
 
 /// The endpoint over which processes of `isthmus run` talk.

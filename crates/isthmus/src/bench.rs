@@ -28,10 +28,10 @@ use substrate::Client;
 
 const FAILED: u8 = 3;
 
-/// Measure latency and goodput, beside peers in the same run
+/// Measure latency and goodput, and compare them with other programs in the same run
 ///
-/// Without --to, a second process on this host is the other side; with it, the one that runs
-/// `isthmus bench serve` there. Times are of the whole round trip.
+/// pingpong, stream and rma measure between this process and another one. By default they start that process on this
+/// host. With --to they use the process that runs `isthmus bench serve` elsewhere. Latencies are whole round trips.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -40,11 +40,11 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum BenchCommand {
-    /// Small messages to and fro: round trips
+    /// Measure the round trip of short messages
     Pingpong(Run),
-    /// Messages one way: goodput
+    /// Measure the goodput of messages in one direction
     Stream(Run),
-    /// Writes to remote memory: goodput
+    /// Measure the goodput of writes to remote memory
     Rma(Run),
     Wan(wan::Args),
     File(file::Args),
@@ -56,7 +56,7 @@ enum BenchCommand {
     Request(request::Args),
     #[command(hide = true)]
     Swap(swap::Args),
-    /// Be the other side: prints where to find it, and goes on until it is stopped
+    /// Answer measurements: print the value for --to, and serve until stopped
     Serve(ServeArgs),
 }
 
@@ -65,28 +65,28 @@ enum BenchCommand {
 struct Run {
     #[command(flatten)]
     at: At,
-    /// Service level: uu, ru or ro [default: all that the test knows]
+    /// Measure only this service level: uu, ru or ro [default: all; rma has no uu]
     #[arg(long)]
     level: Option<Level>,
-    /// Length of a message or write [default: 8B for pingpong, 64KiB for stream, 1MiB for rma]
+    /// Send messages, or make writes, of this length [default: 8B for pingpong, 64KiB for stream, 1MiB for rma]
     #[arg(long)]
     size: Option<Size>,
-    /// How many messages or writes [default: 20000 for pingpong, else 1 GiB in all]
+    /// Send this many messages or writes [default: 20000 for pingpong, otherwise 1 GiB in all]
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// How many are under way at once, for stream and rma
+    /// Keep this many messages or writes in flight (stream and rma only)
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
     depth: u32,
-    /// The other side, as `isthmus bench serve` printed it
+    /// Measure to the process that printed WHERE, an `isthmus bench serve` [default: a new process on this host]
     #[arg(long, value_name = "WHERE")]
     to: Option<String>,
-    /// Measure all of it so many times in turn, and end with medians, and ratios to what went beside
+    /// Repeat all measurements N times, then print medians and ratios to the other programs
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Only the substrate, no plain sockets and other programs beside it
+    /// Measure only the substrate, without plain sockets and other programs
     #[arg(long)]
     alone: bool,
-    /// Print one JSON object a line instead
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
@@ -94,11 +94,10 @@ struct Run {
 /// Where an endpoint of the measurement is.
 #[derive(clap::Args, Clone, Default)]
 struct At {
-    /// The device to measure on, by its name in the configuration [default: the best that is up]
+    /// Use the device of this name in the configuration [default: the best device that is up]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
-    /// What carries messages, instead of what the device says: tcp, udp, shm, ethernet; several,
-    /// joined by commas, are measured one after the other
+    /// Use these transports in turn: tcp, udp, shm or ethernet, joined by commas [default: as the device is configured]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     transport: Vec<String>,
 }
@@ -107,7 +106,7 @@ struct At {
 struct ServeArgs {
     #[command(flatten)]
     at: At,
-    /// End when the standard input does
+    /// Exit at the end of standard input
     #[arg(long)]
     until_eof: bool,
 }

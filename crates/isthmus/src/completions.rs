@@ -11,7 +11,7 @@ use clap_complete::Shell;
 /// eval "$(isthmus completions bash)"
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which shell
+    /// Print completions for this shell
     shell: Shell,
 }
 

@@ -49,7 +49,7 @@ use report::Report;
 /// or cannot be trusted.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// What to copy, and then the destination
+    /// Copy these sources to the last path, the destination
     #[arg(required = true, num_args = 2.., value_name = "SOURCE... DESTINATION")]
     places: Vec<OsString>,
     /// Copy folders too, with their contents
@@ -88,13 +88,13 @@ pub(crate) struct Args {
     /// the files that are named here, or their folder, in longer stripes
     #[arg(long, value_name = "SIZE")]
     block: Option<Size>,
-    /// Most TCP streams. Default: as the settings say
+    /// Use at most this many TCP streams [default: the setting streams]
     #[arg(long, value_name = "N")]
     streams: Option<Streams>,
-    /// Most memory for blocks
+    /// Use at most this much memory for blocks
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     memory: Size,
-    /// Threads that read or write
+    /// Read or write with this many threads
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: u8,
     /// How these threads read and write: threads (by system calls), or uring (each by an io_uring, several pieces of a

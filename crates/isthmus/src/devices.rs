@@ -15,10 +15,10 @@ const USAGE: u8 = 2;
 /// 1 when a device is down, 2 when the configuration is wrong, 3 when the list cannot be written.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The configuration, a TOML file [default: as programs find it]
+    /// Read the configuration from this TOML file [default: the file that programs use]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print one JSON object instead
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }

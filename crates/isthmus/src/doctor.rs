@@ -24,25 +24,25 @@ use crate::ssh;
 /// cannot be written.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A peer to reach: HOST:PORT, or isthmus://AS.SUBNET/IP:PORT; or USER@HOST or ssh://[USER@]HOST[:PORT], where ssh
-    /// starts isthmus, and both hosts try what passes directly between them
+    /// Try to reach this peer: HOST:PORT or isthmus://AS.SUBNET/IP:PORT. With USER@HOST or ssh://[USER@]HOST[:PORT],
+    /// ssh starts isthmus there, and both hosts test which packets pass directly between them
     #[arg(long, value_name = "ADDRESS")]
     peer: Option<String>,
-    /// Wait for peers at the address printed, so that `doctor --peer` elsewhere can try the way
+    /// Print an address, and answer `doctor --peer` of other hosts there
     #[arg(long, conflicts_with = "peer")]
     listen: bool,
     #[command(flatten)]
     words: ssh::Words,
-    /// Rate of the path that this host should be able to fill
+    /// Check whether this host can fill a path of this rate
     #[arg(long, default_value = "1Gbit")]
     rate: Rate,
-    /// Round-trip time of that path
+    /// Check for a path of this round-trip time
     #[arg(long, default_value = "100ms")]
     rtt: Span,
-    /// How long to try, or to listen
+    /// Try, or listen, for this time
     #[arg(long, default_value = "20s")]
     timeout: Span,
-    /// Print one JSON object instead
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }

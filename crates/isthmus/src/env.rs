@@ -16,10 +16,10 @@ use crate::install::{self, LIBRARY};
 /// there is no provider, 3 when the output cannot be written.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which MPI
+    /// Print the environment for this MPI
     #[arg(long)]
     mpi: Mpi,
-    /// Folder that holds libisthmus-fi.so [default: found beside this program]
+    /// Use libisthmus-fi.so from this folder [default: the one installed with this program]
     #[arg(long, value_name = "DIR")]
     provider_path: Option<PathBuf>,
     /// Also turn shared memory off, so that the provider carries messages inside a host too
@@ -28,10 +28,10 @@ pub(crate) struct Args {
     /// Also load the library whose collectives cross each wide link once (docs/collectives.md)
     #[arg(long)]
     collectives: bool,
-    /// Whose words to print
+    /// Print commands of this shell
     #[arg(long, value_name = "SHELL", default_value = "sh")]
     shell: Shell,
-    /// Print one JSON object instead
+    /// Print one JSON object
     #[arg(long, conflicts_with = "shell")]
     json: bool,
 }

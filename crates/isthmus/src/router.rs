@@ -38,16 +38,16 @@ enum RouterCommand {
 /// Exit status: 2 the configuration is wrong; 3 the system refuses something.
 #[derive(clap::Args)]
 struct RunArgs {
-    /// TOML file with the configuration
+    /// Read the configuration from this TOML file
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// How long lanes may go on after SIGTERM
+    /// Give lanes this time to end after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "30s")]
     drain: Span,
-    /// Threads that relay. One thread adds least to the round trip; more can encrypt more
+    /// Relay with this many threads. One thread adds the least latency; more threads encrypt more data
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
-    /// How the log is written
+    /// Write the log in this format
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,
 }
@@ -66,7 +66,7 @@ impl Args {
 /// Exit status 2 when something is wrong.
 #[derive(clap::Args)]
 struct CheckArgs {
-    /// TOML file with the configuration
+    /// Read the configuration from this TOML file
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
 }
@@ -76,19 +76,19 @@ struct CheckArgs {
 /// Where the authority of this AS is there already, only the router's certificate is made.
 #[derive(clap::Args)]
 struct KeygenArgs {
-    /// Id of the AS
+    /// Make files for the AS with this number
     #[arg(long = "as", value_name = "ID")]
     as_id: u32,
-    /// Folder for the files; it is made if it is missing
+    /// Write the files to this folder, and create it if it is missing
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
-    /// Name of the router; its files are called after it
+    /// Name the router, and its files, NAME
     #[arg(long, default_value = "router")]
     name: String,
-    /// What the certificate is believed as: router, mover (serve and cp) or host (MPI programs) [default: any of them]
+    /// Restrict the certificate to one role: router, mover (serve and cp) or host (MPI programs) [default: any role]
     #[arg(long)]
     role: Option<Role>,
-    /// How long the router's certificate is valid; the authority's: ten years
+    /// Let the router's certificate be valid for this time. The authority's certificate is valid for ten years
     #[arg(long, default_value_t = 825)]
     days: u32,
 }

@@ -39,16 +39,16 @@ enum RoutesCommand {
 /// Exit status 1 when there is a fault.
 #[derive(clap::Args)]
 struct CheckArgs {
-    /// The route map, a TOML file
+    /// Read the route map from this TOML file
     map: PathBuf,
 }
 
 /// Draw a map's topology as SVG
 #[derive(clap::Args)]
 struct DrawArgs {
-    /// The route map, a TOML file
+    /// Read the route map from this TOML file
     map: PathBuf,
-    /// Where to write the drawing [default: standard output]
+    /// Write the drawing to this file [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -56,12 +56,12 @@ struct DrawArgs {
 /// A map, and how its routes are weighed.
 #[derive(clap::Args)]
 struct TableArgs {
-    /// The route map, a TOML file
+    /// Read the route map from this TOML file
     map: PathBuf,
-    /// What makes a route good: bandwidth, latency, capability, hops or measured
+    /// Choose routes by this metric: bandwidth, latency, capability, hops or measured
     #[arg(long, default_value = "bandwidth")]
     metric: Metric,
-    /// TOML file with the measured state of links, and the routers that are down
+    /// Read the measured state of links, and the routers that are down, from this TOML file
     #[arg(long, value_name = "FILE")]
     measured: Option<PathBuf>,
 }

@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// With --at HOST:PORT: file with a secret, the same at all parts
     #[arg(long, value_name = "FILE", env = "ISTHMUS_RUN_SECRET")]
     secret: Option<PathBuf>,
-    /// Ranks that this process starts [default: 1]
+    /// Start this many ranks from this process [default: 1]
     #[arg(short = 'n', long = "ranks", value_name = "COUNT", default_value_t = 1, hide_default_value = true)]
     ranks: u32,
     /// Which process of the part this is, from 0 [default: as the launcher says by Slurm's, PMI's, PMIx's, PALS's,
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     /// How many processes of isthmus run the part has [default: as the launcher says, else 1]
     #[arg(long, value_name = "COUNT", requires = "rank")]
     size: Option<u32>,
-    /// How long to wait for other parts
+    /// Wait this long for other parts
     #[arg(long, value_name = "TIME", default_value = "10min")]
     wait: Span,
     /// What the job does if it loses a rank, a process of isthmus run or a part: end, or continue with the others
@@ -64,7 +64,7 @@ pub(crate) struct Args {
     /// Serve PMIx, for programs of Open MPI 5, by isthmus-pmix beside this program (docs/run.md)
     #[arg(long, conflicts_with = "on_loss")]
     pmix: bool,
-    /// Folder that holds libisthmus-fi.so [default: found beside this program]
+    /// Use libisthmus-fi.so from this folder [default: the one installed with this program]
     #[arg(long, value_name = "DIR")]
     provider_path: Option<PathBuf>,
     /// Program and its arguments

@@ -28,10 +28,10 @@ use status::ServiceStatus;
 /// Exit status: 2 the configuration is wrong; 3 the system refuses something.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// TOML file with the configuration
+    /// Read the configuration from this TOML file
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// How the log is written
+    /// Write the log in this format
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
 }

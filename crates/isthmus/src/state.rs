@@ -10,7 +10,7 @@ const NO: u8 = 1;
 /// namespace, under the same user (or you are root). Exit status 1 when a process gives no answer.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Process ids of the program's ranks
+    /// Show the processes with these ids, the program's ranks
     #[arg(required = true)]
     pids: Vec<u32>,
 }

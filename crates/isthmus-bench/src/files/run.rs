@@ -196,6 +196,28 @@ impl FileBench {
         if made.status.success() { Ok(()) } else { Err(complaint()) }
     }
 
+    /// The command that runs `script`: in a lab with this configuration, or on this host if there is none. It ends
+    /// after `limit_s` seconds. The emulator writes its report to `emulator`.
+    fn command(
+        &self,
+        lab: Option<&str>,
+        work: &Path,
+        emulator: &Path,
+        script: &str,
+        limit_s: f64,
+    ) -> Result<Command, BenchError> {
+        let Some(text) = lab else {
+            let mut shell = Command::new("timeout");
+            shell.args([&limit_s.to_string(), "sh", "-c", script]);
+            return Ok(shell);
+        };
+        let config = work.join("lab.toml");
+        fs::write(&config, text).map_err(BenchError::file(&config))?;
+        let mut lab = lab::command(&self.paths.isthmus, &config, limit_s, emulator);
+        lab.args(["--", "sh", "-c", script]);
+        Ok(lab)
+    }
+
     fn measure(
         &self,
         run: &FileRun,
@@ -218,20 +240,9 @@ impl FileBench {
             local_s.filter(|_| run.link.is_loopback()).unwrap_or_else(|| run.link.floor_s(run.bytes));
         let limit_s = lab::limit_s(floor_s).max(if run.files > 1 { TREE_LIMIT_S } else { 0.0 });
         let script = hub(&Place { paths: &self.paths, work, source: &source, copy: &copy }, run)?;
-        let control = self.congestion.as_deref();
-        let seed = run.run.into();
-        let text = (!run.link.is_loopback()).then(|| lab::config(&[(run.link, None)], seed, control));
-        let mut command = if let Some(text) = &text {
-            let config = work.join("lab.toml");
-            fs::write(&config, text).map_err(BenchError::file(&config))?;
-            let mut lab = lab::command(&self.paths.isthmus, &config, limit_s, &emulator);
-            lab.args(["--", "sh", "-c", &script]);
-            lab
-        } else {
-            let mut shell = Command::new("timeout");
-            shell.args([&limit_s.to_string(), "sh", "-c", &script]);
-            shell
-        };
+        let text = (!run.link.is_loopback())
+            .then(|| lab::config(&[(run.link, None)], run.run.into(), self.congestion.as_deref()));
+        let mut command = self.command(text.as_deref(), work, &emulator, &script, limit_s)?;
         let at = OffsetDateTime::now_utc().unix_timestamp();
         let mut choices = Choices::default();
         let outcome = match command.stdin(Stdio::null()).output() {
@@ -255,7 +266,7 @@ impl FileBench {
             version: self.version.clone(),
             kernel: lab::kernel(),
             run: run.run,
-            seed,
+            seed: run.run.into(),
             lab: text,
             link: run.link,
             bytes: run.bytes,

@@ -120,112 +120,138 @@ fn free_port() -> Result<u16, BenchError> {
     bound.map(|address| address.port()).map_err(BenchError::file("a free port of 127.0.0.1"))
 }
 
+/// The service and the command of one contender.
 fn commands(place: &Place<'_>, run: &FileRun) -> Peer {
-    let is_folder = run.files > 1;
-    let option = |text: &'static str| if is_folder { text } else { "" };
+    match run.contender {
+        FileContender::CpSsh
+        | FileContender::Ssh
+        | FileContender::RcloneSftp
+        | FileContender::Scp
+        | FileContender::Rsync => over_ssh(place, run),
+        FileContender::Rclone => rclone_webdav(place, run),
+        FileContender::GridFtp => gridftp(place, run),
+        FileContender::Cp | FileContender::Coupled { .. } => isthmus_cp(place, run),
+    }
+}
+
+/// `text` if the run copies a folder.
+fn if_folder(run: &FileRun, text: &'static str) -> &'static str {
+    if run.files > 1 { text } else { "" }
+}
+
+/// rclone's name for a copy of a folder or of a file.
+fn rclone_verb(run: &FileRun) -> &'static str {
+    if run.files > 1 { "copy" } else { "copyto" }
+}
+
+/// Changes to the folder in which a command runs.
+fn enter(place: &Place<'_>) -> String {
+    format!("cd {}", path(place.work))
+}
+
+/// ssh's options; scp names the one for the port in its own way.
+fn ssh_options(port_option: &str) -> String {
+    format!(
+        "{port_option} @PORT@ -i key -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null \
+         -o LogLevel=ERROR"
+    )
+}
+
+fn over_ssh(place: &Place<'_>, run: &FileRun) -> Peer {
     let (source, copy, work) = (path(place.source), path(place.copy), path(place.work));
-    let name = place.copy.file_name().unwrap_or_default().to_string_lossy();
-    let folder = place.copy.parent().unwrap_or(Path::new("/"));
-    let isthmus = path(&place.paths.isthmus);
-    let ssh = |port_option: &str| {
-        format!(
-            "{port_option} @PORT@ -i key -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null \
-             -o LogLevel=ERROR"
-        )
+    let ssh = quoted(&format!("ssh {}", ssh_options("-p")));
+    let (recursive, slash) = (if_folder(run, "-r"), if_folder(run, "/"));
+    let command = match run.contender {
+        FileContender::Ssh => {
+            let write = quoted(&format!("cat > {copy}"));
+            format!("ssh {} @HOST@ {write} < {source}", ssh_options("-p"))
+        }
+        FileContender::RcloneSftp => format!(
+            "rclone --config /dev/null --sftp-host @HOST@ --sftp-port @PORT@ --sftp-user \"$(id -un)\" \
+             --sftp-key-file key {} {source} {}",
+            rclone_verb(run),
+            quoted(&format!(":sftp:{}", place.copy.display()))
+        ),
+        FileContender::Scp => format!("scp {recursive} {} {source} @HOST@:{copy}", ssh_options("-P")),
+        FileContender::Rsync => format!("rsync {recursive} -e {ssh} {source}{slash} @HOST@:{copy}"),
+        _ => {
+            let isthmus = path(&place.paths.isthmus);
+            format!(
+                "{isthmus} cp {recursive} --ssh {ssh} --remote-isthmus {isthmus} {source}{slash} \
+                 \"$(id -un)\"@@HOST@:{copy}"
+            )
+        }
     };
-    // sshd needs this folder for its privilege separation, and does not make it.
-    let sshd = format!("mkdir -p /run/sshd; exec {} -D -e -p @PORT@ -f {work}/sshd.conf", program("sshd"));
-    let prepare = format!("cd {work}");
-    let logged = format!("{prepare} && {LOGGED}");
-    let by_ssh = |prepare: &str, command: String| Peer {
-        service: sshd,
+    let is_logged = matches!(run.contender, FileContender::CpSsh);
+    let prepare = enter(place);
+    Peer {
+        // sshd needs this folder for its privilege separation, and does not make it.
+        service: format!("mkdir -p /run/sshd; exec {} -D -e -p @PORT@ -f {work}/sshd.conf", program("sshd")),
         port: 2022,
-        prepare: prepare.to_owned(),
+        prepare: if is_logged { format!("{prepare} && {LOGGED}") } else { prepare },
         command,
         asks_for_names: false,
-    };
-    match run.contender {
-        FileContender::CpSsh => by_ssh(
-            &logged,
-            format!(
-                "{isthmus} cp {} --ssh {} --remote-isthmus {isthmus} {source}{} \"$(id -un)\"@@HOST@:{copy}",
-                option("-r"),
-                quoted(&format!("ssh {}", ssh("-p"))),
-                option("/")
-            ),
-        ),
-        FileContender::Ssh => by_ssh(
-            &prepare,
-            format!("ssh {} @HOST@ {} < {source}", ssh("-p"), quoted(&format!("cat > {copy}"))),
-        ),
-        FileContender::RcloneSftp => by_ssh(
-            &prepare,
-            format!(
-                "rclone --config /dev/null --sftp-host @HOST@ --sftp-port @PORT@ --sftp-user \"$(id -un)\" \
-                 --sftp-key-file key {} {source} {}",
-                if is_folder { "copy" } else { "copyto" },
-                quoted(&format!(":sftp:{}", place.copy.display()))
-            ),
-        ),
-        FileContender::Scp => {
-            by_ssh(&prepare, format!("scp {} {} {source} @HOST@:{copy}", option("-r"), ssh("-P")))
-        }
-        FileContender::Rsync => by_ssh(
-            &prepare,
-            format!(
-                "rsync {} -e {} {source}{} @HOST@:{copy}",
-                option("-r"),
-                quoted(&format!("ssh {}", ssh("-p"))),
-                option("/")
-            ),
-        ),
-        FileContender::Rclone => Peer {
-            service: format!("exec rclone --config /dev/null serve webdav --addr :@PORT@ {}", path(folder)),
-            port: 2023,
-            prepare,
-            command: format!(
-                "rclone --config /dev/null --webdav-vendor other --webdav-url http://@HOST@:@PORT@ \
-                 {} {source} {}",
-                if is_folder { "copy" } else { "copyto" },
-                quoted(&format!(":webdav:{name}"))
-            ),
-            asks_for_names: false,
-        },
-        FileContender::GridFtp => Peer {
-            service: format!(
-                "exec {} -aa -anonymous-user \"$(id -un)\" -allow-root -p @PORT@",
-                program("globus-gridftp-server")
-            ),
-            port: 2811,
-            prepare,
-            command: format!(
-                "globus-url-copy -p 8 {} {}{} {}{}",
-                option("-r -cd -pp"),
-                url("", place.source),
-                option("/"),
-                url("ftp://@HOST@:@PORT@", place.copy),
-                option("/")
-            ),
-            asks_for_names: true,
-        },
-        FileContender::Cp | FileContender::Coupled { .. } => Peer {
-            service: format!(
-                "cd {work}; sed \"s/ADDRESS/@WHERE@:@PORT@/\" serve.toml > service.toml; \
-                 exec {isthmus} serve --config service.toml"
-            ),
-            port: 4200,
-            prepare: format!(
-                "{prepare} && sed \"s/ADDRESS/@WHERE@:@PORT@/\" sites.toml > known.toml && {LOGGED}"
-            ),
-            command: format!(
-                "{isthmus} cp {} --sites known.toml {source}{} {}",
-                option("-r"),
-                option("/"),
-                quoted(&format!("b:data/{name}"))
-            ),
-            asks_for_names: false,
-        },
     }
+}
+
+fn rclone_webdav(place: &Place<'_>, run: &FileRun) -> Peer {
+    let folder = place.copy.parent().unwrap_or(Path::new("/"));
+    Peer {
+        service: format!("exec rclone --config /dev/null serve webdav --addr :@PORT@ {}", path(folder)),
+        port: 2023,
+        prepare: enter(place),
+        command: format!(
+            "rclone --config /dev/null --webdav-vendor other --webdav-url http://@HOST@:@PORT@ {} {} {}",
+            rclone_verb(run),
+            path(place.source),
+            quoted(&format!(":webdav:{}", copy_name(place)))
+        ),
+        asks_for_names: false,
+    }
+}
+
+fn gridftp(place: &Place<'_>, run: &FileRun) -> Peer {
+    let slash = if_folder(run, "/");
+    Peer {
+        service: format!(
+            "exec {} -aa -anonymous-user \"$(id -un)\" -allow-root -p @PORT@",
+            program("globus-gridftp-server")
+        ),
+        port: 2811,
+        prepare: enter(place),
+        command: format!(
+            "globus-url-copy -p 8 {} {}{slash} {}{slash}",
+            if_folder(run, "-r -cd -pp"),
+            url("", place.source),
+            url("ftp://@HOST@:@PORT@", place.copy)
+        ),
+        asks_for_names: true,
+    }
+}
+
+fn isthmus_cp(place: &Place<'_>, run: &FileRun) -> Peer {
+    let (isthmus, enter) = (path(&place.paths.isthmus), enter(place));
+    Peer {
+        service: format!(
+            "{enter}; sed \"s/ADDRESS/@WHERE@:@PORT@/\" serve.toml > service.toml; \
+             exec {isthmus} serve --config service.toml"
+        ),
+        port: 4200,
+        prepare: format!("{enter} && sed \"s/ADDRESS/@WHERE@:@PORT@/\" sites.toml > known.toml && {LOGGED}"),
+        command: format!(
+            "{isthmus} cp {} --sites known.toml {}{} {}",
+            if_folder(run, "-r"),
+            path(place.source),
+            if_folder(run, "/"),
+            quoted(&format!("b:data/{}", copy_name(place)))
+        ),
+        asks_for_names: false,
+    }
+}
+
+/// The last part of the copy's path.
+fn copy_name<'a>(place: &Place<'a>) -> std::borrow::Cow<'a, str> {
+    place.copy.file_name().unwrap_or_default().to_string_lossy()
 }
 
 fn no_names(work: &str, command: &str) -> String {

@@ -5,6 +5,7 @@
 //! descriptors, buffers and timers that belong to no single lane.
 
 mod buffers;
+mod choice;
 mod congestion;
 mod fabric;
 mod grounds;
@@ -16,6 +17,7 @@ mod path_sharing;
 mod race;
 mod sealed;
 mod segments;
+mod settle;
 mod tcp;
 mod tcp_probe;
 mod tls;
@@ -28,15 +30,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use isthmus_datagram::is_frames_only;
 use isthmus_fabric::{Hubs, News};
 use isthmus_proto::{Bulk, LaneKind, LaneSample, Secret};
 use isthmus_udp::{Composition, Dropped};
-use isthmus_wire::{AsId, Key};
-use socket2::Socket;
+use isthmus_wire::AsId;
 
 use crate::figures::LaneCounts;
-use crate::listen::for_tcp;
 use crate::log::info_log;
 use crate::poller::Ready;
 use crate::settings::{Admission, Encrypt, Protocols, Transport};
@@ -52,14 +51,13 @@ pub(crate) use memory::{MemoryLane, NAME as MEMORY, RECORD_MAX, ShownRegion, Sle
 pub(crate) use other_routes::OTHER_ROUTE_AFTER;
 use other_routes::OtherRoutes;
 use path_sharing::PathSharing;
-use race::{RaceLane, Winner};
+use race::RaceLane;
 use sealed::SealedLane;
 use segments::Segments;
-use tcp::{Looked, Paths, Weakness};
+use tcp::{Looked, Paths};
 pub(crate) use tcp::{TcpLane, limit_segments, listen};
 use tls::TlsLane;
 pub(crate) use tls::{PROTOCOLS, Tls, Untrusted};
-use udp::Known;
 pub(crate) use udp::{Outdone, Udp, UdpLane};
 
 /// The result of a read or write.
@@ -163,22 +161,6 @@ impl Carrier {
             Self::Tls(lane) => Some(lane.fd()),
             Self::Sealed(lane) => lane.inner.fd(),
             Self::Arrived(lane) => lane.as_ref().map(TcpLane::fd),
-        }
-    }
-
-    /// Continues the set-up before the first byte. `index` is the lane's, for [`Carriers::run_pass`].
-    ///
-    /// # Errors
-    /// The system's, such as `ConnectionRefused`. The lane has ended then.
-    pub(crate) fn settle(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
-        match self {
-            Self::Tcp(lane) => lane.settle(&mut shared.paths),
-            Self::Fabric(_) => self.settle_fabric(index, shared),
-            Self::Memory(_) | Self::Sealed(_) => Ok(Settled::Yes),
-            Self::Udp(lane) => lane.settle(index, shared.udp()?),
-            Self::Race(_) => self.settle_race(index, shared),
-            Self::Tls(_) => self.settle_tls(index, shared),
-            Self::Arrived(_) => self.settle_arrived(index, shared),
         }
     }
 
@@ -569,66 +551,6 @@ impl Carrier {
             _ => false,
         }
     }
-
-    /// Becomes a lane by shared memory if the ends agree on that, or a plain TCP lane if they agree on nothing.
-    fn settle_fabric(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
-        let Self::Fabric(lane) = self else { return Ok(Settled::Yes) };
-        let grounds = Grounds { hubs: &mut shared.hubs, memory: &mut shared.memory };
-        let settled = lane.settle(index as u64, &mut shared.paths, grounds)?;
-        if settled == Settled::Yes && !lane.has_moved() {
-            let Self::Fabric(lane) = std::mem::replace(self, Self::Arrived(None)) else { return Ok(settled) };
-            *self = if lane.is_shared() {
-                let gone = || io::Error::other("what was agreed upon is gone");
-                Self::Memory(Box::new(lane.into_memory(&mut shared.memory).ok_or_else(gone)?))
-            } else {
-                Self::Tcp(lane.into_tcp())
-            };
-        }
-        Ok(settled)
-    }
-
-    /// Becomes the winner of the race, once that is known.
-    fn settle_race(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
-        let Carriers { paths, udp: Some(udp), tls, .. } = shared else { return Ok(Settled::Yes) };
-        let Self::Race(lane) = self else { return Ok(Settled::Yes) };
-        let winner = lane.settle(index, paths, udp, tls.as_mut())?;
-        if let Winner::NotYet { until_writable } = winner {
-            return Ok(Settled::Not { until_writable });
-        }
-        if let Some(chosen) = lane.take_winner(winner, udp) {
-            *self = chosen;
-        }
-        Ok(Settled::Yes)
-    }
-
-    /// Continues the TLS handshake. After it, the side that connected may switch to UDP.
-    fn settle_tls(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
-        let (Self::Tls(lane), Carriers { paths, udp, tls: Some(tls), .. }) = (self, shared) else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
-        let settled = lane.settle(index, paths, tls)?;
-        if settled == Settled::Yes
-            && let (Some(udp), false, Some(host)) = (udp, lane.is_dialled(), lane.peer_ip())
-        {
-            udp.expect(host, lane.udp_session()?);
-        }
-        Ok(settled)
-    }
-
-    /// Becomes an encrypted lane if it begins as one. Else the engine will refuse it, with a reason.
-    fn settle_arrived(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
-        let (Self::Arrived(arrived), Some(tls)) = (&mut *self, &shared.tls) else { return Ok(Settled::Yes) };
-        let Some(begins) = arrived.as_ref().map_or(Ok(None), tls::begins)? else {
-            return Ok(Settled::Not { until_writable: false });
-        };
-        let Some(lane) = arrived.take() else { return Ok(Settled::Yes) };
-        *self = if begins {
-            Self::Tls(Box::new(tls.accepted(lane)?))
-        } else {
-            Self::Fabric(Box::new(FabricLane::accepted(lane)))
-        };
-        self.settle(index, shared)
-    }
 }
 
 /// The state that the lanes of one endpoint share.
@@ -779,86 +701,6 @@ impl Carriers {
         self.udp.as_mut().ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
-    /// Makes lanes to unknown hosts carry data at once by UDP, with a packet train of `train` bytes that measures
-    /// the path.
-    pub(crate) fn hurry(&mut self, train: u32) {
-        self.hurried = Some(train);
-    }
-
-    /// Starts to connect to `to`. `key` is that of the endpoint there; none for an endpoint that admits everybody, and
-    /// for a router.
-    pub(crate) fn dial(&mut self, to: SocketAddr, key: &Key) -> io::Result<Carrier> {
-        let by = self.way_to(to);
-        let by_tcp = if to.ip() == self.own { for_tcp(to) } else { to };
-        let packets = (self.segments.limit(to.ip()), self.paths.dscp());
-        let other = self.other_routes.interface(to.ip());
-        if let Some(udp) = &mut self.udp {
-            udp.leave_by(to.ip(), other);
-        }
-        if let Some(tls) = self.tls.as_ref().filter(|_| !self.routers.contains(&to)) {
-            let lane = tls.dialled(TcpLane::dial(by_tcp, self.from, other, packets)?)?;
-            return Ok(match by {
-                Some(Known::Tcp | Known::Blocked) => Carrier::Tls(Box::new(lane)),
-                by => Carrier::Race(Box::new(RaceLane::dial_sealed(to, lane, by.is_some(), self.udp_from))),
-            });
-        }
-        if by == Some(Known::Udp)
-            && let Some(udp) = &mut self.udp
-        {
-            return Ok(Carrier::Udp(udp.dial(to, key)));
-        }
-        if by.is_none()
-            && let Some(train) = self.hurried
-            && let Some(udp) = &mut self.udp
-        {
-            return Ok(Carrier::Udp(udp.dial_provisionally(to, key, self.udp_from, train)));
-        }
-        let lane = TcpLane::dial(by_tcp, self.from, other, packets)?;
-        if by.is_none_or(|by| by == Known::Wanted)
-            && let Some(udp) = &mut self.udp
-        {
-            let packets = udp.dial(to, key);
-            return Ok(Carrier::Race(Box::new(RaceLane::dial(
-                to,
-                lane,
-                packets,
-                by.is_some(),
-                self.udp_from,
-            ))));
-        }
-        let near = self.is_near(to.ip()) && !self.routers.contains(&to) && !self.memory.is_off();
-        Ok(if self.hubs.is_off() && !near {
-            Carrier::Tcp(lane)
-        } else {
-            Carrier::Fabric(Box::new(FabricLane::dialled(lane, near)))
-        })
-    }
-
-    /// The number of the present attempt to connect to a host, for [`Carriers::on_no_answer`].
-    pub(crate) fn attempt(&self, host: IpAddr) -> u32 {
-        self.other_routes.attempt(host)
-    }
-
-    /// Whether another route leads to a host that has not answered yet.
-    pub(crate) fn has_other_route(&mut self, host: IpAddr) -> bool {
-        !self.is_near(host) && self.other_routes.has_other(host)
-    }
-
-    /// A host did not answer this attempt to connect. The next one goes by another route, if there is one. Returns the
-    /// route of this one, for people.
-    pub(crate) fn on_no_answer(&mut self, host: IpAddr, attempt: u32) -> String {
-        if self.is_near(host) { String::new() } else { self.other_routes.on_failure(host, attempt) }
-    }
-
-    /// A host has answered this attempt to connect.
-    pub(crate) fn on_answer(&mut self, host: IpAddr, attempt: u32) {
-        if self.other_routes.on_answer(host, attempt)
-            && let Some(udp) = &mut self.udp
-        {
-            udp.forget(host);
-        }
-    }
-
     /// Begins a look at all lanes for paths that drop large packets.
     pub(crate) fn begin_segment_look(&mut self) {
         self.segments.begin_look();
@@ -870,74 +712,9 @@ impl Carriers {
         self.segments.judge(at, segment)
     }
 
-    /// Makes further lanes to this host go by UDP, since TCP is weak there. True if they should be dialled: UDP is
-    /// allowed, and not known to be blocked.
-    fn prefer_udp(&mut self, weakness: Weakness) -> bool {
-        let Some(udp) = &mut self.udp else { return false };
-        if self.transport != Transport::Auto || !self.hubs.is_off() {
-            return false;
-        }
-        let (host, why) = match weakness {
-            Weakness::Lossy(host) => (host, "packets are lost without a queue"),
-            Weakness::Overflows { host, .. } => (host, "bursts by TCP overflow the queue of a short path"),
-        };
-        match weakness {
-            Weakness::Lossy(host) if udp.on_lossy_path(host) => return false,
-            Weakness::Lossy(_) => {}
-            // If the processor limits UDP, TCP still does better.
-            Weakness::Overflows { host, .. } if udp.bulk(host) != Bulk::All => return false,
-            Weakness::Overflows { host, rate, rtt_us } => udp.suppose(host, rate, rtt_us),
-        }
-        match udp.known(host) {
-            Some(Known::Blocked) => return false,
-            Some(Known::Udp | Known::Wanted) => {}
-            Some(Known::Tcp) | None => {
-                udp.learn(host, Known::Wanted, format_args!("{why}"));
-            }
-        }
-        true
-    }
-
     /// Whether this is an address of this host, as far as we know those.
     fn is_near(&self, ip: IpAddr) -> bool {
         ip.is_loopback() || ip == self.own
-    }
-
-    /// The carrier of a lane to `to`; `None` if that must be found out.
-    fn way_to(&self, to: SocketAddr) -> Option<Known> {
-        let local = self.is_near(to.ip());
-        let Some(udp) = &self.udp else { return Some(Known::Tcp) };
-        if self.transport == Transport::Ethernet && is_frames_only(to.ip()) && !local {
-            return Some(Known::Udp);
-        }
-        if !self.transport.is_udp(local)
-            || self.routers.contains(&to)
-            || udp.was_refused(to)
-            || !self.hubs.is_off()
-            || self.transport != Transport::Ethernet && to.is_ipv4() != self.own.is_ipv4()
-        {
-            return Some(Known::Tcp);
-        }
-        let unknown = (self.transport != Transport::Auto).then_some(Known::Udp);
-        udp.known(to.ip()).or(unknown)
-    }
-
-    /// Takes an incoming connection.
-    pub(crate) fn accept(&mut self, socket: Socket) -> io::Result<Carrier> {
-        let lane = TcpLane::accept(socket, &mut self.paths)?;
-        if let (Some(udp), Some(host)) = (&mut self.udp, lane.peer_ip()) {
-            udp.on_tcp_answer(host);
-        }
-        if self.tls.is_some() && !lane.peer_ip().is_some_and(|host| self.is_router(host)) {
-            return Ok(Carrier::Arrived(Some(lane)));
-        }
-        // The peer may offer a fabric, and that offer has to be answered even if we take none.
-        Ok(Carrier::Fabric(Box::new(FabricLane::accepted(lane))))
-    }
-
-    /// The next incoming lane by UDP or Ethernet.
-    pub(crate) fn accept_turned(&mut self) -> Option<Carrier> {
-        self.udp.as_mut()?.accept().map(Carrier::Udp)
     }
 
     /// A descriptor that a sleeping thread has to watch beside those of lanes. Once it is readable, call

@@ -96,73 +96,9 @@ impl Agent {
             return;
         }
         if let Some(up) = self.up.take_if(|up| up.link == link) {
-            let Some(host) = up.host else { return self.not_found(why.to_owned()) };
-            while !self.speakers.is_empty() {
-                self.pass_printed();
-            }
-            let role = if up.part == 1 && self.me.part != 1 {
-                "part 1".to_owned()
-            } else {
-                "the first process of this part".to_owned()
-            };
-            let failure = Failure {
-                part: up.part,
-                rank: None,
-                host,
-                why: format!("is gone: its isthmus run, {role}, ended or is out of reach ({why})"),
-                status: 1,
-                kind: Kind::Gone,
-            };
-            if self.inherit(now, &failure) {
-                return;
-            }
-            return match &self.phase {
-                Phase::Failing { best, .. } if best.kind >= failure.kind => self.end(best.clone()),
-                _ => self.end(failure),
-            };
+            return self.lost_up(now, up, why);
         }
-        let (mut gone, mut done) = (None, None);
-        if let Some(hub) = &mut self.hub {
-            hub.asking.retain(|ask| ask.0 != link);
-            for (number, place) in (1..).zip(&mut hub.parts) {
-                if let Some(part) = place.take_if(|part| part.link == Some(link)) {
-                    done = part.done.then_some(part.status);
-                    gone = Some((
-                        Place::Part(number),
-                        Failure {
-                            part: number,
-                            rank: None,
-                            host: part.host,
-                            why: format!("is gone: its isthmus run ended or is out of reach ({why})"),
-                            status: 1,
-                            kind: Kind::Gone,
-                        },
-                    ));
-                }
-            }
-        }
-        if let Some(head) = &mut self.head {
-            for (index, place) in (0..).zip(&mut head.members) {
-                if let Some(member) = place.take_if(|member| member.link == Some(link)) {
-                    let index: u32 = index;
-                    done = member.done.then_some(member.status);
-                    gone = Some((
-                        Place::Member(index as usize),
-                        Failure {
-                            part: self.me.part,
-                            rank: None,
-                            host: member.host,
-                            why: format!(
-                                "lost a process: isthmus run number {index} ended or is out of reach ({why})"
-                            ),
-                            status: 1,
-                            kind: Kind::Gone,
-                        },
-                    ));
-                }
-            }
-        }
-        let Some((place, failure)) = gone else { return };
+        let Some((place, done, failure)) = self.take_below(link, why) else { return };
         if !self.goes_on() {
             return self.fail(now, failure);
         }
@@ -174,6 +110,57 @@ impl Agent {
         };
         self.status = losing::with_status(self.status, done.flatten());
         self.lose(now, ranks, failure);
+    }
+
+    /// The connection to the first process of this part, or to part 1, is gone.
+    fn lost_up(&mut self, now: Duration, up: Up, why: &str) {
+        let Some(host) = up.host else { return self.not_found(why.to_owned()) };
+        while !self.speakers.is_empty() {
+            self.pass_printed();
+        }
+        let role = if up.part == 1 && self.me.part != 1 {
+            "part 1".to_owned()
+        } else {
+            "the first process of this part".to_owned()
+        };
+        let why = format!("is gone: its isthmus run, {role}, ended or is out of reach ({why})");
+        let failure = Failure { part: up.part, rank: None, host, why, status: 1, kind: Kind::Gone };
+        if self.inherit(now, &failure) {
+            return;
+        }
+        match &self.phase {
+            Phase::Failing { best, .. } if best.kind >= failure.kind => self.end(best.clone()),
+            _ => self.end(failure),
+        }
+    }
+
+    /// Removes the part or process at the other end of `link`. Returns which one it was, its ranks' status if it had
+    /// said that all of them had ended, and the failure that its loss is.
+    fn take_below(&mut self, link: Link, why: &str) -> Option<(Place, Option<Option<u8>>, Failure)> {
+        let failure = |part, host, why| Failure { part, rank: None, host, why, status: 1, kind: Kind::Gone };
+        let mut gone = None;
+        if let Some(hub) = &mut self.hub {
+            hub.asking.retain(|ask| ask.0 != link);
+            for (number, place) in (1..).zip(&mut hub.parts) {
+                if let Some(part) = place.take_if(|part| part.link == Some(link)) {
+                    let done = part.done.then_some(part.status);
+                    let why = format!("is gone: its isthmus run ended or is out of reach ({why})");
+                    gone = Some((Place::Part(number), done, failure(number, part.host, why)));
+                }
+            }
+        }
+        if let Some(head) = &mut self.head {
+            for (index, place) in head.members.iter_mut().enumerate() {
+                if let Some(member) = place.take_if(|member| member.link == Some(link)) {
+                    let done = member.done.then_some(member.status);
+                    let why = format!(
+                        "lost a process: isthmus run number {index} ended or is out of reach ({why})"
+                    );
+                    gone = Some((Place::Member(index), done, failure(self.me.part, member.host, why)));
+                }
+            }
+        }
+        gone
     }
 
     /// This process received a signal.

@@ -22,16 +22,7 @@ impl Agent {
             Request::UniverseSize => Reply::UniverseSize(start.size),
             Request::Appnum => Reply::Appnum(start.appnum),
             Request::SpaceName => Reply::SpaceName(start.space.clone()),
-            Request::Put { key, value } => {
-                let fits = (1..=KEY_MAX).contains(&key.len()) && value.len() <= VALUE_MAX;
-                let fits = fits && self.store_bytes + key.len() + value.len() <= STORE_MAX;
-                if fits {
-                    self.store_bytes += key.len() + value.len();
-                    self.store.insert(key.clone(), value.clone());
-                    self.fresh.push((key, value));
-                }
-                Reply::Put(fits)
-            }
+            Request::Put { key, value } => Reply::Put(self.put(key, value)),
             Request::Get { key } if key == losing::DEAD => Reply::Get(self.dead()),
             Request::Get { key } => Reply::Get(self.store.get(&key).cloned()),
             Request::GetJob { key } if key == "universeSize" => Reply::GetJob(Some(start.size.to_string())),
@@ -53,27 +44,7 @@ impl Agent {
                 own.finalised = true;
                 Reply::Finalize
             }
-            Request::Abort { code, message } => {
-                let said = if message.is_empty() || message == "abort" {
-                    String::new()
-                } else {
-                    format!(": {message}")
-                };
-                // MPI libraries abort a job by the same call, with codes outside the range of exit statuses.
-                let kind = if (0..=255).contains(&code) { Kind::End } else { Kind::Error };
-                // A process's exit status is the low byte. A status of 0 would mean success.
-                let status = match code as u8 {
-                    0 => 1,
-                    status => status,
-                };
-                return self.fail_rank(
-                    now,
-                    rank,
-                    format!("called MPI_Abort with {code}{said}"),
-                    status,
-                    kind,
-                );
-            }
+            Request::Abort { code, message } => return self.abort(now, rank, code, &message),
             Request::Publish { name, port } => {
                 let asker = Asker::Rank { rank, thread, about: About::Publish };
                 return self.ask(Question::Publish { name, port }, asker);
@@ -98,6 +69,32 @@ impl Agent {
             Request::Other(command) => Reply::Unknown(command),
         };
         self.act(Action::Reply { rank, reply, thread });
+    }
+
+    /// Stores a value for all ranks of the job, if there is room for it. The next fence distributes it.
+    fn put(&mut self, key: String, value: String) -> bool {
+        let fits = (1..=KEY_MAX).contains(&key.len()) && value.len() <= VALUE_MAX;
+        let fits = fits && self.store_bytes + key.len() + value.len() <= STORE_MAX;
+        if fits {
+            self.store_bytes += key.len() + value.len();
+            self.store.insert(key.clone(), value.clone());
+            self.fresh.push((key, value));
+        }
+        fits
+    }
+
+    /// A rank called `MPI_Abort`.
+    fn abort(&mut self, now: Duration, rank: u32, code: i32, message: &str) {
+        let said =
+            if message.is_empty() || message == "abort" { String::new() } else { format!(": {message}") };
+        // MPI libraries abort a job by the same call, with codes outside the range of exit statuses.
+        let kind = if (0..=255).contains(&code) { Kind::End } else { Kind::Error };
+        // A process's exit status is the low byte. A status of 0 would mean success.
+        let status = match code as u8 {
+            0 => 1,
+            status => status,
+        };
+        self.fail_rank(now, rank, format!("called MPI_Abort with {code}{said}"), status, kind);
     }
 
     /// Stores a value for the ranks of this process, which are on one node.

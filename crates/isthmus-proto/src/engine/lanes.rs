@@ -5,6 +5,7 @@ use isthmus_wire::{Address, AsId, FrameError, Versions};
 
 use super::state::{Bulk, Kind, Lane, LaneState, Micros, Proof, Trouble};
 use super::{Action, Engine, LaneId};
+use crate::admission::ProvenHello;
 use crate::memory::Memory;
 use crate::{OpError, PeerId};
 
@@ -278,18 +279,36 @@ impl Engine {
         if self.peers.len() > known && hello.hops == 0 {
             self.set_guest_locator(peer, self.lanes[lane.0 as usize].from);
         }
-        // While we close, only a peer that still gets something from us may come back.
-        let closing = self.closing;
-        let parted = self.parted;
-        let connection = self.connection(peer);
-        let owed = connection.has_work() || connection.ack_owed;
-        if parted || (closing && !owed) || connection.trouble.failed.is_some() {
+        if self.refuses_lanes_of(peer) {
             self.refuse(lane, RefuseReason::Closed);
             return Ok(());
         }
         if self.connection(peer).lanes.len() >= LANES_MAX {
             return Err(PeerFault::Frame("more lanes than are ever opened"));
         }
+        self.open_lane(now, lane, hello, peer, version, heard);
+        Ok(())
+    }
+
+    /// Whether no new lane of this peer is accepted. While this endpoint closes, only a peer that still gets something
+    /// from it may come back.
+    fn refuses_lanes_of(&mut self, peer: PeerId) -> bool {
+        let (closing, parted) = (self.closing, self.parted);
+        let connection = self.connection(peer);
+        let owed = connection.has_work() || connection.ack_owed;
+        parted || (closing && !owed) || connection.trouble.failed.is_some()
+    }
+
+    /// Opens a lane whose Hello was accepted: answers with the Welcome, measures its round trip, and lets it carry.
+    fn open_lane(
+        &mut self,
+        now: Micros,
+        lane: LaneId,
+        hello: &frame::Hello,
+        peer: PeerId,
+        version: u16,
+        heard: Option<ProvenHello>,
+    ) {
         let lane_rtt_us = self.lanes[lane.0 as usize].rtt_us;
         if let Some(rtt_us) = lane_rtt_us.filter(|_| hello.hops == 0) {
             self.update_rtt(peer, rtt_us);
@@ -311,7 +330,6 @@ impl Engine {
         self.announce_rails(lane);
         self.list(peer, lane);
         self.on_lane_up(peer, lane, hello.credit);
-        Ok(())
     }
 
     /// The newest version that both ends speak, or the reason to refuse the lane. The caller has proved nothing yet, so

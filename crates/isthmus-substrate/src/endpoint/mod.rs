@@ -39,6 +39,42 @@ const FIGURES_PATIENCE: Duration = Duration::from_millis(100);
 
 static SERIALS: AtomicU32 = AtomicU32::new(0);
 
+/// Opens an engine on each device, in the order of their priorities.
+fn open_ports(
+    devices: &[&Device],
+    options: &EndpointOptions,
+    regions: &Arc<RegionTable>,
+) -> Result<Vec<Port>, Error> {
+    let mut devices = devices.to_vec();
+    devices.sort_by_key(|device| std::cmp::Reverse(device.priority()));
+    let mut ports = Vec::new();
+    for device in devices {
+        device.check_up()?;
+        let mut settings = device.settings().clone();
+        if options.port != 0 {
+            settings.port = options.port;
+        }
+        let engine = Engine::open(&settings, None, regions.clone())
+            .map_err(|error| Error::System(error.to_string()))?;
+        engine.watch_peers();
+        ports.push(Port { device: device.clone(), address: engine.address(), engine });
+    }
+    Ok(ports)
+}
+
+/// Lets `isthmus top` see the counts of datagrams too.
+fn count_datagrams(inner: &Arc<Inner>) {
+    for (at, port) in inner.ports.iter().enumerate() {
+        let inner = Arc::downgrade(inner);
+        port.engine.tell_datagrams(move || {
+            let Some(inner) = inner.upgrade() else { return Vec::new() };
+            // While the program holds it for longer, the figures are without datagrams.
+            let Some(state) = inner.state.try_lock_for(FIGURES_PATIENCE) else { return Vec::new() };
+            state.ports[at].datagrams.iter().flat_map(Datagrams::counts).collect()
+        });
+    }
+}
+
 impl Endpoint {
     /// Opens an endpoint on a device.
     ///
@@ -65,19 +101,7 @@ impl Endpoint {
         }
         let system = |error: &dyn std::fmt::Display| Error::System(error.to_string());
         let regions = Arc::new(RegionTable::default());
-        let mut devices = devices.to_vec();
-        devices.sort_by_key(|device| std::cmp::Reverse(device.priority()));
-        let mut ports = Vec::new();
-        for device in devices {
-            device.check_up()?;
-            let mut settings = device.settings().clone();
-            if options.port != 0 {
-                settings.port = options.port;
-            }
-            let engine = Engine::open(&settings, None, regions.clone()).map_err(|e| system(&e))?;
-            engine.watch_peers();
-            ports.push(Port { device: device.clone(), address: engine.address(), engine });
-        }
+        let ports = open_ports(devices, options, &regions)?;
         let seed = getrandom::u64().map_err(|e| system(&e))?;
         let limits = Limits {
             send_buffers: options.send_buffers,
@@ -119,15 +143,7 @@ impl Endpoint {
             process: isthmus_io::process_number(),
             state: Mutex::new(state),
         });
-        for (at, port) in inner.ports.iter().enumerate() {
-            let inner = Arc::downgrade(&inner);
-            port.engine.tell_datagrams(move || {
-                let Some(inner) = inner.upgrade() else { return Vec::new() };
-                // While the program holds it for longer, the figures are without datagrams.
-                let Some(state) = inner.state.try_lock_for(FIGURES_PATIENCE) else { return Vec::new() };
-                state.ports[at].datagrams.iter().flat_map(Datagrams::counts).collect()
-            });
-        }
+        count_datagrams(&inner);
         let mut state = inner.state.lock();
         let filled = inner.fill_buffers(&mut state);
         drop(state);

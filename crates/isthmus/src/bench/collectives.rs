@@ -15,56 +15,57 @@ const MTU: u32 = 9_000;
 /// How often each call is made.
 const RUNS: u32 = 5;
 
-/// MPI collectives across two sites: with the collectives library, without it, and over stock tcp
+/// Measure MPI collectives across two sites, with and without the collectives library, and over stock tcp
 ///
-/// Every job has a lab of its own (isthmus lab), with half of the ranks at each site: in blocks, and alternating
-/// between the sites. The folder gets samples.jsonl, with each job's circumstances and every call's time; table.txt,
-/// with medians in round trips beside what the path allows; and report.html, one page with tables and plots.
-/// `make collectives` builds the library.
+/// Every job has its own lab (isthmus lab), with half of the ranks at each site. Ranks are placed in two ways: in
+/// blocks, and alternating between the sites. The results are three files: samples.jsonl with each job's circumstances
+/// and every call's time, table.txt with medians in round trips beside what the path allows, and report.html with
+/// tables and plots. `make collectives` builds the library.
 ///
-/// Exit status: 0 all jobs gave a result; 1 some failed; 2 bad usage; 3 something is missing.
+/// Exit status: 0 all jobs gave a result; 1 some failed; 2 bad usage; 3 a program or file is missing.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// One call of each, ranks in blocks, at 24 ms without loss: about a minute
+    /// Make each call once, with ranks in blocks, at 24 ms without loss, which takes about a minute
     #[arg(long)]
     quick: bool,
-    /// Round-trip times [default: 24ms,100ms]
+    /// Measure at these round-trip times [default: 24ms,100ms]
     #[arg(long, value_delimiter = ',')]
     rtt: Vec<Span>,
-    /// Losses each way [default: 0%,1%]
+    /// Measure with these losses in each direction [default: 0%,1%]
     #[arg(long, value_delimiter = ',')]
     loss: Vec<Percent>,
-    /// Rate of the link, each way
+    /// Give the link this rate in each direction
     #[arg(long, default_value = "1Gbit")]
     rate: Rate,
-    /// Ranks of both sites together, an even number
+    /// Run this many ranks in all, an even number from 4 to 64
     #[arg(long, default_value_t = 8, value_name = "N", value_parser = even)]
     ranks: u32,
-    /// Lengths of vectors, such as 1,16; Gather and others, where each rank has so much, take the first
-    #[arg(long, default_value = "1", value_name = "MiB", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Use vectors of these lengths, such as 1,16. Gather, and others with a vector per rank, use only the first
+    #[arg(long, default_value = "1", value_name = "MiB", value_delimiter = ',',
+          value_parser = clap::value_parser!(u32).range(1..=64))]
     size: Vec<u32>,
-    /// How often each call is made [default: 5]
+    /// Make each call this many times [default: 5; with --quick 1]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: Option<u32>,
-    /// Where samples and report go
+    /// Write the samples and the report to this folder
     #[arg(long, value_name = "DIR", default_value = "build/bench/collectives")]
     out: PathBuf,
-    /// Print what would be run, and how long it takes, and run nothing
+    /// Print the runs and how long they take, but run nothing
     #[arg(long)]
     dry_run: bool,
-    /// Make the report again from the samples in this folder, and run nothing
+    /// Write the report again from the samples in this folder, but run nothing
     #[arg(long, value_name = "DIR", conflicts_with_all = ["quick", "dry_run", "resume"])]
     render: Option<PathBuf>,
-    /// Go on where a run of the same folder ended: what it measured counts
+    /// Keep the results that are already in the folder, and do the runs that are missing
     #[arg(long)]
     resume: bool,
-    /// Folder of an MPICH, with bin/mpiexec and bin/mpicc
+    /// Use the MPICH in this folder, which has bin/mpiexec and bin/mpicc
     #[arg(long, value_name = "DIR", default_value = "build/mpi/mpich")]
     mpi: PathBuf,
-    /// Folder that holds libisthmus-fi.so [default: found beside this program]
+    /// Use libisthmus-fi.so from this folder [default: the one installed with this program]
     #[arg(long, value_name = "DIR")]
     provider_path: Option<PathBuf>,
-    /// The collectives library [default: collectives/mpich/libisthmus-collectives.so in the provider's folder]
+    /// Load this collectives library [default: collectives/mpich/libisthmus-collectives.so in the provider's folder]
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
 }

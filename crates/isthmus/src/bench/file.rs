@@ -30,62 +30,62 @@ pub(super) struct Args {
     /// Both lengths in all ways, at 24 ms without loss and at 366 ms with 1 %, five times: hours
     #[arg(long)]
     full: bool,
-    /// Folder of an MPICH, with bin/mpiexec and bin/mpicc
+    /// Use the MPICH in this folder, which has bin/mpiexec and bin/mpicc
     #[arg(long, value_name = "DIR", default_value = "build/mpi/mpich")]
     mpi: PathBuf,
-    /// Folder of the mover's library for it (make mpi)
+    /// Use the mover's library for this MPICH from this folder (make mpi)
     #[arg(long, value_name = "DIR", default_value = "build/lib/mpi/mpich")]
     mover: PathBuf,
-    /// Folder that holds libisthmus-fi.so [default: found beside this program]
+    /// Use libisthmus-fi.so from this folder [default: the one installed with this program]
     #[arg(long, value_name = "DIR")]
     provider_path: Option<PathBuf>,
-    /// Where samples and report go
+    /// Write the samples and the report to this folder
     #[arg(long, value_name = "DIR", default_value = "build/bench/file")]
     out: PathBuf,
-    /// Where the files are, of both sites [default: the same]
+    /// Keep the files of both sites in this folder [default: that of --out]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
-    /// Rate of the link, each way
+    /// Give the link this rate in each direction
     #[arg(long, default_value = "1Gbit")]
     rate: Rate,
-    /// Maximum transmission unit, bytes
+    /// Give the link this maximum transmission unit, in bytes
     #[arg(long, default_value_t = 9000)]
     mtu: u32,
-    /// Round-trip times, such as 24ms,366ms
+    /// Measure at these round-trip times, such as 24ms,366ms
     #[arg(long, value_delimiter = ',')]
     rtt: Vec<Span>,
-    /// Losses each way, such as 0%,1%
+    /// Measure with these losses in each direction, such as 0%,1%
     #[arg(long, value_delimiter = ',')]
     loss: Vec<Percent>,
-    /// Lengths of the file, such as 100MB,1GB
+    /// Copy files of these lengths, such as 100MB,1GB
     #[arg(long, value_delimiter = ',')]
     size: Vec<Size>,
-    /// Lengths of the MPI programs' blocks
+    /// Let the MPI programs use blocks of these lengths
     #[arg(long, value_delimiter = ',', default_values_t = [Size(1 << 20), Size(10 << 20)])]
     block: Vec<Size>,
-    /// By what the MPI programs read and write
+    /// Let the MPI programs read and write by these calls
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(IO), default_values = IO)]
     io: Vec<String>,
-    /// Whether their reads, sends and writes go on at once
+    /// Let the MPI programs read, send and write at once, or one after the other
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(ORDER),
           default_values = ORDER)]
     order: Vec<String>,
-    /// Copy a folder with so many files, by commands alone; SIZE is then that of each [default: 4096]
+    /// Copy a folder with N files, by commands only. --size is the size of each file [default: 4096 bytes]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     files: Option<u32>,
-    /// No link: both sides on this host, over its loopback, beside plain cp
+    /// Use this host's loopback instead of a link, and measure plain cp too
     #[arg(long, conflicts_with_all = ["rtt", "loss", "full"])]
     loopback: bool,
-    /// MPI ranks at each site
+    /// Run this many MPI ranks at each site
     #[arg(long, default_value_t = 4)]
     ranks: u32,
-    /// TCP congestion control of both sites; default: the system's
+    /// Use this TCP congestion control at both sites [default: the system's]
     #[arg(long)]
     cc: Option<String>,
-    /// How often all is measured, in turn
+    /// Repeat all measurements this many times, in turn
     #[arg(long)]
     runs: Option<u32>,
-    /// Who takes part: mpi, stock (the same over libfabric's tcp), cp, gridftp and rclone with services of their own;
+    /// Measure these: mpi, stock (mpi over libfabric's tcp), cp, gridftp and rclone with their own services;
     /// cp-ssh, scp, rsync, rclone-sftp and ssh (cat to a file) by ssh
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(KINDS),
           default_values = KINDS)]

@@ -14,56 +14,56 @@ const SHORT_S: u64 = 600;
 /// Folder in memory for the files, if it exists.
 const MEMORY: &str = "/dev/shm";
 
-/// The papers that Isthmus answers, reproduced in labs, with their figures beside ours
+/// Repeat the experiments of the papers behind Isthmus, and compare their figures with ours
 ///
 /// Sections: movement (a file between 16 and 16 MPI ranks), cci (latency and remote writes by size), parallel
 /// (messages over several TCP connections), distance (MPI_Sendrecv over long and lossy links), protocols (shares
 /// of preposted receives, and protocols exchanged at run time), routes (route maps, four organisations, five
 /// networks).
 ///
-/// Every run has a lab of its own (isthmus lab) and a limit of time. The folder gets samples.jsonl, with each
-/// run's circumstances; papers.html, one page with tables and plots; and papers.md with pictures. Without
-/// --full it takes about ten minutes.
+/// Every run has its own lab (isthmus lab) and a time limit. The results are three files: samples.jsonl with each
+/// run's figures and circumstances, papers.html with tables and plots, and papers.md with pictures. Without --full
+/// all runs take about ten minutes.
 ///
-/// Exit status: 0 all runs gave a result; 1 some failed, which the page tells; 2 bad usage; 3 something is
-/// missing.
+/// Exit status: 0 all runs gave a result; 1 some failed, and the report names them; 2 bad usage; 3 a program or
+/// file is missing.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Longer files, more sizes, links and losses: hours
+    /// Measure longer files, and more sizes, links and losses, which takes hours
     #[arg(long)]
     full: bool,
-    /// Only these sections
+    /// Run only these sections, joined by commas [default: all]
     #[arg(long, value_name = "SECTION", value_delimiter = ',',
           value_parser = clap::builder::PossibleValuesParser::new(Papers::names()))]
     only: Vec<String>,
-    /// Where samples and report go
+    /// Write the samples and the report to this folder
     #[arg(long, value_name = "DIR", default_value = "build/bench/papers")]
     out: PathBuf,
-    /// Print what would be run, and how long it takes, and run nothing
+    /// Print the runs and how long they take, but run nothing
     #[arg(long)]
     dry_run: bool,
-    /// Make the report again from the samples in this folder, and run nothing
+    /// Write the report again from the samples in this folder, but run nothing
     #[arg(long, value_name = "DIR", conflicts_with_all = ["full", "only", "dry_run", "resume"])]
     render: Option<PathBuf>,
-    /// Go on where a run of the same folder ended: what it measured counts
+    /// Keep the results that are already in the folder, and do the runs that are missing
     #[arg(long)]
     resume: bool,
-    /// Begin no run after so long, such as 900s [default: 600s; with --full: no limit]
+    /// Start no run after this time, such as 900s [default: 600s; with --full no limit]
     #[arg(long = "for", value_name = "TIME")]
     no_longer: Option<Span>,
-    /// Folder of an MPICH, with bin/mpiexec and bin/mpicc
+    /// Use the MPICH in this folder, which has bin/mpiexec and bin/mpicc
     #[arg(long, value_name = "DIR", default_value = "build/mpi/mpich")]
     mpi: PathBuf,
-    /// Folder of an Open MPI, with bin/mpirun and bin/mpicc
+    /// Use the Open MPI in this folder, which has bin/mpirun and bin/mpicc
     #[arg(long, value_name = "DIR", default_value = "build/mpi/openmpi")]
     open_mpi: PathBuf,
-    /// Folder of the mover's libraries, in it mpich and openmpi (make mpi)
+    /// Use the mover's libraries in this folder, which has mpich and openmpi (make mpi)
     #[arg(long, value_name = "DIR", default_value = "build/lib/mpi")]
     movers: PathBuf,
-    /// Folder that holds libisthmus-fi.so [default: found beside this program]
+    /// Use libisthmus-fi.so from this folder [default: the one installed with this program]
     #[arg(long, value_name = "DIR")]
     provider_path: Option<PathBuf>,
-    /// Where files of up to 2 GB are, of both sites [default: /dev/shm]
+    /// Keep the files of both sites, up to 2 GB each, in this folder [default: /dev/shm if it exists, otherwise --out]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
 }

@@ -11,12 +11,12 @@ use rustix::process::{Pid, Signal, kill_process_group};
 /// How often it checks whether to end the command.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Run a command, and write the most memory of a process that it started to a file, in bytes
+/// Run a command, and write the peak memory of its largest process to a file
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Where that goes. When FILE.stop appears, the command is ended
+    /// Write the bytes to this file. A file FILE.stop ends the command
     file: PathBuf,
-    /// The command
+    /// Run this command with its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     command: Vec<String>,
 }

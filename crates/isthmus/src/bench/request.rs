@@ -15,22 +15,22 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Most bytes of one read or write.
 const PIECE: usize = 1 << 20;
 
-/// Send messages over plain TCP, each of which is answered, and print how long they took
+/// Send messages over plain TCP, wait for the answer to each, and print the times
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The other side, as `isthmus bench serve` printed it
+    /// Send to the process that printed WHERE, an `isthmus bench serve`
     #[arg(long, value_name = "WHERE")]
     to: String,
-    /// Length of a message
+    /// Send messages of this length
     #[arg(long)]
     size: Size,
-    /// Length of its answer
+    /// Ask for answers of this length
     #[arg(long, default_value = "1B")]
     answer: Size,
-    /// How many, one after the other
+    /// Send this many messages, one after the other
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
-    /// Connections, each of which carries a fragment of every message
+    /// Split each message over this many connections
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     streams: u32,
 }

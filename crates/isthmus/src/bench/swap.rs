@@ -21,22 +21,22 @@ const PROTOCOLS: [&str; 6] = [
     "RO: adaptive, udp: rate+adaptive+measured",
 ];
 
-/// Exchange the protocols of a connection while messages flow, and print what was lost and how long it took
+/// Change the protocols of a connection while messages flow, and print the lost messages and the times
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The other side, as `isthmus bench serve` printed it
+    /// Send to the process that printed WHERE, an `isthmus bench serve`
     #[arg(long, value_name = "WHERE")]
     to: String,
-    /// Length of a message
+    /// Send messages of this length
     #[arg(long, default_value = "64KiB")]
     size: Size,
-    /// How many are under way at once
+    /// Keep this many messages in flight
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=512))]
     depth: u32,
-    /// How often protocols are exchanged
+    /// Change the protocols this many times
     #[arg(long, default_value_t = 12, value_name = "N")]
     times: u32,
-    /// How long messages flow between two exchanges
+    /// Let messages flow for this time between two changes
     #[arg(long, default_value = "200ms")]
     every: Span,
 }

@@ -40,16 +40,16 @@ pub(super) struct Args {
     /// All round trips and losses, all kinds of work, five runs, 500 MB: hours
     #[arg(long)]
     full: bool,
-    /// Folder of an MPICH, with bin/mpiexec and bin/mpicc
+    /// Use the MPICH in this folder, which has bin/mpiexec and bin/mpicc
     #[arg(long, value_name = "DIR", default_value = "build/mpi/mpich")]
     mpi: PathBuf,
-    /// Folder that holds libisthmus-fi.so [default: found beside this program]
+    /// Use libisthmus-fi.so from this folder [default: the one installed with this program]
     #[arg(long, value_name = "DIR")]
     provider_path: Option<PathBuf>,
-    /// Where samples and report go
+    /// Write the samples and the report to this folder
     #[arg(long, value_name = "DIR", default_value = "build/bench/wan")]
     out: PathBuf,
-    /// Rate of the link, each way
+    /// Give the link this rate in each direction
     #[arg(long, default_value_t = RATE)]
     rate: Rate,
     /// Links of a catalogue: "wild" for the built-in one, with jitter, short queues, policers, bursts of
@@ -60,27 +60,27 @@ pub(super) struct Args {
     /// Of the catalogue, only links whose names contain this
     #[arg(long, value_name = "TEXT", requires = "links")]
     link: Option<String>,
-    /// Maximum transmission unit, bytes
+    /// Give the link this maximum transmission unit, in bytes
     #[arg(long, default_value_t = 9000)]
     mtu: u32,
-    /// Round-trip times, such as 24ms,366ms
+    /// Measure at these round-trip times, such as 24ms,366ms
     #[arg(long, value_delimiter = ',')]
     rtt: Vec<Span>,
-    /// Losses each way, such as 0%,1%
+    /// Measure with these losses in each direction, such as 0%,1%
     #[arg(long, value_delimiter = ',')]
     loss: Vec<Percent>,
-    /// How often all is measured, in turn
+    /// Repeat all measurements this many times, in turn
     #[arg(long)]
     runs: Option<u32>,
     /// What is sent one way in stream, preposted and paths. MB [default: 200, with --full 500;
     /// preposted 126, paths 500]
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     size: Option<u64>,
-    /// Of the first run's random decisions; each further run has the next
+    /// Seed the random decisions of the first run with N, of the second with N+1, and so on
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u32,
-    /// What a run may take from when its time begins to count, such as 30s [default: 20 s and 8
-    /// times what is possible; 8 s where nothing is chosen]
+    /// End a run this long after its measurement starts, such as 30s [default: 20 s plus 8 times the shortest
+    /// possible time; 8 s without options]
     #[arg(long, value_name = "TIME")]
     limit: Option<Span>,
     /// Who is measured: isthmus, isthmus-tcp, isthmus-udp, stock-cubic, stock-bbr, iperf3-cubic-x1,
@@ -99,10 +99,10 @@ pub(super) struct Args {
     /// who does it; with --full all]
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(WORK))]
     work: Vec<String>,
-    /// Go on where a run of the same folder ended: what it measured counts
+    /// Keep the results that are already in the folder, and do the runs that are missing
     #[arg(long)]
     resume: bool,
-    /// Begin no run after so long, such as 100s; the report tells of what there is, --resume goes on
+    /// Start no run after this time, such as 100s. The report shows the finished runs, and --resume does the others
     #[arg(long = "for", value_name = "TIME")]
     no_longer: Option<Span>,
 }

@@ -19,7 +19,7 @@ const HEADER: &str = include_str!("../../../../include/isthmus.h");
 /// "make install" does so. To read one: man --local-file DIR/man3/isthmus_send.3
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The folder; it is made where it is missing
+    /// Write the pages to this folder, and create it if it is missing
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }

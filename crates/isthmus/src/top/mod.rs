@@ -28,16 +28,16 @@ const CLEAR_REST: &str = "\x1b[J";
 /// docs/top.md.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Look twice, print once and end
+    /// Read the counters twice, print one table, and exit
     #[arg(long)]
     once: bool,
     /// Print JSON (with --once)
     #[arg(long, requires = "once")]
     json: bool,
-    /// Time between two looks
+    /// Read the counters at this interval
     #[arg(long, value_name = "TIME", default_value = "1s")]
     interval: Span,
-    /// Also ask the router or service with this status address
+    /// Also show the router or service with this status address
     #[arg(long, value_name = "HOST:PORT")]
     status: Vec<HostPort>,
 }

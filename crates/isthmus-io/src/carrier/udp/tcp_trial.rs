@@ -285,8 +285,9 @@ impl TcpTrial {
         if now < self.from {
             return None;
         }
+        let fresh = Work { is_held: true, ..Work::default() };
         let Some(since) = self.since else {
-            (self.since, self.work) = (Some(now), Work { is_held: true, ..Work::default() });
+            (self.since, self.work) = (Some(now), fresh);
             return None;
         };
         self.work.add(work);
@@ -295,7 +296,7 @@ impl TcpTrial {
             return None;
         }
         self.since = Some(now);
-        Some((std::mem::replace(&mut self.work, Work { is_held: true, ..Work::default() }), took))
+        Some((std::mem::replace(&mut self.work, fresh), took))
     }
 }
 
