@@ -8,7 +8,7 @@
 //!   endpoint that nobody polls.
 //! - [`sleeper`]: the writer of a shared-memory ring wakes a reader that sleeps.
 //! - [`Held`]: posted work may wait for the program's next poll, or until the I/O thread takes over.
-//! - [`Waiters`]: who changes a value learns whether anybody waits for that.
+//! - [`Waiters`]: a thread that changes a value learns whether anybody waits for that.
 //!
 //! This crate does no I/O. The caller implements [`Bells`], which rings and silences the endpoint's descriptor. So the
 //! same code runs in the endpoint and under [loom](https://docs.rs/loom). loom tries all orders in which threads can

@@ -1,11 +1,12 @@
-//! Those that wait until a value changes.
+//! A count of those that wait until a value changes.
 
 use crate::sync::{AtomicUsize, Ordering, fence_after_exchange};
 
-/// Counts those that wait until a value changes.
+/// Counts threads and operations that wait until a value changes.
 ///
-/// Who waits [enters](Waiters::enter) and then reads the value. Who changes the value does so by an atomic exchange or
-/// addition, and then asks whether [anybody waits](Waiters::any). So one of the two sees what the other did.
+/// A thread that waits [enters](Waiters::enter) and then reads the value. A thread that changes the value does so by an
+/// atomic exchange or addition, and then asks whether [anybody waits](Waiters::any). So one of the two sees what the
+/// other did.
 #[derive(Debug)]
 pub struct Waiters(AtomicUsize);
 
