@@ -80,7 +80,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u32,
     /// End a run this long after its measurement starts, such as 30s [default: 20 s plus 8 times the shortest
-    /// possible time; 8 s without options]
+    /// possible time, with --links 5 s plus 3 times it; 8 s without options]
     #[arg(long, value_name = "TIME")]
     limit: Option<Span>,
     /// Who is measured: isthmus, isthmus-tcp, isthmus-udp, stock-cubic, stock-bbr, iperf3-cubic-x1,
