@@ -137,7 +137,7 @@ there nft add table ip forward
 there nft add chain ip forward pre '{ type nat hook prerouting priority dstnat; }'
 there nft add rule ip forward pre tcp dport 7000 dnat to 10.98.8.2:7001
 echo ready
-there "$1" serve --config serve.toml 2>serve.log & serve=$!
+nsenter --target $far --net "$1" serve --config serve.toml 2>serve.log & serve=$!
 until grep -q 'serving at' serve.log; do sleep 0.05; done
 "$1" cp --plain --limit-rate 6MB/s 10.99.9.2:7000:data/a copy & cp=$!
 sleep 1
