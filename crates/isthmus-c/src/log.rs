@@ -61,7 +61,28 @@ fn put(severity: Severity, text: Arguments<'_>) {
 /// The lines that go to standard error: those of this severity, and those that matter more.
 fn printed() -> Option<Severity> {
     static PRINTED: OnceLock<Option<Severity>> = OnceLock::new();
-    *PRINTED.get_or_init(|| parse(&std::env::var(VARIABLE).unwrap_or_default()))
+    *PRINTED.get_or_init(|| {
+        let value = std::env::var(VARIABLE).unwrap_or_default();
+        for part in value.split(',').map(str::trim).filter(|part| !part.is_empty() && !is_known(part)) {
+            let line =
+                format!("isthmus: {VARIABLE}: {part:?} is ignored: it is neither a level nor PART=LEVEL\n");
+            let _ = std::io::stderr().lock().write_all(line.as_bytes());
+        }
+        parse(&value)
+    })
+}
+
+/// Whether a part of the variable can choose lines, of the library or of the command: others are mistakes.
+fn is_known(part: &str) -> bool {
+    match part.split_once('=') {
+        Some((target, named)) => is_target(target) && (named.is_empty() || level(named).is_some()),
+        None => level(part).is_some() || is_target(part),
+    }
+}
+
+/// Whether a name may be that of a part of Isthmus: all begin alike.
+fn is_target(name: &str) -> bool {
+    "isthmus".starts_with(name) || name.starts_with("isthmus")
 }
 
 /// The name by which `ISTHMUS_LOG` calls the library's lines.
@@ -79,7 +100,8 @@ fn parse(value: &str) -> Option<Severity> {
                 None => continue,
             },
             (None, Some(level)) => ("", level),
-            (None, None) => (part, Some(Severity::Debug)),
+            (None, None) if is_target(part) => (part, Some(Severity::Debug)),
+            (None, None) => continue,
         };
         // The longest target counts, and of equal ones the last.
         if TARGET.starts_with(target) && target.len() >= found.0 {
@@ -147,5 +169,11 @@ mod tests {
             let (value, expected) = line.rsplit_once(": ").expect("a value and a level");
             assert_eq!(parse(value), level(expected).expect("a level"), "{value:?}");
         }
+        assert!(
+            ["Info", "5", "isthmus_io=debug", "isthmus_router", "isthmus_io="]
+                .iter()
+                .all(|part| is_known(part))
+        );
+        assert!(["wran", "isthmus_io=loud", "libfabric=debug"].iter().all(|part| !is_known(part)));
     }
 }

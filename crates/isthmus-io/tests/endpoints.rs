@@ -274,6 +274,36 @@ fn a_peer_that_is_not_there_is_an_error_that_names_it(by: Transport) {
     a.close();
 }
 
+/// A host that does not answer, as behind a firewall that drops.
+#[test]
+fn an_attempt_to_connect_ends_when_the_peer_is_given_up() {
+    let socket =
+        || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+    let deaf = socket();
+    deaf.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
+    deaf.listen(0).expect("bound");
+    let at = deaf.local_addr().expect("bound").as_socket().expect("an address");
+    // They fill its queue, so that it takes no further connection.
+    let waiting: Vec<_> = (0..4)
+        .map(|_| {
+            let socket = socket();
+            socket.set_nonblocking(true).expect("a socket");
+            let _ = socket.connect(&at.into());
+            socket
+        })
+        .collect();
+    let peer_timeout = isthmus_units::Span::from_ms(1_000);
+    let settings = Settings { peer_timeout, transport: Transport::Tcp, ..settings() };
+    let a = Endpoint::open(&settings, None, Arc::default()).expect("loopback is always there");
+    let peer = a.peer(&with_a_key(&format!("isthmus://0.0/{at}#00000001"))).expect("same subnet");
+    send(&a, peer, 1, &mut [1; 8]);
+    let done = complete(&[&a], 1);
+    let text = done[0].error.as_ref().expect("it does not answer").to_string();
+    assert!(text.contains("out of reach for 1 s (last attempt: no answer within 1 s"), "{text}");
+    a.close();
+    drop((deaf, waiting));
+}
+
 fn who_leaves_at_once_is_known_to_be_gone(by: Transport) {
     let (a, b) = (open_by(by), open_by(by));
     exchange(&a, &b);

@@ -97,13 +97,15 @@ impl Transfer {
         wire.say(&Control::Open(self.open()))?;
         let (block, memory, threads, disk) = (self.block, self.memory, self.threads, self.disk);
         let mut tell = |notice| watch(notice);
+        let rate_limit = port.rate_limit(&self.settings.rate_limit, self.service.locator.ip());
         let done = match local {
             Local::Sources(roots) => {
-                let sending = Sending { block, memory, threads, disk, rate: self.rate, rules: self.rules };
+                let sending =
+                    Sending { block, memory, threads, disk, rate: self.rate, rate_limit, rules: self.rules };
                 SendingSide::start(sending, roots, filter, &mut wire, &mut tell)?.run()
             }
             Local::Landing(landing) => {
-                let receiving = Receiving { block, memory, threads, disk };
+                let receiving = Receiving { block, memory, threads, disk, rate: self.rate };
                 ReceivingSide::start(receiving, landing, &mut wire, &mut tell)?.run(Vec::new())
             }
         };

@@ -258,6 +258,41 @@ impl ServeConfig {
         Ok(for_copies(settings))
     }
 
+    /// Rules about AS's that can never apply, or do not do what they seem to, each as a line for the log.
+    ///
+    /// # Errors
+    /// A file with certificates cannot be read.
+    pub fn idle_rules(&self) -> Result<Vec<String>, MoverError> {
+        let mut lines = Vec::new();
+        let admits_some = !self.admits.is_empty();
+        if self.plain && admits_some {
+            lines.push("admits has no effect: with plain = true, every client is admitted".to_owned());
+        } else if !self.plain && !admits_some {
+            lines.push("admits names no AS, so that no client is admitted".to_owned());
+        }
+        for (name, export) in &self.exports {
+            let Some(allow) = &export.allow else { continue };
+            if allow.is_empty() {
+                lines.push(format!("[export.{name}]: allow names no AS, so that nobody may use it"));
+            } else if self.plain {
+                lines.push(format!(
+                    "[export.{name}]: allow protects nothing: with plain = true, clients say without proof which AS \
+                     they belong to"
+                ));
+            } else if admits_some {
+                for other in allow.iter().filter(|other| !self.admits.contains(other)) {
+                    lines.push(format!(
+                        "[export.{name}]: allow names AS {other}, but admits does not, so that its clients are refused"
+                    ));
+                }
+            }
+        }
+        if let Some(files) = &self.tls {
+            lines.extend(files.idle_rules(&self.admits)?);
+        }
+        Ok(lines)
+    }
+
     /// The certificates; none where it is plain.
     pub fn trust(&self) -> Result<Option<Trust>, MoverError> {
         let Some(files) = &self.tls else { return Ok(None) };
@@ -353,6 +388,60 @@ mod tests {
                 let said = answer.err().map_or_else(String::new, |error| error.to_string());
                 assert_eq!(said.contains("that of no mover"), role != Role::Mover, "{role}: {said}");
             }
+        }
+    }
+
+    #[test]
+    fn rules_that_never_apply_are_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (as_id, name) in [(1, "router"), (2, "other"), (3, "third")] {
+            let about = isthmus_trust::Keygen { as_id, folder: folder.path(), name, days: 1 };
+            about.make_as(None).expect("made");
+        }
+        let said = |head: &str, allow: &str, authorities: &str| {
+            let folder = folder.path().display();
+            let tls = format!(
+                "[tls]\ncertificate = \"{folder}/router.pem\"\nkey = \"{folder}/router.key\"\n\
+                 authorities = [{authorities}]\n"
+            );
+            let tls = if head.contains("plain") {
+                String::new()
+            } else {
+                tls.replace("= [\"", &format!("= [\"{folder}/"))
+            };
+            let tls = tls.replace(", \"", &format!(", \"{folder}/"));
+            let text =
+                format!("listen = \"127.0.0.1:0\"\n{head}\n[export.data]\npath = \"/data\"\n{allow}\n{tls}");
+            ServeConfig::parse("serve.toml", &text).expect("accepted").idle_rules().expect("read").join("; ")
+        };
+        assert_eq!(said("admits = [2]", "allow = [2]", "\"as2.pem\""), "");
+        assert_eq!(said("plain = true", "", ""), "");
+        for (head, allow, authorities, part) in [
+            (
+                "admits = [2]",
+                "allow = [2, 7]",
+                "\"as2.pem\"",
+                "[export.data]: allow names AS 7, but admits does not",
+            ),
+            ("admits = [2]", "allow = []", "\"as2.pem\"", "[export.data]: allow names no AS"),
+            ("admits = []", "", "", "admits names no AS"),
+            (
+                "admits = [2, 1]",
+                "",
+                "\"as2.pem\"",
+                "admits names AS 1, but none of the authorities is that AS's",
+            ),
+            (
+                "admits = [2]",
+                "",
+                "\"as2.pem\", \"as3.pem\"",
+                "the authority of AS 3, but admits does not name it",
+            ),
+            ("plain = true\nadmits = [2]", "", "", "admits has no effect"),
+            ("plain = true", "allow = [2]", "", "[export.data]: allow protects nothing"),
+        ] {
+            let lines = said(head, allow, authorities);
+            assert!(lines.contains(part) && !lines.contains("; "), "{head} {allow} {authorities}: {lines}");
         }
     }
 

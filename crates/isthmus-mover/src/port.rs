@@ -4,6 +4,7 @@
 //! the inbox that its operation named.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Sender;
 use isthmus_io::log::no_thread;
-use isthmus_io::{Admission, Endpoint, OpenError, PostError, Settings};
+use isthmus_io::{Admission, Endpoint, OpenError, PostError, RateLimits, Settings};
 use isthmus_proto::{
     Channel, Completion, Level, Options, PeekAction, PeekRequest, PeerId, RecvRequest, SendRequest, Transfer,
 };
@@ -100,6 +101,12 @@ impl Port {
     /// This peer has proved who it is.
     pub(crate) fn vouch(&self, peer: PeerId) {
         self.endpoint.vouch(peer);
+    }
+
+    /// The administrator's limit on what goes to this host. Bytes/s; 0: none, as for lanes within a host.
+    pub(crate) fn rate_limit(&self, limits: &RateLimits, there: IpAddr) -> u64 {
+        let is_elsewhere = !there.is_loopback() && there != self.address().locator.ip();
+        limits.bytes_per_s(there).filter(|_| is_elsewhere).unwrap_or(0)
     }
 
     pub(crate) fn address(&self) -> Address {

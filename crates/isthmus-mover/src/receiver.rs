@@ -18,7 +18,9 @@ use crate::sender::LARGE_OPEN;
 use crate::session::{BEAT, Event, Wire};
 use crate::source::HEAD_ROOM;
 use crate::target::Target;
-use crate::watch::{Bottleneck, Heard, Named, Notice, Progress, Spans, Stages, Summary, Watch, What, since};
+use crate::watch::{
+    Allowance, Bottleneck, Heard, Named, Notice, Progress, Spans, Stages, Summary, Watch, What, since,
+};
 use crate::wire::{
     Answer, BATCH_MAX, Control, ENTRIES_BYTES, ENTRIES_OPEN, Entry, Header, Kind, Outcome, Status, Trouble,
     Verdict,
@@ -38,6 +40,8 @@ pub(crate) struct Receiving {
     /// Disk threads.
     pub(crate) threads: usize,
     pub(crate) disk: Disk,
+    /// The user's rate limit, which the sender keeps. Bytes/s; 0: no limit.
+    pub(crate) rate: u64,
 }
 
 /// A block whose entries are not known yet.
@@ -79,9 +83,11 @@ pub(crate) struct ReceivingSide<'a> {
     closing: usize,
     status: Status,
     other: Heard,
-    told: (Instant, Status, u64),
+    told: (Instant, Status, [u64; 3]),
     /// Two times: blocks waited for a free thread; there were no blocks.
-    spans: Spans<2>,
+    spans: Spans<3>,
+    /// What the user's limit allows.
+    allowance: Allowance,
     totals: Option<(u64, u64)>,
     /// Folders whose end was not announced yet.
     folders: u64,
@@ -122,8 +128,9 @@ impl<'a> ReceivingSide<'a> {
             closing: 0,
             status: Status::default(),
             other: Heard::new(now),
-            told: (now, Status::default(), 0),
+            told: (now, Status::default(), [0; 3]),
             spans: Spans::new(now),
+            allowance: Allowance::new(receiving.rate, now),
             totals: None,
             folders: 0,
             files: 0,
@@ -266,6 +273,7 @@ impl<'a> ReceivingSide<'a> {
             Event::Net(news) => {
                 if let Some(news) = self.wire.take(news, heard)? {
                     self.posted -= 1;
+                    self.allowance.take(Instant::now(), news.len as u64);
                     self.post_blocks()?;
                     let (header, lead) = Header::decode(&news.buffer[..news.len], self.receiving.block)?;
                     self.parked.push(Parked { header, lead, buffer: news.buffer, len: news.len });
@@ -531,12 +539,13 @@ impl<'a> ReceivingSide<'a> {
     /// Charges the time until now to the states that the disk threads were in, and reads their new states.
     fn measure(&mut self) {
         let (is_busy, is_idle) = (self.writing > self.pool.threads(), self.writing == 0);
-        self.spans.change(Instant::now(), [is_busy, is_idle]);
+        let now = Instant::now();
+        self.spans.change(now, [is_busy, is_idle, self.allowance.is_used_up(now)]);
         self.status.busy_ns = self.spans.ns[0];
     }
 
     fn tell(&mut self, last: bool) {
-        let (then, writing, network) = self.told;
+        let (then, writing, [_, network, limited]) = self.told;
         let interval = then.elapsed();
         if !last && interval < BEAT {
             return;
@@ -547,9 +556,9 @@ impl<'a> ReceivingSide<'a> {
             reading: self.other.work(interval),
             writing: since(&self.status, &writing),
             network_full: self.spans.ns[1] - network,
-            limited: 0,
+            limited: self.spans.ns[2] - limited,
         };
-        self.told = (Instant::now(), self.status, self.spans.ns[1]);
+        self.told = (Instant::now(), self.status, self.spans.ns);
         (self.watch)(Notice::Progress(Progress {
             // A block that came before the answer "have" counts once.
             bytes: (self.bytes_done + self.status.bytes)
@@ -590,7 +599,7 @@ mod tests {
         let mut wire = Wire::new(port, peer, None, 1, Channel::plain()).expect("made");
         let (block, disk) = (64 << 10, Disk::default());
         let landing = Landing::new(root, b"", true, Rules::default(), block, true).expect("a folder");
-        let receiving = Receiving { block, memory: 64 << 20, threads: 1, disk };
+        let receiving = Receiving { block, memory: 64 << 20, threads: 1, disk, rate: 0 };
         let mut quiet = |_: Notice| ();
         with(&mut ReceivingSide::start(receiving, landing, &mut wire, &mut quiet).expect("started"))
     }

@@ -20,7 +20,9 @@ use crate::seal::TAG_LEN;
 use crate::session::{BEAT, Event, Wire, key};
 use crate::source::{HEAD_ROOM, Source};
 use crate::walk::{Filter, Found, Item, Roots, walk};
-use crate::watch::{Bottleneck, Heard, Named, Notice, Progress, Spans, Stages, Summary, Watch, What, since};
+use crate::watch::{
+    Allowance, Bottleneck, Heard, Named, Notice, Progress, Spans, Stages, Summary, Watch, What, since,
+};
 use crate::wire::{
     Answer, BATCH_MAX, Control, ENTRIES_BYTES, ENTRIES_OPEN, Entry, Kind, Outcome, Piece, Rules, Status,
     Verdict,
@@ -49,6 +51,8 @@ pub(crate) struct Sending {
     pub(crate) disk: Disk,
     /// The user's rate limit. Bytes/s; 0: no limit.
     pub(crate) rate: u64,
+    /// The administrator's limit (`rate_limit`), which the endpoint enforces. Bytes/s; 0: no limit.
+    pub(crate) rate_limit: u64,
     pub(crate) rules: Rules,
 }
 
@@ -113,6 +117,8 @@ pub(crate) struct SendingSide<'a> {
     /// Three times: blocks waited for a free thread; the window was full; the user's limit held.
     spans: Spans<3>,
     may_read_at: Instant,
+    /// What `rate_limit` allows.
+    allowance: Allowance,
     files_total: u64,
     bytes_total: u64,
     files: u64,
@@ -165,6 +171,7 @@ impl<'a> SendingSide<'a> {
             told: (now, Status::default(), [0; 3]),
             spans: Spans::new(now),
             may_read_at: now,
+            allowance: Allowance::new(sending.rate_limit, now),
             files_total: 0,
             bytes_total: 0,
             files: 0,
@@ -528,6 +535,7 @@ impl<'a> SendingSide<'a> {
         let range = message.unwrap_or_default();
         self.in_network += range.len() as u64;
         self.gauge.posted(range.len() as u64);
+        self.allowance.take(Instant::now(), range.len() as u64);
         self.wire.send_block(buffer, range)
     }
 
@@ -671,7 +679,8 @@ impl<'a> SendingSide<'a> {
         let now = Instant::now();
         let is_busy = self.reading > self.pool.threads();
         let is_full = self.in_network + self.sending.block >= self.gauge.window();
-        self.spans.change(now, [is_busy, is_full, self.may_read_at > now]);
+        let is_limited = self.may_read_at > now || self.allowance.is_used_up(now);
+        self.spans.change(now, [is_busy, is_full, is_limited]);
         self.status.busy_ns = self.spans.ns[0];
         self.gauge.look();
     }
@@ -726,7 +735,15 @@ mod tests {
         let peer = port.peer(&port.address()).expect("itself");
         let mut wire = Wire::new(port, peer, None, 1, Channel::plain()).expect("made");
         let (block, disk) = (64 << 10, Disk::default());
-        let sending = Sending { block, memory: 64 << 20, threads: 1, disk, rate: 0, rules: Rules::default() };
+        let sending = Sending {
+            block,
+            memory: 64 << 20,
+            threads: 1,
+            disk,
+            rate: 0,
+            rate_limit: 0,
+            rules: Rules::default(),
+        };
         let (roots, filter) = (Roots::new([Ok(root)].into_iter()), Filter::new(&Choice::default(), block));
         let mut quiet = |_: Notice| ();
         let (roots, filter) = (roots.expect("one"), filter.expect("all files"));

@@ -96,6 +96,9 @@ impl Current {
     /// Reads the files that the configuration names.
     fn load(config: ServeConfig) -> Result<Self, MoverError> {
         let trust = config.trust()?;
+        for line in config.idle_rules()? {
+            tracing::warn!("{line}");
+        }
         Self::with(config, trust)
     }
 
@@ -487,7 +490,7 @@ impl Service {
                 let landing = Landing::new(root, &path, *folder, open.rules, block, export.any_symlink)
                     .map_err(|error| usage(&path, &error))?;
                 wire.say(&Control::Opened { name: landing.name().map(<[u8]>::to_vec) })?;
-                let receiving = Receiving { block, memory, threads, disk };
+                let receiving = Receiving { block, memory, threads, disk, rate: open.rate };
                 let side = ReceivingSide::start(receiving, landing, wire, &mut quiet)?;
                 let summary = side.run(rest)?;
                 entry.end(summary);
@@ -506,7 +509,15 @@ impl Service {
                 });
                 let roots = Roots::new(roots).map_err(MoverError::Usage)?;
                 wire.say(&Control::Opened { name: None })?;
-                let sending = Sending { block, memory, threads, disk, rate: open.rate, rules: open.rules };
+                let sending = Sending {
+                    block,
+                    memory,
+                    threads,
+                    disk,
+                    rate: open.rate,
+                    rate_limit: self.port.rate_limit(&config.device.rate_limit, from.ip()),
+                    rules: open.rules,
+                };
                 let side = SendingSide::start(sending, roots, filter, wire, &mut quiet)?;
                 let summary = side.run()?;
                 entry.end(summary);

@@ -65,7 +65,7 @@ impl Session {
             Bottleneck::Network => "the network",
             Bottleneck::Write => "the receiver's disk",
             Bottleneck::Cpu => "the processors",
-            Bottleneck::Limit => "the limit that the client set",
+            Bottleneck::Limit => "the limit on the rate that is set",
         }
     }
 }

@@ -23,7 +23,7 @@ pub enum Bottleneck {
     Write,
     /// The processors: digests and encryption.
     Cpu,
-    /// The limit that the user set.
+    /// The limit that the user or the administrator set: `--limit-rate`, or the sender's `rate_limit`.
     Limit,
 }
 
@@ -203,9 +203,13 @@ pub struct Stages {
     pub writing: Status,
     /// Time for which the window was full.
     pub network_full: u64,
-    /// Time for which nothing was read because of the user's limit.
+    /// Time for which the blocks so far had used up what the limit allows ([`Allowance`]).
     pub limited: u64,
 }
+
+/// A limit counts as the bottleneck if a transfer uses more than this part of it: all but one part of so many. A link
+/// that is nearly as fast as the limit is thus told as the network.
+const LIMITED_PARTS: u64 = 5;
 
 impl Stages {
     /// The part that the others waited for: the last stage that was overloaded.
@@ -214,7 +218,7 @@ impl Stages {
         let of = |status: &Status, disk| if status.cpu_ns > status.disk_ns { Bottleneck::Cpu } else { disk };
         if often(self.writing.busy_ns) {
             of(&self.writing, Bottleneck::Write)
-        } else if often(self.limited) {
+        } else if self.limited > self.interval / LIMITED_PARTS * (LIMITED_PARTS - 1) {
             Bottleneck::Limit
         } else if often(self.network_full) {
             Bottleneck::Network
@@ -223,6 +227,35 @@ impl Stages {
         } else {
             Bottleneck::None
         }
+    }
+}
+
+/// What a limit on the rate allows, and whether a transfer uses it up.
+///
+/// Each block uses the limit for the time that its bytes take at that rate. The part of the time in which the limit is
+/// used up is the transfer's rate divided by the limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allowance {
+    /// Bytes a second. 0: no limit.
+    rate: u64,
+    used_until: Instant,
+}
+
+impl Allowance {
+    pub(crate) fn new(rate: u64, now: Instant) -> Self {
+        Self { rate, used_until: now }
+    }
+
+    /// Takes a block that is sent, or has come.
+    pub(crate) fn take(&mut self, now: Instant, bytes: u64) {
+        if self.rate > 0 {
+            let lasts = Duration::from_secs_f64(bytes as f64 / self.rate as f64);
+            self.used_until = self.used_until.max(now) + lasts;
+        }
+    }
+
+    pub(crate) fn is_used_up(&self, now: Instant) -> bool {
+        self.used_until > now
     }
 }
 
@@ -355,6 +388,25 @@ mod tests {
         assert_eq!(Stages { writing: busy(80, 20), ..all }.bottleneck(), Bottleneck::Write);
         assert_eq!(Stages { writing: busy(20, 80), ..all }.bottleneck(), Bottleneck::Cpu);
         assert_eq!(Stages { network_full: 9, reading: busy(80, 1), ..all }.bottleneck(), Bottleneck::Read);
-        assert_eq!(Stages { limited: 80, ..all }.bottleneck(), Bottleneck::Limit);
+        assert_eq!(Stages { limited: 90, ..all }.bottleneck(), Bottleneck::Limit);
+        assert_eq!(Stages { limited: 60, ..all }.bottleneck(), Bottleneck::Network, "slower than the limit");
+    }
+
+    #[test]
+    fn a_limit_is_used_up_for_the_part_of_it_that_a_transfer_has() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        // Blocks of 100,000 bytes, two every 100 ms: 2 MB/s.
+        for (rate, used) in [(2_000_000, 1000), (4_000_000, 500), (0, 0)] {
+            let (mut allowance, mut spans) = (Allowance::new(rate, start), Spans::<1>::new(start));
+            for ms in 0..1000 {
+                if ms % 100 == 0 {
+                    allowance.take(at(ms), 200_000);
+                }
+                spans.change(at(ms), [allowance.is_used_up(at(ms))]);
+            }
+            spans.change(at(1000), [false]);
+            assert_eq!(spans.ns, [used * 1_000_000], "{rate}");
+        }
     }
 }

@@ -228,6 +228,29 @@ impl Config {
         Ok(config)
     }
 
+    /// Rules that can never apply, each as a line for the log. `links` says whether the router stands on a way out.
+    pub(crate) fn idle_rules(&self, links: bool) -> Result<Vec<String>, ConfigError> {
+        let mut lines = Vec::new();
+        if !links && !self.admits.is_empty() {
+            lines.push("admits has no effect: this router stands on no way out".to_owned());
+        }
+        for neighbour in self.carries.keys() {
+            if !self.admits.iter().any(|id| id.to_string() == *neighbour) {
+                lines.push(format!(
+                    "carries has no effect for AS {neighbour}: admits does not name it, so that its routers get no link"
+                ));
+            }
+        }
+        let idle = self.subnets.iter().filter(|(_, subnet)| !subnet.plain && !subnet.targets.is_empty());
+        lines.extend(
+            idle.map(|(name, _)| format!("[subnet.{name}]: targets has no effect without plain = true")),
+        );
+        if let Some(tls) = self.tls.as_ref().filter(|_| links) {
+            lines.extend(tls.idle_rules(&self.admits)?);
+        }
+        Ok(lines)
+    }
+
     /// Whether a router of the AS `neighbour` may speak for the AS `other`.
     pub fn lets_speak(&self, neighbour: u32, other: u32) -> bool {
         let carried = || self.carries.get(&neighbour.to_string()).is_some_and(|list| list.contains(&other));
@@ -291,6 +314,23 @@ mod tests {
         assert!(said("[subnet.a]\nlisten = \"10.0.0.1\"\n").contains("has no port"));
         assert!(said("[limits]\nlinks = 65").contains("expected 1 to 64"));
         assert!(said("[carries]\nx = [1]").contains("no AS id"));
+    }
+
+    #[test]
+    fn rules_that_never_apply_are_named() {
+        let said = |extra: &str, links| {
+            let config = Config::parse("router.toml", &format!("{MINIMAL}{extra}")).expect("accepted");
+            config.idle_rules(links).expect("nothing to read").join("; ")
+        };
+        assert_eq!(said("admits = [2]\n[carries]\n2 = [5]\n", true), "");
+        for (extra, links, part) in [
+            ("admits = [2]\n[carries]\n4 = [5]\n", true, "carries has no effect for AS 4"),
+            ("admits = [2]\n", false, "admits has no effect"),
+            ("[subnet.a]\ntargets = [\"10.0.0.0/8\"]\n", true, "[subnet.a]: targets has no effect"),
+        ] {
+            let lines = said(extra, links);
+            assert!(lines.contains(part) && !lines.contains("; "), "{extra}: {lines}");
+        }
     }
 
     #[test]

@@ -89,6 +89,9 @@ impl Settings {
             }
             None => None,
         };
+        for line in config.idle_rules(links)? {
+            tracing::warn!("{}: {line}", path.display());
+        }
         let known = match &config.measured {
             Some(path) => Measured::parse(&config::read(path)?, &path.display().to_string(), &map)
                 .map_err(|faults| ConfigError::Map(faults.to_string()))?,

@@ -4,8 +4,9 @@
 //! count as faults too.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 
-use isthmus_units::{Rate, Span};
+use isthmus_units::{HostPort, Rate, Span};
 use isthmus_wire::{AsId, Locator, SubnetId};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -258,7 +259,16 @@ impl Draft {
         let parsed = written.value.parse::<Locator>().ok();
         let Some(locator) = parsed.filter(|l| l.port() != 0 && !l.ip().is_unspecified()) else {
             let what = format!("{:?} is no endpoint that others can reach", written.value);
-            text.fault(written.at, what, format!("write its IP address and port, such as {LOCATOR}"));
+            let name = written.value.parse::<HostPort>().ok().filter(|at| at.host.parse::<IpAddr>().is_err());
+            let remedy = match name {
+                // Routers and endpoints compare endpoints of their maps, so all have to read the same.
+                Some(HostPort { host, .. }) => format!(
+                    "hosts may look a host name up with different answers, so write its IP address and port, such as \
+                     {LOCATOR} (`getent ahosts {host}` prints the address)"
+                ),
+                None => format!("write its IP address and port, such as {LOCATOR}"),
+            };
+            text.fault(written.at, what, remedy);
             return None;
         };
         let entry = self.locators.insert((subnet, locator), (owner.to_owned(), written.at));

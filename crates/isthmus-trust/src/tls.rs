@@ -87,6 +87,23 @@ impl Files {
         Ok(known)
     }
 
+    /// What `admits` and the authorities say that can never apply, each as a line for the log.
+    ///
+    /// # Errors
+    /// As [`Files::known`].
+    pub fn idle_rules(&self, admits: &[u32]) -> Result<Vec<String>, TrustError> {
+        let mut known = self.known()?;
+        known.sort_unstable();
+        known.dedup();
+        let unknown = admits.iter().filter(|id| !known.contains(id)).map(|id| {
+            format!("admits names AS {id}, but none of the authorities is that AS's, so that nobody of it is admitted")
+        });
+        let unnamed = known.iter().filter(|id| !admits.contains(id)).map(|id| {
+            format!("tls.authorities has the authority of AS {id}, but admits does not name it, so that nobody of it is admitted")
+        });
+        Ok(unknown.chain(unnamed).collect())
+    }
+
     /// The AS that the certificate names.
     ///
     /// # Errors

@@ -25,7 +25,6 @@ mod ssh;
 mod state;
 mod top;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -169,12 +168,12 @@ fn explain(words: &clap::Error) -> ExitCode {
     let text = words.render();
     if words.use_stderr() {
         // As clap itself would print it.
-        match std::io::stderr().is_terminal() && !no_color() {
+        match output::colours(&std::io::stderr()) {
             true => err!("{}", text.ansi()),
             false => err!("{text}"),
         }
     } else {
-        match std::io::stdout().is_terminal() && !no_color() {
+        match output::colours(&std::io::stdout()) {
             true => out!("{}", text.ansi()),
             false => out!("{text}"),
         }
@@ -182,21 +181,29 @@ fn explain(words: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(words.exit_code()).unwrap_or(2))
 }
 
-/// Whether the user wants no colours: <https://no-color.org>.
-fn no_color() -> bool {
-    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+/// The parts of this program that log.
+const LOGGING: [&str; 5] = ["isthmus", "isthmus_io", "isthmus_metrics", "isthmus_mover", "isthmus_router"];
+
+/// Whether a part of `ISTHMUS_LOG` can choose any line. `EnvFilter` takes each word that is no level for the name of a
+/// part of the program.
+fn is_known(part: &str) -> bool {
+    let target = part.split(['=', '[']).next().unwrap_or_default();
+    let is_level = !part.contains(['=', '[']) && part.parse::<LevelFilter>().is_ok();
+    // A name chooses all parts that begin with it, as "isthmus" does. A module's name follows that of its part.
+    let is_within = |name: &&str| target.strip_prefix(*name).is_some_and(|rest| rest.starts_with("::"));
+    is_level || LOGGING.iter().any(|name| name.starts_with(target) || is_within(name))
 }
 
-/// The filter of the log: `default`, as far as `value` says nothing else. Also returns the parts of `value` that are
-/// none. `EnvFilter` alone would print those, and end the process if it cannot, and would forget the default as soon as
-/// `value` names any part of the program.
+/// The filter of the log: `default`, as far as `value` says nothing else. Also returns the parts of `value` that choose
+/// nothing. `EnvFilter` alone would print some of those, and end the process if it cannot, and would forget the default
+/// as soon as `value` names any part of the program.
 fn filter(value: &str, default: LevelFilter) -> (EnvFilter, Vec<&str>) {
     let mut filter = EnvFilter::default().add_directive(default.into());
     let mut faulty = Vec::new();
     for part in value.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         match part.parse() {
-            Ok(directive) => filter = filter.add_directive(directive),
-            Err(_) => faulty.push(part),
+            Ok(directive) if is_known(part) => filter = filter.add_directive(directive),
+            _ => faulty.push(part),
         }
     }
     (filter, faulty)
@@ -212,12 +219,16 @@ where
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     match format {
         LogFormat::Text => {
-            log.with_ansi(std::io::stderr().is_terminal() && !no_color()).without_time().init();
+            log.with_ansi(output::colours(&std::io::stderr())).without_time().init();
         }
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
     for part in faulty {
-        let text = format!("ISTHMUS_LOG: {part:?} is no level and no PART=LEVEL; it is ignored");
+        let text = format!(
+            "ISTHMUS_LOG: {part:?} is ignored: it is neither a level (off, error, warn, info, debug, trace) nor \
+             PART=LEVEL with a PART of {}",
+            LOGGING.join(", ")
+        );
         match format {
             LogFormat::Text => errln!("isthmus: {text}"),
             LogFormat::Json => tracing::warn!("{text}"),
@@ -258,9 +269,26 @@ mod tests {
             });
             assert_eq!(shown, expected, "{value:?}");
         }
-        assert_eq!(
-            filter("info,a=b=c,*,isthmus_io=loud", LevelFilter::WARN).1,
-            ["a=b=c", "*", "isthmus_io=loud"]
+        let said = |value| filter(value, LevelFilter::WARN).1;
+        assert_eq!(said("info,a=b=c,*,isthmus_io=loud"), ["a=b=c", "*", "isthmus_io=loud"]);
+        assert_eq!(said("wran"), ["wran"]);
+        assert_eq!(said("isthmus_mvoer=debug,info,6"), ["isthmus_mvoer=debug", "6"]);
+        assert!(
+            said("Info,isthmus=debug,isthmus_io,isthmus_mover::server=trace,5,isthmus_io=,off").is_empty()
         );
+    }
+
+    #[test]
+    fn the_parts_that_log_are_known() {
+        let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        for entry in std::fs::read_dir(crates).expect("the crates") {
+            let path = entry.expect("a crate").path();
+            let manifest = std::fs::read_to_string(path.join("Cargo.toml")).expect("a manifest");
+            let name = path.file_name().expect("a name").to_string_lossy().replace('-', "_");
+            // The lab has a command of its own.
+            if manifest.contains("\ntracing.workspace") && name != "isthmus_lab" {
+                assert!(LOGGING.contains(&&*name), "{name}");
+            }
+        }
     }
 }

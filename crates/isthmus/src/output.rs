@@ -3,12 +3,11 @@
 //! Standard output holds results. If a result cannot be written (a full disk), the exit status becomes 3. If the reader
 //! has gone away (`| head`), the command ends quietly. Standard error holds remarks and the log. What cannot be written
 //! there is dropped, and the log later tells how many of its lines are missing.
-//!
-//! If standard output is closed when the command starts, Rust's runtime opens `/dev/null` in its place before `main`.
-//! Such a command therefore ends as with `> /dev/null`.
+
+mod closed;
 
 use std::fmt::Arguments;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -51,6 +50,9 @@ macro_rules! err {
 
 /// Writes to standard output. The module's text describes failures.
 pub(crate) fn result(text: Arguments<'_>) {
+    if closed::at_start() {
+        return lose(Errno::BADF.into());
+    }
     // The lock keeps results of several threads apart.
     let out = io::stdout().lock();
     if let Err(error) = write_patiently(&out, text.to_string().as_bytes()) {
@@ -82,6 +84,16 @@ fn write_patiently(out: &impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
 /// Writes to standard error; ignores failures.
 pub(crate) fn remark(text: Arguments<'_>) {
     let _ = io::stderr().lock().write_all(text.to_string().as_bytes());
+}
+
+/// Whether a stream is a terminal that understands escape sequences: one with `TERM=dumb` prints them.
+pub(crate) fn takes_escapes(to: &impl IsTerminal) -> bool {
+    to.is_terminal() && std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb")
+}
+
+/// Whether what goes to a stream may have colours: not if the user wants none (<https://no-color.org>).
+pub(crate) fn colours(to: &impl IsTerminal) -> bool {
+    takes_escapes(to) && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// Whether writing a result failed, or its reader has gone away.
@@ -156,7 +168,9 @@ pub(crate) fn patient_log() -> Option<(NonBlocking, WorkerGuard)> {
 pub(crate) fn daemon_error(format: LogFormat, name: &str, error: &dyn std::fmt::Display) {
     match format {
         LogFormat::Text => errln!("{name}: {error}"),
-        LogFormat::Json => tracing::error!("{error}"),
+        // Through the log, it comes behind the lines that wait there.
+        LogFormat::Json if tracing::enabled!(tracing::Level::ERROR) => tracing::error!("{error}"),
+        LogFormat::Json => err!("{}", json_line("ERROR", &error.to_string(), &[])),
     }
 }
 
@@ -218,15 +232,22 @@ fn missing_lines(missing: u64, json: bool) -> String {
     if !json {
         return format!(" WARN {text}\n");
     }
+    json_line("WARN", &text, &[("missing", missing)])
+}
+
+/// A line as the log's, which does not go through its filter.
+fn json_line(level: &str, text: &str, counts: &[(&str, u64)]) -> String {
     let mut timestamp = String::new();
     let _ = SystemTime.format_time(&mut format::Writer::new(&mut timestamp));
-    let line = serde_json::json!({
+    let mut line = serde_json::json!({
         "timestamp": timestamp,
-        "level": "WARN",
+        "level": level,
         "message": text,
-        "missing": missing,
         "target": module_path!(),
     });
+    for (name, count) in counts {
+        line[*name] = (*count).into();
+    }
     format!("{line}\n")
 }
 

@@ -297,6 +297,56 @@ fn results_for_a_descriptor_that_is_only_read_are_lost() {
     assert_eq!(status, Some(3), "{}", text(&done.stderr));
 }
 
+/// <https://no-color.org>, and terminals that print escape sequences instead of obeying them.
+#[test]
+fn only_terminals_that_take_escapes_get_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let port = service(folder.path());
+    let mut serve = isthmus(folder.path());
+    let serve = serve.args(["serve", "--config", "serve.toml"]).stderr(Stdio::null()).spawn();
+    let mut serve = Running(serve.expect("it starts"));
+    await_listener(port, &mut serve.0);
+    let at_terminal = |words: &str, term: &str, no_color: &str| {
+        let mut script = Command::new("script");
+        script.args(["-qec", &format!("{} {words}", env!("CARGO_BIN_EXE_isthmus")), "/dev/null"]);
+        script.current_dir(folder.path()).env("TERM", term).env("NO_COLOR", no_color);
+        script
+            .env("FI_ISTHMUS_INTERFACE", "127.0.0.1")
+            .env("ISTHMUS_LOG", "info")
+            .env_remove("ISTHMUS_CONFIG");
+        let done = script.stdin(Stdio::null()).output().expect("script(1) is there");
+        assert!(!done.stdout.is_empty(), "{words}");
+        text(&done.stdout)
+    };
+    let copy = format!("cp --plain 127.0.0.1:{port}:data/a copy");
+    for words in ["--help", "bogus", &copy, "top --once"] {
+        assert!(!at_terminal(words, "dumb", "").contains('\x1b'), "{words}");
+        // Moves of the cursor are no colours.
+        assert!(!at_terminal(words, "xterm", "1").contains("\x1b[3"), "{words}");
+    }
+    assert!(at_terminal("--help", "xterm", "").contains('\x1b'));
+    assert!(at_terminal(&copy, "xterm", "").contains('\x1b'));
+}
+
+/// Before `main`, Rust's runtime puts `/dev/null` in the place of descriptors that are closed.
+#[test]
+fn results_for_a_closed_descriptor_are_lost() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let shell = |line: &str| {
+        let mut shell = Command::new("sh");
+        shell.current_dir(folder.path()).args(["-c", line, "sh", env!("CARGO_BIN_EXE_isthmus")]);
+        ran(&mut shell, Stdio::piped(), Stdio::piped())
+    };
+    for line in ["\"$1\" --version >&-", "\"$1\" devices >&- <&-", "\"$1\" completions bash >&- <&- 2>&-"] {
+        assert_eq!(shell(line).0, Some(3), "{line}");
+    }
+    // What reads and writes /dev/null, as services of systemd get, is no closed one.
+    for line in ["\"$1\" --version 1<>/dev/null", "\"$1\" --version >/dev/null", "\"$1\" --version <&- 2>&-"]
+    {
+        assert_eq!(shell(line).0, Some(0), "{line}");
+    }
+}
+
 /// No memory for a thread's stack is an error of the same kind as too many threads.
 #[test]
 fn daemons_that_can_start_no_thread_say_so() {
@@ -316,10 +366,12 @@ fn daemons_that_can_start_no_thread_say_so() {
 #[test]
 fn what_keeps_a_daemon_from_starting_is_an_object_if_its_log_is_json() {
     let folder = tempfile::tempdir().expect("a folder");
-    for words in [&["serve"][..], &["router", "run"]] {
+    let daemons = [&["serve"][..], &["router", "run"]];
+    // A filter that lets no line through does not hide why the program ends.
+    for (words, log) in daemons.iter().flat_map(|words| [(words, "a=b=c"), (words, "off")]) {
         let mut command = isthmus(folder.path());
-        command.args(words).args(["--config", "missing.toml", "--log-format", "json"]);
-        let (status, done) = ran(command.env("ISTHMUS_LOG", "a=b=c"), Stdio::null(), Stdio::piped());
+        command.args(*words).args(["--config", "missing.toml", "--log-format", "json"]);
+        let (status, done) = ran(command.env("ISTHMUS_LOG", log), Stdio::null(), Stdio::piped());
         let said = text(&done.stderr);
         assert_eq!(status, Some(2), "{said}");
         let lines: Vec<serde_json::Value> =

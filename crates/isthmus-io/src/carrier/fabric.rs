@@ -70,6 +70,11 @@ impl FabricLane {
         self.tcp.peer_ip()
     }
 
+    /// Whether the ends still agree on what carries the lane.
+    pub(super) fn awaits_first_answer(&self) -> bool {
+        matches!(self.state, State::Meeting(_))
+    }
+
     pub(super) fn has_moved(&self) -> bool {
         matches!(self.state, State::Moved(_))
     }

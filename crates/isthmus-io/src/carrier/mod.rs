@@ -172,6 +172,11 @@ impl Carrier {
         }
     }
 
+    /// Whether the connection stands, and the other end has said nothing yet.
+    pub(crate) fn awaits_first_answer(&self) -> bool {
+        matches!(self, Self::Fabric(lane) if lane.awaits_first_answer())
+    }
+
     /// Whether [`Carriers::run_pass`], and not the descriptor, tells that the lane is readable or writable.
     pub(crate) fn is_polled(&self) -> bool {
         match self {
@@ -563,6 +568,8 @@ pub(crate) struct Carriers {
     transport: Transport,
     /// UDP carries from this round trip on, unless something else is known of the host.
     udp_from: Duration,
+    /// The setting `peer_timeout`, but a second at least.
+    dial_patience: Duration,
     /// Set if lanes carry data before it is known whether UDP suits the path: the length of the packet train. Bytes.
     hurried: Option<u32>,
     /// The routers, which are reached by TCP only.
@@ -607,6 +614,7 @@ impl Carriers {
             from,
             transport: settings.transport,
             udp_from: settings.udp_from.to_duration(),
+            dial_patience: settings.peer_timeout.to_duration().max(Duration::from_secs(1)),
             hurried: None,
             routers: settings.routers.0.clone(),
             paths: Paths::new(
@@ -628,6 +636,11 @@ impl Carriers {
             plain_allowed: settings.admission == Admission::Closed && settings.encrypt != Encrypt::Never,
             protocols,
         }
+    }
+
+    /// Longest useful attempt to connect: after it the peer is given up anyway.
+    pub(crate) fn dial_patience(&self) -> Duration {
+        self.dial_patience
     }
 
     /// Allows plain lanes without a warning.

@@ -11,6 +11,11 @@ use serde::Deserialize;
 pub struct RateLimits(PerHost<Rate>);
 
 impl RateLimits {
+    /// The rate of lanes to `host` together. Bytes/s; `None`: no limit.
+    pub fn bytes_per_s(&self, host: IpAddr) -> Option<u64> {
+        self.of(host).map(|(_, rate)| rate)
+    }
+
     /// The index of the entry that applies to lanes to `host`, and the rate of these together. Bytes/s.
     pub(crate) fn of(&self, host: IpAddr) -> Option<(usize, u64)> {
         let (place, Rate(bits)) = self.0.find(host)?;

@@ -152,10 +152,16 @@ impl Shell {
                 Phase::Open => continue,
                 Phase::HalfClosed => HALF_CLOSED_TIME,
                 _ if lane.is_ungreeted() => GREETING_TIME,
-                Phase::Settling | Phase::Ungreeted | Phase::Flushing => SETTLE_TIME,
+                // An attempt does not outlast the time in which a peer is given up.
+                Phase::Settling => SETTLE_TIME.min(self.carriers.dial_patience()),
+                Phase::Ungreeted | Phase::Flushing => SETTLE_TIME,
             };
             if lane.since.elapsed() > limit {
                 let loss = match lane.target.as_deref().copied().filter(|_| lane.phase == Phase::Settling) {
+                    Some(_) if lane.carrier.awaits_first_answer() => {
+                        let text = format!("silence for {} s {}", limit.as_secs(), LaneLoss::UNANSWERED);
+                        LaneLoss::Silent { text, us: limit.as_micros() as u64 }
+                    }
                     Some(target) => self.no_answer(limit, target),
                     None => LaneLoss::Closed,
                 };
@@ -180,6 +186,10 @@ impl Shell {
 
     fn no_answer(&mut self, after: Duration, (to, attempt): (SocketAddr, u32)) -> LaneLoss {
         let by = self.carriers.on_no_answer(to.ip(), attempt);
-        LaneLoss::Broken(format!("no answer within {} s{by}", after.as_secs()))
+        // The peer was out of reach from the beginning of the attempt.
+        LaneLoss::Silent {
+            text: format!("no answer within {} s{by}", after.as_secs()),
+            us: after.as_micros() as u64,
+        }
     }
 }

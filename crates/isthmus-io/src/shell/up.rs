@@ -100,6 +100,16 @@ impl Shell {
     /// Why a lane to `host` could not be made. If the route may be the cause, the next attempt takes another one.
     fn loss_of_dial(&mut self, error: &io::Error, host: IpAddr, attempt: u32) -> LaneLoss {
         const ROUTES: [i32; 4] = [libc::ENETDOWN, libc::ENETUNREACH, libc::EHOSTUNREACH, libc::ETIMEDOUT];
+        // What refuses a connection does not reset it: somebody took it.
+        const ENDED: [io::ErrorKind; 4] = [
+            io::ErrorKind::ConnectionReset,
+            io::ErrorKind::ConnectionAborted,
+            io::ErrorKind::BrokenPipe,
+            io::ErrorKind::UnexpectedEof,
+        ];
+        if ENDED.contains(&error.kind()) {
+            return LaneLoss::Broken(format!("{error} {}", LaneLoss::UNANSWERED));
+        }
         if error.raw_os_error().is_none_or(|errno| !ROUTES.contains(&errno)) {
             return kind_of_loss(error);
         }

@@ -47,6 +47,13 @@ pub enum LaneLoss {
     Foreign,
 }
 
+impl LaneLoss {
+    /// For the end of an error: what to ask if a connection was taken and ended without an answer. A program that
+    /// forwards a port also takes connections for a service that does not run.
+    pub const UNANSWERED: &str =
+        "before any answer; is it the right port, and does the service behind a forwarded port run?";
+}
+
 /// Time in which a connected peer must answer Hello. Microseconds; a busy process may need seconds.
 const GREETING_US: Micros = 10_000_000;
 /// The same through a router. Microseconds; shorter, since another router may answer.
@@ -85,7 +92,7 @@ impl Engine {
         let record = &mut self.lanes[lane.0 as usize];
         record.state = LaneState::Greeting;
         record.pinged_at = Some(now);
-        let patience = patience(record);
+        let patience = patience(record, self.config.peer_timeout_us);
         self.timers.insert((now + patience, peer));
         // A wildcard may turn out to be a peer that we talk to already. New messages must then follow those that were
         // sent to that peer, so they wait for the answer.
@@ -536,7 +543,9 @@ impl Engine {
     }
 }
 
-/// The time that a connected lane waits for the answer to its Hello. Microseconds.
-pub(super) fn patience(lane: &Lane) -> Micros {
-    if lane.router.is_some() { ROUTED_GREETING_US } else { GREETING_US }
+/// The time that a connected lane waits for the answer to its Hello: no longer than until the peer is given up, but a
+/// second at least. Microseconds.
+pub(super) fn patience(lane: &Lane, peer_timeout_us: Micros) -> Micros {
+    let usual = if lane.router.is_some() { ROUTED_GREETING_US } else { GREETING_US };
+    usual.min(peer_timeout_us.max(1_000_000))
 }

@@ -34,7 +34,8 @@ impl Engine {
         self.requeue(peer, lane);
         // If the lane was refused, the reason is known already.
         if record.state != LaneState::Closing {
-            self.record_loss(peer, loss, was_dialing, record.router, record.rail);
+            let is_mute = record.state == LaneState::Greeting;
+            self.record_loss(peer, loss, (was_dialing, is_mute), record.router, record.rail);
             self.avoid_router(now, record.router);
             self.avoid_rail(now, peer, record.rail);
         }
@@ -52,13 +53,19 @@ impl Engine {
                 let error = match loss {
                     LaneLoss::Untrusted(text) => OpError::Unreachable(format!("{address}: {text}")),
                     LaneLoss::Foreign => OpError::Unreachable(format!("{address}: {FOREIGN}")),
+                    _ if record.state == LaneState::Greeting => {
+                        let text = &self.connection(peer).trouble.last_failure;
+                        OpError::PeerGone(format!("{address}: {text}"))
+                    }
                     _ => OpError::PeerGone(format!(
                         "nobody listens at {address}: the peer's process has ended, or its address is wrong"
                     )),
                 };
                 return self.fail_peer(peer, error, mem);
             }
-            self.schedule_retry(now, peer, loss);
+            // A lane that was not answered was out of reach from its beginning.
+            let unanswered = record.pinged_at.filter(|_| record.state == LaneState::Greeting);
+            self.schedule_retry(now, peer, loss, unanswered.map_or(0, |since| now.saturating_sub(since)));
         } else {
             if was_dialing {
                 self.schedule_spread(now, peer);
@@ -108,7 +115,7 @@ impl Engine {
         &mut self,
         peer: PeerId,
         loss: &LaneLoss,
-        was_dialing: bool,
+        (was_dialing, is_mute): (bool, bool),
         router: Option<usize>,
         rail: usize,
     ) {
@@ -123,6 +130,7 @@ impl Engine {
         }
         let text = match loss {
             LaneLoss::Refused => "connection refused",
+            LaneLoss::Closed if is_mute => "the connection was closed",
             LaneLoss::Closed => "closed by the peer",
             LaneLoss::Foreign if was_dialing => FOREIGN,
             LaneLoss::Foreign => "the peer sent bytes that are no frame",
@@ -131,14 +139,18 @@ impl Engine {
             | LaneLoss::Left(text)
             | LaneLoss::Untrusted(text) => text,
         };
-        connection.trouble.last_failure = format!("{through}{text}");
+        // Of a router's lane, the router's text says more.
+        let asked =
+            is_mute && router.is_none() && !matches!(loss, LaneLoss::Untrusted(_) | LaneLoss::Foreign);
+        connection.trouble.last_failure =
+            if asked { format!("{text} {}", LaneLoss::UNANSWERED) } else { format!("{through}{text}") };
     }
 
     /// Plans the next attempt to reach a peer, and the time at which it is given up.
-    fn schedule_retry(&mut self, now: Micros, peer: PeerId, loss: &LaneLoss) {
+    fn schedule_retry(&mut self, now: Micros, peer: PeerId, loss: &LaneLoss, unanswered: Micros) {
         let timeout = self.config.peer_timeout_us;
         let connection = self.connection(peer);
-        let silent = if let LaneLoss::Silent { us, .. } = loss { *us } else { 0 };
+        let silent = if let LaneLoss::Silent { us, .. } = loss { *us } else { unanswered };
         let since = *connection.trouble.lost_since.get_or_insert(now.saturating_sub(silent));
         let at = now + if matches!(loss, LaneLoss::Left(_)) { 0 } else { connection.trouble.back_off() };
         connection.trouble.retry_at = Some(at);
@@ -217,8 +229,9 @@ impl Engine {
 
     /// Gives up lanes whose other end accepted the connection and does not answer Hello in time.
     fn abandon_silent(&mut self, now: Micros, peer: PeerId) {
+        let timeout = self.config.peer_timeout_us;
         for (index, lane) in &mut self.lanes {
-            let silent = lane.pinged_at.is_some_and(|at| now >= at + patience(lane));
+            let silent = lane.pinged_at.is_some_and(|at| now >= at + patience(lane, timeout));
             if lane.peer == Some(peer) && lane.state == LaneState::Greeting && silent {
                 self.actions.push_back(Action::Abandon { lane: LaneId(index as u32) });
             }

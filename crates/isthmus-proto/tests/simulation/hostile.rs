@@ -175,23 +175,77 @@ fn what_is_not_isthmus_at_a_peers_port_counts_as_a_refusal() {
     assert!(text.contains("is it the right port?") && text.contains(&address(1).to_string()), "{text}");
 }
 
+#[test]
+fn what_takes_connections_and_says_nothing_may_be_something_else() {
+    for loss in [LaneLoss::Closed, LaneLoss::Broken("Connection reset by peer".to_owned())] {
+        let text = error_of(&loss, true);
+        assert!(text.contains("before any answer; is it the right port"), "{loss:?}: {text}");
+        assert!(!text.contains("nobody listens"), "{loss:?}: {text}");
+    }
+    assert!(error_after(&LaneLoss::Refused).contains("nobody listens"));
+}
+
+/// A server that waits for the end of a line, as those of HTTP do, never answers.
+#[test]
+fn what_never_answers_is_given_up_when_the_timeout_has_passed_since_the_first_attempt() {
+    for peer_timeout_us in [2_000_000, 60_000_000] {
+        never_answers(Config { peer_timeout_us, ..Config::new(address(0)) });
+    }
+}
+
+fn never_answers(config: Config) {
+    let timeout = config.peer_timeout_us;
+    let mut victim = Victim::with(config);
+    let peer = victim.engine.peer(&address(1)).unwrap();
+    send(&mut victim, peer, 10);
+    let error = loop {
+        while let Some(action) = victim.engine.poll_action() {
+            match action {
+                isthmus_proto::Action::Dial { lane, .. } => victim.engine.lane_connected(victim.now, lane),
+                isthmus_proto::Action::Abandon { lane } => {
+                    let loss = LaneLoss::Broken("no sign of life".to_owned());
+                    victim.engine.lane_lost(victim.now, lane, &loss, &mut victim.mem);
+                }
+                _ => {}
+            }
+        }
+        if let Some(done) = victim.engine.poll_completion() {
+            break done.error.expect("an error").to_string();
+        }
+        victim.now = victim.engine.poll_timeout().expect("it is given up");
+        victim.engine.handle_timeout(victim.now, &mut victim.mem);
+    };
+    assert_eq!(victim.now, timeout, "{error}");
+    assert!(error.contains("no sign of life before any answer; is it the right port"), "{error}");
+}
+
 /// The error of an operation whose peer's lanes end so three times, while they are dialled.
 fn error_after(loss: &LaneLoss) -> String {
+    error_of(loss, false)
+}
+
+/// The error of an operation whose peer's lanes end so each time: before the connection is there, or after it.
+fn error_of(loss: &LaneLoss, connects: bool) -> String {
     let mut victim = Victim::new();
     let peer = victim.engine.peer(&address(1)).unwrap();
     let request =
         SendRequest { peer, channel: Channel::Tagged, tag: 1, data: None, options: Options::default() };
     let place = victim.mem.lend(vec![0; 8], false, true);
     victim.engine.send(&request, place, 8, &mut victim.mem).unwrap();
-    for _ in 0..3 {
+    let done = loop {
         while let Some(action) = victim.engine.poll_action() {
             let isthmus_proto::Action::Dial { lane, .. } = action else { continue };
+            if connects {
+                victim.engine.lane_connected(victim.now, lane);
+            }
             victim.engine.lane_lost(victim.now, lane, loss, &mut victim.mem);
         }
-        victim.now = victim.engine.poll_timeout().unwrap_or(victim.now);
+        if let Some(done) = victim.engine.poll_completion() {
+            break done;
+        }
+        victim.now = victim.engine.poll_timeout().expect("it is given up");
         victim.engine.handle_timeout(victim.now, &mut victim.mem);
-    }
-    let done = victim.engine.poll_completion().expect("it failed");
+    };
     done.error.expect("an error").to_string()
 }
 

@@ -9,6 +9,8 @@ use isthmus_mover::watch::{Bottleneck, Progress, What};
 use isthmus_mover::wire::Share;
 use isthmus_mover::{MoverError, Notice, Summary};
 
+use crate::output::takes_escapes;
+
 /// Time constant of the displayed rate. Seconds. Older samples weigh less.
 const MEMORY: f64 = 5.0;
 /// How long a service may take to answer before a line says so. Used if there is no progress bar.
@@ -32,7 +34,7 @@ pub(crate) struct Report {
 impl Report {
     pub(crate) fn new(json: bool, verbose: bool, dry_run: bool, share: Share) -> Self {
         // If several processes share the work, only the first shows a bar, for its own part.
-        let bar = (!json && !dry_run && share.rank == 0 && std::io::stderr().is_terminal()).then(|| {
+        let bar = (!json && !dry_run && share.rank == 0 && takes_escapes(&std::io::stderr())).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             let style = ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {msg}");
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));

@@ -4,7 +4,6 @@ mod gather;
 mod http;
 mod table;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -60,7 +59,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
         }
         return if report.is_empty() { ExitCode::from(NO) } else { ExitCode::SUCCESS };
     }
-    let terminal = std::io::stdout().is_terminal();
+    let terminal = crate::output::takes_escapes(&std::io::stdout());
     if terminal {
         out!("{HOME}{CLEAR_REST}");
     }

@@ -1,0 +1,184 @@
+//! Ports that lead elsewhere: servers of other protocols, and forwarders between networks.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A process that does not outlive its test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a server, if its program is there, and waits until it takes connections.
+fn server(command: &mut Command, port: u16) -> Option<Running> {
+    let started = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let Ok(child) = started else {
+        eprintln!("skipped: {} is not there", command.get_program().display());
+        return None;
+    };
+    let mut child = Running(child);
+    let start = Instant::now();
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(
+            start.elapsed() < LIMIT && child.0.try_wait().is_ok_and(|end| end.is_none()),
+            "it does not start"
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+    Some(child)
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("free").port()
+}
+
+fn http(_: &Path, port: u16) -> Option<Running> {
+    server(
+        Command::new("python3").args(["-m", "http.server", "--bind", "127.0.0.1", &port.to_string()]),
+        port,
+    )
+}
+
+fn ssh(folder: &Path, port: u16) -> Option<Running> {
+    let key = folder.join("key");
+    let made = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key).status();
+    if !made.is_ok_and(|made| made.success()) {
+        eprintln!("skipped: ssh-keygen is not there");
+        return None;
+    }
+    // As root it needs a folder that a system service would have made.
+    let _ = fs::create_dir_all("/run/sshd");
+    let mut sshd = Command::new("/usr/sbin/sshd");
+    sshd.args([
+        "-D",
+        "-f",
+        "/dev/null",
+        "-p",
+        &port.to_string(),
+        "-o",
+        "ListenAddress=127.0.0.1",
+        "-o",
+        "PidFile=none",
+    ]);
+    server(sshd.arg("-h").arg(key), port)
+}
+
+/// A server of TLS, which closes what is no TLS.
+fn closing(_: &Path, port: u16) -> Option<Running> {
+    let program = "import socket\ns=socket.create_server(('127.0.0.1',PORT))\nwhile 1:\n c=s.accept()[0]\n c.recv(9999)\n c.close()";
+    server(Command::new("python3").args(["-c", &program.replace("PORT", &port.to_string())]), port)
+}
+
+/// What the command says of a server of another kind at a peer's port.
+fn told(start: fn(&Path, u16) -> Option<Running>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let port = free_port();
+    let Some(_server) = start(folder.path(), port) else { return };
+    let isthmus = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_isthmus"));
+        command.current_dir(folder.path()).env("FI_ISTHMUS_INTERFACE", "127.0.0.1").args(words);
+        command.env("FI_ISTHMUS_PEER_TIMEOUT", "3s").env_remove("ISTHMUS_CONFIG").env_remove("ISTHMUS_LOG");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+    };
+    let place = format!("127.0.0.1:{port}");
+    let commands = [
+        isthmus(&["cp", "--plain", &format!("{place}:data/a"), "copy"]),
+        isthmus(&["doctor", "--peer", &place]),
+    ];
+    for (command, status) in commands.into_iter().zip([4, 1]) {
+        let Output { status: ended, stdout, stderr } = command.wait_with_output().expect("it ends");
+        let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+        assert_eq!(ended.code(), Some(status), "{said}");
+        assert!(said.contains("is it the right port") && said.contains(&place), "{said}");
+        assert!(!said.contains("nobody listens"), "{said}");
+    }
+}
+
+#[test]
+fn a_web_server_at_the_port_is_told_as_something_else() {
+    told(http);
+}
+
+#[test]
+fn an_ssh_server_at_the_port_is_told_as_something_else() {
+    told(ssh);
+}
+
+#[test]
+fn a_server_that_closes_what_it_does_not_understand_is_told_as_something_else() {
+    told(closing);
+}
+
+/// Two networks. Port 7000 of the far one leads to a service at an address that the near one has no route to. After a
+/// second the far host resets what goes there, and refuses it for two seconds.
+const FORWARDED: &str = r#"
+set -e
+ip link set lo up
+unshare --net sleep 60 & far=$!
+trap 'kill $far $serve 2>/dev/null' EXIT
+until [ "$(readlink /proc/$far/ns/net)" != "$(readlink /proc/$$/ns/net)" ]; do sleep 0.02; done
+there() { nsenter --target $far --net "$@"; }
+ip link add name near type veth peer name far netns $far
+ip addr add 10.99.9.1/24 dev near && ip link set near up
+there ip link set lo up
+there ip addr add 10.98.8.2/32 dev lo
+there ip addr add 10.99.9.2/24 dev far && there ip link set far up
+there nft add table ip forward
+there nft add chain ip forward pre '{ type nat hook prerouting priority dstnat; }'
+there nft add rule ip forward pre tcp dport 7000 dnat to 10.98.8.2:7001
+echo ready
+nsenter --target $far --net "$1" serve --config serve.toml 2>serve.log & serve=$!
+until grep -q 'serving at' serve.log; do sleep 0.05; done
+"$1" cp --plain --limit-rate 6MB/s 10.99.9.2:7000:data/a copy & cp=$!
+sleep 1
+there nft add table inet gone
+there nft add chain inet gone in '{ type filter hook input priority 0; }'
+there nft add rule inet gone in tcp dport 7001 reject with tcp reset
+sleep 2
+there nft delete table inet gone
+wait $cp
+"#;
+
+#[test]
+fn a_copy_through_a_forwarded_port_goes_on_after_the_forwarder_was_gone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = "listen = \"10.98.8.2:7001\"\nplain = true\n[export.data]\npath = \"export\"\n";
+    fs::write(folder.path().join("serve.toml"), config).expect("written");
+    fs::create_dir(folder.path().join("export")).expect("made");
+    let content: Vec<u8> =
+        (0..12_000_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    fs::write(folder.path().join("export/a"), &content).expect("written");
+    let mut command = Command::new("unshare");
+    command.args([
+        "--map-root-user",
+        "--net",
+        "timeout",
+        "50",
+        "sh",
+        "-c",
+        FORWARDED,
+        "sh",
+        env!("CARGO_BIN_EXE_isthmus"),
+    ]);
+    command.current_dir(folder.path()).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
+    for name in ["FI_ISTHMUS_INTERFACE", "ISTHMUS_CONFIG", "ISTHMUS_SITES", "ISTHMUS_LOG"] {
+        command.env_remove(name);
+    }
+    let done = command.output().expect("unshare(1) is there");
+    let said = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    if !said.contains("ready") {
+        return eprintln!("skipped: no network namespaces, or no nft(8): {said}");
+    }
+    assert!(done.status.success(), "{said}");
+    assert!(fs::read(folder.path().join("copy")).expect("copied") == content, "{said}");
+}
