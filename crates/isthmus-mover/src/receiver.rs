@@ -84,7 +84,7 @@ pub(crate) struct ReceivingSide<'a> {
     status: Status,
     other: Heard,
     told: (Instant, Status, [u64; 3]),
-    /// Two times: blocks waited for a free thread; there were no blocks.
+    /// Three times: blocks waited for a free thread; there were no blocks; the user's limit was used up.
     spans: Spans<3>,
     /// What the user's limit allows.
     allowance: Allowance,

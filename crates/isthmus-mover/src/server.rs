@@ -484,17 +484,14 @@ impl Service {
                 notice => tracing::debug!("{notice:?}"),
             }
         };
-        match &open.way {
+        let summary = match &open.way {
             TransferRequest::Put { path, folder } => {
                 let path = names::tidy(path).map_err(|error| usage(path, &error))?;
                 let landing = Landing::new(root, &path, *folder, open.rules, block, export.any_symlink)
                     .map_err(|error| usage(&path, &error))?;
                 wire.say(&Control::Opened { name: landing.name().map(<[u8]>::to_vec) })?;
                 let receiving = Receiving { block, memory, threads, disk, rate: open.rate };
-                let side = ReceivingSide::start(receiving, landing, wire, &mut quiet)?;
-                let summary = side.run(rest)?;
-                entry.end(summary);
-                Ok(summary)
+                ReceivingSide::start(receiving, landing, wire, &mut quiet)?.run(rest)?
             }
             TransferRequest::Get { paths, choice } => {
                 let filter = Filter::new(choice, block).map_err(MoverError::Usage)?;
@@ -509,21 +506,14 @@ impl Service {
                 });
                 let roots = Roots::new(roots).map_err(MoverError::Usage)?;
                 wire.say(&Control::Opened { name: None })?;
-                let sending = Sending {
-                    block,
-                    memory,
-                    threads,
-                    disk,
-                    rate: open.rate,
-                    rate_limit: self.port.rate_limit(&config.device.rate_limit, from.ip()),
-                    rules: open.rules,
-                };
-                let side = SendingSide::start(sending, roots, filter, wire, &mut quiet)?;
-                let summary = side.run()?;
-                entry.end(summary);
-                Ok(summary)
+                let rate_limit = self.port.rate_limit(&config.device.rate_limit, from.ip());
+                let (rate, rules) = (open.rate, open.rules);
+                let sending = Sending { block, memory, threads, disk, rate, rate_limit, rules };
+                SendingSide::start(sending, roots, filter, wire, &mut quiet)?.run()?
             }
-        }
+        };
+        entry.end(summary);
+        Ok(summary)
     }
 
     /// Ends all sessions, and waits for them at most [`ENDING`].

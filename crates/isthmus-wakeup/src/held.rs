@@ -34,10 +34,11 @@ impl Held {
     /// done itself. `begins` is called if nothing was held before.
     #[inline]
     pub fn try_hold(&self, begins: impl FnOnce()) -> bool {
-        if !self.held.swap(true, Ordering::SeqCst) {
+        let was_held = self.held.swap(true, Ordering::SeqCst);
+        fence_after_exchange();
+        if !was_held {
             begins();
         }
-        fence_after_exchange();
         self.is_attended()
     }
 

@@ -1,5 +1,8 @@
 //! `isthmus cp` and `isthmus serve` as users run them; killed, restarted, and out of room.
 
+#[path = "support/running.rs"]
+mod running;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -7,22 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use running::Running;
+
 const LIMIT: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
 
 /// A folder with the certificates and files of the two sites.
 struct Sites {
     folder: tempfile::TempDir,
-}
-
-/// A process that does not outlive its test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 impl Running {

@@ -1,6 +1,9 @@
 //! Where output goes nowhere: full disks, pipes whose reader has gone, pipes that nobody reads.
 //! Daemons go on; commands end with the status that their help states.
 
+#[path = "support/running.rs"]
+mod running;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,17 +11,9 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use running::Running;
+
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// A process that does not outlive its test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn isthmus(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_isthmus"));
@@ -64,6 +59,15 @@ fn get(folder: &Path, port: u16) -> Command {
     let mut command = isthmus(folder);
     command.args(["cp", "--plain", &format!("127.0.0.1:{port}:data/a"), "copy"]);
     command
+}
+
+/// The same, and the process that serves it.
+fn served(folder: &Path) -> (u16, Running) {
+    let port = service(folder);
+    let serve = isthmus(folder).args(["serve", "--config", "serve.toml"]).stderr(Stdio::null()).spawn();
+    let mut serve = Running(serve.expect("it starts"));
+    await_listener(port, &mut serve.0);
+    (port, serve)
 }
 
 fn await_listener(port: u16, daemon: &mut Child) {
@@ -239,11 +243,7 @@ fn errors_that_cannot_be_written_leave_the_status_as_it_is() {
 #[test]
 fn a_copy_whose_output_is_lost_is_whole_and_says_that_output_was_lost() {
     let folder = tempfile::tempdir().expect("a folder");
-    let port = service(folder.path());
-    let mut serve = isthmus(folder.path());
-    let serve = serve.args(["serve", "--config", "serve.toml"]).stderr(Stdio::null()).spawn();
-    let mut serve = Running(serve.expect("it starts"));
-    await_listener(port, &mut serve.0);
+    let (port, _serve) = served(folder.path());
     let copy = |words: &[&str], out: Stdio, log: Stdio| {
         let _ = fs::remove_file(folder.path().join("copy"));
         let (status, _) = ran(get(folder.path(), port).args(words), out, log);
@@ -288,11 +288,7 @@ fn results_for_a_descriptor_that_is_only_read_are_lost() {
     let read_only = || File::open("/dev/null").expect("Linux has it").into();
     let (status, done) = ran(isthmus(folder.path()).arg("--version"), read_only(), Stdio::piped());
     assert_eq!(status, Some(3), "{}", text(&done.stderr));
-    let port = service(folder.path());
-    let mut serve = isthmus(folder.path());
-    let serve = serve.args(["serve", "--config", "serve.toml"]).stderr(Stdio::null()).spawn();
-    let mut serve = Running(serve.expect("it starts"));
-    await_listener(port, &mut serve.0);
+    let (port, _serve) = served(folder.path());
     let (status, done) = ran(get(folder.path(), port).arg("--json"), read_only(), Stdio::piped());
     assert_eq!(status, Some(3), "{}", text(&done.stderr));
 }
@@ -301,11 +297,7 @@ fn results_for_a_descriptor_that_is_only_read_are_lost() {
 #[test]
 fn only_terminals_that_take_escapes_get_them() {
     let folder = tempfile::tempdir().expect("a folder");
-    let port = service(folder.path());
-    let mut serve = isthmus(folder.path());
-    let serve = serve.args(["serve", "--config", "serve.toml"]).stderr(Stdio::null()).spawn();
-    let mut serve = Running(serve.expect("it starts"));
-    await_listener(port, &mut serve.0);
+    let (port, _serve) = served(folder.path());
     let at_terminal = |words: &str, term: &str, no_color: &str| {
         let mut script = Command::new("script");
         script.args(["-qec", &format!("{} {words}", env!("CARGO_BIN_EXE_isthmus")), "/dev/null"]);

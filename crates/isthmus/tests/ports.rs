@@ -1,23 +1,18 @@
 //! Ports that lead elsewhere: servers of other protocols, and forwarders between networks.
 
+#[path = "support/running.rs"]
+mod running;
+
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use running::Running;
+
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// A process that does not outlive its test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Starts a server, if its program is there, and waits until it takes connections.
 fn server(command: &mut Command, port: u16) -> Option<Running> {

@@ -1,12 +1,17 @@
 //! `isthmus cp` and `isthmus doctor` by ssh, with a real sshd: directly, where only ssh gets through, killed, and where
 //! isthmus is missing.
 
+#[path = "support/running.rs"]
+mod running;
+
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use running::Running;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
@@ -17,16 +22,6 @@ struct Host {
     /// ssh and its options, as --ssh takes them.
     ssh: String,
     _sshd: Option<Running>,
-}
-
-/// A process that does not outlive its test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 fn text(bytes: &[u8]) -> String {

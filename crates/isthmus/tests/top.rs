@@ -3,28 +3,23 @@
 #[path = "support/openmetrics.rs"]
 mod openmetrics;
 
+#[path = "support/running.rs"]
+mod running;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use running::Running;
+
 const LIMIT: Duration = Duration::from_secs(60);
 /// Length of the file. Bytes.
 const LENGTH: usize = 24 << 20;
-
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn isthmus(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_isthmus"));
