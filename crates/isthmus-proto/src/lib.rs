@@ -40,9 +40,10 @@ mod window;
 pub use admission::{ADMITS_KNOWN, public_key};
 pub use atomics::apply as apply_atomic;
 pub use engine::{
-    Action, Batch, Bulk, Config, Counters, Decision, Engine, FAST_PATH_FRAME_MAX, LaneId, LaneKind, LaneLoss,
-    LaneSample, Micros, PeerCounters, PeerFault, PeerState, Refusal, Segment, Sink, Transfer, Transfers,
+    Action, Batch, Config, Counters, Decision, Engine, FAST_PATH_FRAME_MAX, LaneId, LaneKind, LaneLoss,
+    Micros, PeerCounters, PeerFault, PeerState, Refusal, Segment, Sink, Transfer, Transfers,
 };
+pub use isthmus_path::{Bulk, LaneSample};
 pub use isthmus_seal::Secret;
 pub use memory::{Access, BufferRef, Memory};
 pub use operation::{

@@ -8,6 +8,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use isthmus_mux::Limits;
+use isthmus_path::links::LinksSeen;
+use isthmus_path::{Carrier, Micros};
 use isthmus_udp::Cap;
 use isthmus_units::Rate;
 use isthmus_wire::frame::RefuseReason;
@@ -38,11 +40,6 @@ const BACK_OFF: Duration = Duration::from_millis(200);
 const BACK_OFF_MAX: Duration = Duration::from_secs(10);
 /// When the router ends, its links get this time to send their last bytes.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
-/// Round trip from which a path counts as long, and loss rate from which it counts as lossy once the least number of
-/// packets was sent. On such paths UDP was measured faster with lanes of several ranks.
-const LONG: Duration = Duration::from_millis(150);
-const LOSSY: f64 = 0.02;
-const MIN_SENT: f64 = 10_000.0;
 /// Limit on links that one AS may have dialled to this router.
 const ACCEPTED_MAX: usize = 64;
 
@@ -184,18 +181,16 @@ fn wanted(settings: &Settings) -> Vec<(SubnetId, Locator)> {
     step::gateways(&settings.table, &settings.router, spoken_for)
 }
 
-/// The better transport for a path, and why. UDP does not mistake losses or long round trips for congestion; TCP costs
-/// less CPU.
+/// The better transport for a path, and why.
 fn better(links: &[Arc<Link>]) -> (Transport, &'static str) {
     let samples: Vec<_> = links.iter().filter_map(|link| link.gauge.sample()).collect();
-    let long = samples.iter().map(|sample| sample.rtt).min().is_some_and(|least| least >= LONG);
-    let sum = |of: fn(&Sample) -> u64| samples.iter().map(of).sum::<u64>() as f64;
-    let lossy = sum(|sample| sample.retransmitted) > LOSSY * sum(|sample| sample.sent).max(MIN_SENT);
-    match (long, lossy) {
-        (true, _) => (Transport::Udp, "UDP: the round trip is 150 ms or more"),
-        (_, true) => (Transport::Udp, "UDP: more than 2 % of the packets are sent again"),
-        _ => (Transport::Tcp, "TCP: the path is short and loses little"),
-    }
+    let sum = |of: fn(&Sample) -> u64| samples.iter().map(of).sum::<u64>();
+    let (carrier, why) = isthmus_path::links::better(LinksSeen {
+        rtt_us: samples.iter().map(|sample| sample.rtt.as_micros() as Micros).min(),
+        sent: sum(|sample| sample.sent),
+        resent: sum(|sample| sample.retransmitted),
+    });
+    (if carrier == Carrier::Udp { Transport::Udp } else { Transport::Tcp }, why)
 }
 
 /// The unspecified address of the same family as `to`.

@@ -4,16 +4,17 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use isthmus_datagram::is_frames_only;
-use isthmus_proto::Bulk;
+use isthmus_path::race::Race;
+use isthmus_path::{Carrier as Protocol, Finding, Micros, Weakness, long_us};
 use isthmus_wire::Key;
 use socket2::Socket;
 
 use super::fabric::FabricLane;
 use super::race::RaceLane;
-use super::tcp::{TcpLane, Weakness};
-use super::udp::Known;
+use super::tcp::TcpLane;
 use super::{Carrier, Carriers};
 use crate::listen::for_tcp;
+use crate::log::info_log;
 use crate::settings::Transport;
 
 impl Carriers {
@@ -36,11 +37,11 @@ impl Carriers {
         if let Some(tls) = self.tls.as_ref().filter(|_| !self.routers.contains(&to)) {
             let lane = tls.dialled(TcpLane::dial(by_tcp, self.from, other, packets)?)?;
             return Ok(match by {
-                Some(Known::Tcp | Known::Blocked) => Carrier::Tls(Box::new(lane)),
-                by => Carrier::Race(Box::new(RaceLane::dial_sealed(to, lane, by.is_some(), self.udp_from))),
+                Some(Protocol::Tcp | Protocol::TcpOnly) => Carrier::Tls(Box::new(lane)),
+                by => Carrier::Race(Box::new(RaceLane::dial_sealed(to, lane, self.race(by, true)))),
             });
         }
-        if by == Some(Known::Udp)
+        if by == Some(Protocol::Udp)
             && let Some(udp) = &mut self.udp
         {
             return Ok(Carrier::Udp(udp.dial(to, key)));
@@ -52,17 +53,12 @@ impl Carriers {
             return Ok(Carrier::Udp(udp.dial_provisionally(to, key, self.udp_from, train)));
         }
         let lane = TcpLane::dial(by_tcp, self.from, other, packets)?;
-        if by.is_none_or(|by| by == Known::Wanted)
+        let rule = self.race(by, false);
+        if by.is_none_or(|by| by == Protocol::UdpIfItPasses)
             && let Some(udp) = &mut self.udp
         {
             let packets = udp.dial(to, key);
-            return Ok(Carrier::Race(Box::new(RaceLane::dial(
-                to,
-                lane,
-                packets,
-                by.is_some(),
-                self.udp_from,
-            ))));
+            return Ok(Carrier::Race(Box::new(RaceLane::dial(to, lane, packets, rule))));
         }
         let near = self.is_near(to.ip()) && !self.routers.contains(&to) && !self.memory.is_off();
         Ok(if self.hubs.is_off() && !near {
@@ -90,53 +86,51 @@ impl Carriers {
 
     /// A host has answered this attempt to connect.
     pub(crate) fn on_answer(&mut self, host: IpAddr, attempt: u32) {
-        if self.other_routes.on_answer(host, attempt)
-            && let Some(udp) = &mut self.udp
-        {
-            udp.forget(host);
+        if self.other_routes.on_answer(host, attempt) {
+            self.paths.hosts.forget_findings(host);
         }
     }
 
-    /// Makes further lanes to this host go by UDP, since TCP is weak there. True if they should be dialled: UDP is
-    /// allowed, and not known to be blocked.
-    pub(super) fn prefer_udp(&mut self, weakness: Weakness) -> bool {
-        let Some(udp) = &mut self.udp else { return false };
-        if self.transport != Transport::Auto || !self.hubs.is_off() {
+    /// TCP lanes are weak on the path to this host. True if further lanes should be dialled, by UDP.
+    pub(super) fn on_weakness(&mut self, host: IpAddr, weakness: Weakness) -> bool {
+        let (now, Some(udp)) = (self.paths.now(), &mut self.udp) else { return false };
+        if !self.hubs.is_off() {
             return false;
         }
-        let (host, why) = match weakness {
-            Weakness::Lossy(host) => {
-                // The UDP lanes that are there carry the bulk data again, so no more are needed.
-                if udp.on_lossy_path(host) {
-                    return false;
-                }
-                (host, "packets are lost without a queue")
-            }
-            Weakness::Overflows { host, rate, rtt_us } => {
-                // If the processor limits UDP, TCP still does better.
-                if udp.bulk(host) != Bulk::All {
-                    return false;
-                }
-                udp.suppose(host, rate, rtt_us);
-                (host, "bursts by TCP overflow the queue of a short path")
-            }
-        };
-        match udp.known(host) {
-            Some(Known::Blocked) => return false,
-            Some(Known::Udp | Known::Wanted) => {}
-            Some(Known::Tcp) | None => {
-                udp.learn(host, Known::Wanted, format_args!("{why}"));
+        let dials = self.paths.hosts.on_weakness(now, host, weakness);
+        if let (true, Weakness::Overflows { rate, rtt_us }) = (dials, weakness) {
+            udp.suppose(host, rate, rtt_us);
+        }
+        dials
+    }
+
+    /// Logs what has changed in the plans for hosts, and notes the lanes that it concerns.
+    pub(super) fn tell_news(&mut self) {
+        while let Some(news) = self.paths.hosts.poll_news() {
+            info_log!("lanes to {} go by {}", news.host, self.words(&news.why));
+            if let (Some(bulk), Some(udp)) = (news.bulk, &self.udp) {
+                self.changed_bulk.extend(udp.lanes_to(news.host).map(|index| (index, bulk)));
             }
         }
-        true
+    }
+
+    /// A finding about a host, and the protocol that follows, for people.
+    pub(super) fn words(&self, why: &Finding) -> String {
+        let (packets, advice) = self.udp.as_ref().map_or(("UDP", ""), |udp| (udp.name(), udp.advice()));
+        match (why, why.carrier()) {
+            (Finding::NoAnswer, _) => format!("TCP: {advice}"),
+            (Finding::Silent { .. }, _) => format!("TCP: {why}: {advice}"),
+            (_, Protocol::Tcp | Protocol::TcpOnly) => format!("TCP: {why}"),
+            (_, Protocol::Udp | Protocol::UdpIfItPasses) => format!("{packets}: {why}"),
+        }
     }
 
     /// The carrier of a lane to `to`; `None` if that must be found out.
-    fn way_to(&self, to: SocketAddr) -> Option<Known> {
+    fn way_to(&self, to: SocketAddr) -> Option<Protocol> {
         let local = self.is_near(to.ip());
-        let Some(udp) = &self.udp else { return Some(Known::Tcp) };
+        let Some(udp) = &self.udp else { return Some(Protocol::Tcp) };
         if self.transport == Transport::Ethernet && is_frames_only(to.ip()) && !local {
-            return Some(Known::Udp);
+            return Some(Protocol::Udp);
         }
         if !self.transport.is_udp(local)
             || self.routers.contains(&to)
@@ -144,10 +138,15 @@ impl Carriers {
             || !self.hubs.is_off()
             || self.transport != Transport::Ethernet && to.is_ipv4() != self.own.is_ipv4()
         {
-            return Some(Known::Tcp);
+            return Some(Protocol::Tcp);
         }
-        let unknown = (self.transport != Transport::Auto).then_some(Known::Udp);
-        udp.known(to.ip()).or(unknown)
+        self.paths.hosts.plan(self.paths.now(), to.ip()).carrier
+    }
+
+    /// The rule of a race that is dialled `by` a protocol, if that is known.
+    fn race(&self, by: Option<Protocol>, within_tls: bool) -> Race {
+        let udp_from_us = self.udp_from.as_micros() as Micros;
+        Race { prefers_udp: by.is_some(), long_us: long_us(udp_from_us, within_tls) }
     }
 
     /// Takes an incoming connection.

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use super::congestion::LOOK_MS;
+use isthmus_path::thresholds::sharing::LOOK_US;
+
 use crate::settings::RateLimits;
 
 /// A lane counts as carrying for this many looks after the last one. Count.
@@ -33,13 +34,13 @@ impl Limit {
     pub(super) fn part(&mut self, now: Instant, host: IpAddr, lane: RawFd, endpoints: u32) -> Option<u64> {
         self.part_for(now, (host, lane, endpoints), |part| {
             let sent_in_us = (u128::from(HELD) * 1_000_000 / u128::from(part)) as u64;
-            Duration::from_millis(LOOKS * LOOK_MS) + Duration::from_micros(sent_in_us)
+            Duration::from_micros(LOOKS * LOOK_US) + Duration::from_micros(sent_in_us)
         })
     }
 
     /// The same for a lane that has just come up and may never carry data. It counts until the next look at the others.
     pub(super) fn first_part(&mut self, now: Instant, host: IpAddr, lane: RawFd) -> Option<u64> {
-        self.part_for(now, (host, lane, 1), |_| Duration::from_millis(LOOK_MS))
+        self.part_for(now, (host, lane, 1), |_| Duration::from_micros(LOOK_US))
     }
 
     /// The part of a lane, which counts for the time that `counts` gives.
@@ -73,7 +74,7 @@ mod tests {
         assert_eq!(limit.part(at, HOST, 3, 1), Some(100_000_000));
         assert_eq!(limit.part(at, OTHER, 4, 1), Some(50_000_000), "the range's lanes together");
         assert_eq!(limit.part(at, HOST, 3, 2), Some(25_000_000), "beside another endpoint");
-        let soon = at + Duration::from_millis(LOOK_MS);
+        let soon = at + Duration::from_micros(LOOK_US);
         assert_eq!(limit.part(soon, HOST, 3, 1), Some(50_000_000));
         let later = at + Duration::from_secs(1);
         assert_eq!(limit.part(later, OTHER, 4, 1), Some(100_000_000));
@@ -87,7 +88,7 @@ mod tests {
         assert_eq!(limit.first_part(at, HOST, 3), Some(100_000_000));
         assert_eq!(limit.first_part(at, HOST, 4), Some(50_000_000), "both may begin to carry at once");
         assert_eq!(limit.part(at, HOST, 3, 1), Some(50_000_000));
-        let next = at + Duration::from_millis(LOOK_MS + 1);
+        let next = at + Duration::from_micros(LOOK_US + 1);
         assert_eq!(limit.part(next, HOST, 3, 1), Some(100_000_000));
         assert_eq!(limit.part(next, HOST, 4, 1), Some(50_000_000), "it carries after all");
     }

@@ -6,13 +6,11 @@
 
 mod buffers;
 mod choice;
-mod congestion;
 mod fabric;
 mod grounds;
 mod limit;
 mod memory;
 mod other_routes;
-mod pace;
 mod path_sharing;
 mod race;
 mod sealed;
@@ -28,10 +26,12 @@ use std::fmt::Arguments;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use isthmus_fabric::{Hubs, News};
-use isthmus_proto::{Bulk, LaneKind, LaneSample, Secret};
+use isthmus_path::thresholds::distance::FAR_US;
+use isthmus_path::{Bulk, Hosts, LaneSample, Policy};
+use isthmus_proto::{LaneKind, Secret};
 use isthmus_udp::{Composition, Dropped};
 use isthmus_wire::AsId;
 
@@ -133,7 +133,7 @@ fn sealing_of(encrypt: Encrypt, rtt_us: Option<u64>) -> Sealing {
     match encrypt {
         Encrypt::Never => Sealing::No,
         Encrypt::Always => Sealing::Yes,
-        Encrypt::Far if rtt_us.is_some_and(|rtt| rtt >= unencrypted::FAR_US) => Sealing::Yes,
+        Encrypt::Far if rtt_us.is_some_and(|rtt| rtt >= FAR_US) => Sealing::Yes,
         Encrypt::Far => Sealing::Outside,
     }
 }
@@ -195,8 +195,8 @@ impl Carrier {
 
     /// How much of the bulk data it carries, if it fills its path.
     pub(crate) fn bulk(&self, shared: &Carriers) -> Bulk {
-        match (self, &shared.udp) {
-            (Self::Udp(lane), Some(udp)) => lane.bulk(udp),
+        match self {
+            Self::Udp(lane) => shared.paths.hosts.plan(shared.paths.now(), lane.peer_ip()).bulk,
             _ => Bulk::All,
         }
     }
@@ -399,11 +399,14 @@ impl Carrier {
     }
 
     /// The reason for this carrier; `None` if only the setting `transport` says so.
-    pub(crate) fn reason<'a>(&self, shared: &'a Carriers) -> Option<&'a str> {
+    pub(crate) fn reason(&self, shared: &Carriers) -> Option<String> {
         match self.kind() {
-            LaneKind::Memory => Some("shared memory: the peer is on this host"),
-            LaneKind::Fabric => Some("a local fabric: both ends have it"),
-            LaneKind::Tcp | LaneKind::Packets => shared.udp.as_ref()?.reason(self.host()?),
+            LaneKind::Memory => Some("shared memory: the peer is on this host".to_owned()),
+            LaneKind::Fabric => Some("a local fabric: both ends have it".to_owned()),
+            LaneKind::Tcp | LaneKind::Packets => {
+                let plan = shared.paths.hosts.plan(shared.paths.now(), self.host()?);
+                plan.why.map(|why| shared.words(&why))
+            }
         }
     }
 
@@ -474,13 +477,15 @@ impl Carrier {
             }
             Self::Fabric(_) | Self::Memory(_) | Self::Race(_) | Self::Arrived(_) => None,
         };
-        if let (Some(Looked { host: Some(host), arrived, idled, .. }), Some(udp)) = (&looked, &mut shared.udp)
-        {
-            udp.on_tcp_bulk(*host, *arrived, *idled);
+        let Some(Looked { lane: sample, weakness, host, arrived, idled }) = looked else {
+            return PathNews::default();
+        };
+        let Some(host) = host else { return PathNews { sample, ..PathNews::default() } };
+        let now = shared.paths.now();
+        if sample.is_some() {
+            shared.paths.hosts.on_tcp_bulk(now, host, arrived, idled);
         }
-        let weakness = looked.as_ref().and_then(|looked| looked.weakness);
-        let sample = looked.and_then(|looked| looked.lane);
-        let outdone = weakness.is_some_and(|weakness| shared.prefer_udp(weakness));
+        let outdone = weakness.is_some_and(|weakness| shared.on_weakness(host, weakness));
         PathNews { sample, outdone, rtt_us: None }
     }
 
@@ -588,6 +593,8 @@ pub(crate) struct Carriers {
     encrypt: Encrypt,
     /// Plain lanes need no warning.
     plain_allowed: bool,
+    /// UDP lanes, by index, and how much of the bulk data is for them from now on.
+    changed_bulk: Vec<(usize, Bulk)>,
     /// The protocols that are set; `udp`, `paths` and the engine have copies of their parts.
     protocols: Protocols,
 }
@@ -607,6 +614,8 @@ impl Carriers {
             udp.share(ledger, own);
         }
         let protocols = settings.all_protocols();
+        let policy = Policy { may_choose: settings.transport == Transport::Auto };
+        let epoch = udp.as_ref().map_or_else(Instant::now, Udp::epoch);
         let memory = Memory::new(settings.by_memory());
         let hubs = Hubs::new(&settings.fabrics(), own, |what: Arguments<'_>| info_log!("{what}"));
         Self {
@@ -618,6 +627,7 @@ impl Carriers {
             hurried: None,
             routers: settings.routers.0.clone(),
             paths: Paths::new(
+                (Hosts::new(policy), epoch),
                 protocols.tcp.clone(),
                 PathSharing::new(own, ledger),
                 Limit::new(settings.rate_limit.clone()),
@@ -633,6 +643,7 @@ impl Carriers {
             tls,
             sealed: SharedBuffers::default(),
             encrypt: settings.encrypt,
+            changed_bulk: Vec::new(),
             plain_allowed: settings.admission == Admission::Closed && settings.encrypt != Encrypt::Never,
             protocols,
         }
@@ -759,7 +770,8 @@ impl Carriers {
             readable: news.readable,
             writable: news.writable,
         }));
-        self.udp.iter_mut().for_each(|udp| udp.run_pass(ready));
+        let hosts = &mut self.paths.hosts;
+        self.udp.iter_mut().for_each(|udp| udp.run_pass(ready, hosts));
         let held = self.tls.iter_mut().map(|tls| &mut tls.buffers).chain([&mut self.sealed]);
         let read = |index: usize| Ready { key: index as u64, readable: true, writable: false };
         ready.extend(held.flat_map(SharedBuffers::take_readable).map(read));
@@ -767,7 +779,8 @@ impl Carriers {
 
     /// Lanes, by index, and how much of the bulk data is for them from now on ([`Carrier::bulk`]).
     pub(crate) fn take_changed_bulk(&mut self) -> Vec<(usize, Bulk)> {
-        self.udp.as_mut().map_or_else(Vec::new, Udp::take_changed_bulk)
+        self.tell_news();
+        std::mem::take(&mut self.changed_bulk)
     }
 
     /// Sends the data of UDP lanes that may go now.
@@ -786,7 +799,7 @@ impl Carriers {
         if self.is_plain() {
             return None;
         }
-        let udp = self.udp.as_mut().and_then(Udp::deadline);
+        let udp = self.udp.as_mut().and_then(|udp| udp.deadline(&mut self.paths.hosts));
         let held = self.tls.as_ref().is_some_and(|tls| !tls.buffers.is_empty()) || !self.sealed.is_empty();
         let held = held.then_some(Duration::ZERO);
         self.hubs.deadline().into_iter().chain(udp).chain(held).min()

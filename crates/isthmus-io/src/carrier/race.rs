@@ -1,9 +1,6 @@
 //! Lanes that are dialled by TCP and by UDP at once, to learn what the path is like.
 //!
-//! If the round trip is short, TCP carries: it costs less processor time, and repairs a loss soon enough. If it is
-//! long, UDP carries, provided that it gets through. UDP also carries if TCP lanes have found that the path loses
-//! packets by itself (`congestion.rs`), or that it is slow and has a short queue that TCP overflows (`pace.rs`). The
-//! result is remembered for further lanes to that host.
+//! The rule is [`isthmus_path::race`]. The result is remembered for further lanes to that host.
 //!
 //! Plain lanes are dialled by both at the same time. An encrypted UDP lane takes its keys from the TLS session on the
 //! TCP connection, so it comes up later. That pays on long paths only.
@@ -13,17 +10,13 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use isthmus_path::race::{Race, RaceResult, RaceSeen};
+use isthmus_path::{Carrier as Protocol, Micros};
+
 use super::tcp::{Paths, TcpLane};
 use super::tls::{Tls, TlsLane};
-use super::udp::{Known, Udp, UdpLane};
+use super::udp::{Udp, UdpLane};
 use super::{Carrier, Settled};
-
-/// Shortest round trip for encrypted lanes by UDP, which come up a round trip later.
-const LONG_SEALED: Duration = Duration::from_millis(150);
-/// UDP may take this many times longer than TCP to answer. Either may have lost its first packet.
-const GRACE_TIMES: u32 = 2;
-/// It may always take this much longer than TCP.
-const MIN_GRACE: Duration = Duration::from_millis(500);
 
 /// A lane whose carrier is not yet chosen.
 #[derive(Debug)]
@@ -33,12 +26,7 @@ pub(crate) struct RaceLane {
     base: Option<Base>,
     /// `None` while it waits for keys.
     udp: Option<UdpLane>,
-    /// UDP carries whatever the round trip is.
-    prefers_udp: bool,
-    /// UDP carries from this round trip on. It is up to speed within a few round trips, and endpoints of one host plan
-    /// for a path together and do not overfill its queue. On shorter paths TCP does about as well for less
-    /// processor time.
-    long: Duration,
+    rule: Race,
     since: Instant,
     /// Time that TCP took to connect, and its round trip, once it can carry data.
     connected: Option<(Duration, Duration)>,
@@ -80,23 +68,17 @@ pub(super) enum Winner {
 }
 
 impl RaceLane {
-    pub(super) fn dial(
-        to: SocketAddr,
-        tcp: TcpLane,
-        udp: UdpLane,
-        prefers_udp: bool,
-        long: Duration,
-    ) -> Self {
-        Self::new(to, Base::Plain(tcp), Some(udp), prefers_udp, long)
+    pub(super) fn dial(to: SocketAddr, tcp: TcpLane, udp: UdpLane, rule: Race) -> Self {
+        Self::new(to, Base::Plain(tcp), Some(udp), rule)
     }
 
     /// Like [`RaceLane::dial`], but encrypted.
-    pub(super) fn dial_sealed(to: SocketAddr, tls: TlsLane, prefers_udp: bool, long: Duration) -> Self {
-        Self::new(to, Base::Tls(Box::new(tls)), None, prefers_udp, long.max(LONG_SEALED))
+    pub(super) fn dial_sealed(to: SocketAddr, tls: TlsLane, rule: Race) -> Self {
+        Self::new(to, Base::Tls(Box::new(tls)), None, rule)
     }
 
-    fn new(to: SocketAddr, base: Base, udp: Option<UdpLane>, prefers_udp: bool, long: Duration) -> Self {
-        Self { to, base: Some(base), udp, prefers_udp, long, since: Instant::now(), connected: None }
+    fn new(to: SocketAddr, base: Base, udp: Option<UdpLane>, rule: Race) -> Self {
+        Self { to, base: Some(base), udp, rule, since: Instant::now(), connected: None }
     }
 
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -141,38 +123,30 @@ impl RaceLane {
             lane.settle(index, udp)?;
         }
         let until_writable = self.settle_base(index, paths, udp, tls)?;
-        let answered = self.udp.as_ref().is_some_and(|lane| lane.is_answered(udp));
-        let by_udp = self.udp.as_ref().and_then(|lane| lane.measured_rtt_us(udp)).map(Duration::from_micros);
-        let Some(rtt) = self.connected.map(|(_, rtt)| rtt).or(by_udp) else {
-            return Ok(Winner::NotYet { until_writable });
+        let us = |time: Duration| time.as_micros() as Micros;
+        let seen = RaceSeen {
+            elapsed_us: us(self.since.elapsed()),
+            tcp: self.connected.map(|(took, rtt)| (us(took), us(rtt))),
+            udp_rtt_us: self.udp.as_ref().and_then(|lane| lane.measured_rtt_us(udp)),
+            udp_answered: self.udp.as_ref().is_some_and(|lane| lane.is_answered(udp)),
         };
-        let host = self.to.ip();
-        let by_udp = self.prefers_udp || rtt >= self.long;
-        if by_udp && answered {
-            if !self.prefers_udp {
-                udp.learn(host, Known::Udp, format_args!("the round trip is {} ms", rtt.as_millis()));
-            } else if udp.known(host) == Some(Known::Wanted) {
-                udp.learn(host, Known::Udp, format_args!("it gets through"));
+        let (now, host) = (paths.now(), self.to.ip());
+        Ok(match self.rule.judge(seen) {
+            RaceResult::NotYet => {
+                return Ok(Winner::NotYet { until_writable });
             }
-            return Ok(Winner::Udp);
-        }
-        let Some((took, _)) = self.connected else { return Ok(Winner::NotYet { until_writable }) };
-        if !by_udp {
-            // Other lanes may have found out more since this race began.
-            if udp.known(host).is_none() {
-                udp.learn(
-                    host,
-                    Known::Tcp,
-                    format_args!("the round trip is below {} ms", self.long.as_millis()),
-                );
+            RaceResult::Udp(finding) => {
+                paths.hosts.learn(now, host, finding);
+                Winner::Udp
             }
-            return Ok(Winner::Tcp);
-        }
-        if self.since.elapsed() > took + (took * GRACE_TIMES).max(MIN_GRACE) {
-            udp.learn(host, Known::Blocked, format_args!("{}", udp.advice()));
-            return Ok(Winner::Tcp);
-        }
-        Ok(Winner::NotYet { until_writable: false })
+            RaceResult::Tcp(finding) => {
+                // Other lanes may have found out more since this race began.
+                if finding.carrier() != Protocol::Tcp || paths.hosts.plan(now, host).carrier.is_none() {
+                    paths.hosts.learn(now, host, finding);
+                }
+                Winner::Tcp
+            }
+        })
     }
 
     /// Continues the TCP connection. True if that waits to be writable. If it gives keys and the path is long, UDP
@@ -198,7 +172,7 @@ impl RaceLane {
         let rtt = base.rtt_us().map_or(took, Duration::from_micros);
         self.connected = Some((took, rtt));
         if let Base::Tls(lane) = base
-            && (self.prefers_udp || rtt >= self.long)
+            && self.rule.is_for_udp(rtt.as_micros() as Micros)
         {
             let mut lane = udp.dial_within(self.to, &lane.udp_session()?);
             lane.settle(index, udp)?;

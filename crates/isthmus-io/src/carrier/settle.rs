@@ -18,7 +18,11 @@ impl Carrier {
             Self::Fabric(_) => self.settle_fabric(index, shared),
             Self::Memory(_) | Self::Sealed(_) => Ok(Settled::Yes),
             Self::Udp(lane) => lane.settle(index, shared.udp()?),
-            Self::Race(_) => self.settle_race(index, shared),
+            Self::Race(_) => {
+                let settled = self.settle_race(index, shared);
+                shared.tell_news();
+                settled
+            }
             Self::Tls(_) => self.settle_tls(index, shared),
             Self::Arrived(_) => self.settle_arrived(index, shared),
         }

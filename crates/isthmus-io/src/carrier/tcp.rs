@@ -1,6 +1,5 @@
 //! TCP lanes: non-blocking sockets, vectored reads and writes, and the tuning of each connection.
 
-use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
@@ -8,16 +7,19 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-use isthmus_proto::LaneSample;
+use isthmus_path::losses::Trace;
+use isthmus_path::pacing::{PaceVerdict, Pacing};
+use isthmus_path::sharing::PathLook;
+use isthmus_path::thresholds::distance::REPAIR_US;
+use isthmus_path::thresholds::sharing::LOOK_US;
+use isthmus_path::{Congestion, Hosts, LaneSample, LossVerdict, Micros, TcpLook, Weakness};
 use isthmus_units::PerHost;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
-use super::congestion::{self, Look, PathJudge, Sample, Trace};
 use super::limit::Limit;
-use super::pace::{self, PaceVerdict, Pacing};
-use super::path_sharing::{PathLook, PathSharing};
+use super::path_sharing::PathSharing;
 use super::{Settled, Silence, Transfer};
 use crate::figures::LaneCounts;
 use crate::log::info_log;
@@ -43,6 +45,12 @@ const ACK_SOON_US: [libc::c_int; 3] = [2_000, 8_000, 20_000];
 const BUSY_TENTHS: u128 = 8;
 /// The kernel is told of a new pace only if it differs by at least this fraction (1/50).
 const PACE_PART: u64 = 50;
+/// Time between two looks at a lane.
+const LOOK: Duration = Duration::from_micros(LOOK_US);
+/// Time between two looks at a lane on a short path.
+const GLANCE: Duration = Duration::from_millis(1);
+/// Congestion control that uses what other traffic leaves: TCP-LP (Kuzmanovic and Knightly, 2006).
+const BACKGROUND: &str = "lp";
 /// An attempt to connect fails after this long without an answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Silence before the first keepalive probe.
@@ -73,7 +81,10 @@ pub(crate) fn listen(at: SocketAddr) -> io::Result<Socket> {
 #[derive(Debug)]
 pub(crate) struct Paths {
     congestion: PerHost<TcpCongestion>,
-    hosts: HashMap<IpAddr, PathJudge>,
+    /// What is known about the paths to all hosts.
+    pub(super) hosts: Hosts,
+    /// The start of that clock.
+    epoch: Instant,
     sharing: PathSharing,
     limit: Limit,
     /// Silence after which a lane is given up.
@@ -84,15 +95,21 @@ pub(crate) struct Paths {
 
 impl Paths {
     /// `congestion` is the setting of that name, `dscp` that of packets. Lanes are given up after `patience` of
-    /// silence.
+    /// silence. `hosts` has times since `epoch`.
     pub(super) fn new(
+        (hosts, epoch): (Hosts, Instant),
         congestion: PerHost<TcpCongestion>,
         sharing: PathSharing,
         limit: Limit,
         patience: Duration,
         dscp: u8,
     ) -> Self {
-        Self { congestion, hosts: HashMap::new(), sharing, limit, patience, dscp }
+        Self { congestion, hosts, epoch, sharing, limit, patience, dscp }
+    }
+
+    /// The time on the clock of [`Paths::hosts`].
+    pub(super) fn now(&self) -> Micros {
+        self.epoch.elapsed().as_micros() as Micros
     }
 
     /// The DSCP of packets.
@@ -109,11 +126,19 @@ impl Paths {
 /// It has been logged that TCP cannot go in the background.
 static TOLD_EQUAL: Once = Once::new();
 
+/// The kernel's name of a congestion control.
+fn name_of(congestion: Congestion) -> &'static str {
+    match congestion {
+        Congestion::Cubic => "cubic",
+        Congestion::Bbr => "bbr",
+    }
+}
+
 fn tell_equal() {
     info_log!(
         "lanes by TCP share paths as equals, not in the background: the kernel does not offer {0} (modprobe tcp_{0}; \
          net.ipv4.tcp_allowed_congestion_control)",
-        congestion::BACKGROUND
+        BACKGROUND
     );
 }
 
@@ -126,9 +151,9 @@ pub(crate) struct TcpLane {
     /// The last sample of it; `None` if measurements change nothing: the user chose the congestion control, or the peer
     /// is on this host.
     trace: Option<Trace>,
-    /// It was asked to run [`congestion::LOSSY`].
+    /// It was asked to run BBR.
     asked: bool,
-    /// It runs [`congestion::LOSSY`].
+    /// It runs BBR.
     lossy: bool,
     /// When it was last looked at.
     looked: Option<Instant>,
@@ -213,11 +238,11 @@ impl TcpLane {
         self.patience = paths.patience;
         tune(&self.socket, paths.patience);
         mark_with(&self.socket, paths.dscp);
-        let (path, local) = (sample(&self.socket), is_local(&self.socket));
+        let (path, local) = (self.rtt_us(), is_local(&self.socket));
         match path {
-            Some(sample) if congestion::is_slow_to_repair(sample) => {
+            Some(rtt_us) if rtt_us >= REPAIR_US => {
                 widen(&self.socket);
-                keep_trying(&self.socket, sample.rtt_us);
+                keep_trying(&self.socket, rtt_us);
             }
             Some(_) if !local => repair_soon(&self.socket),
             _ => {}
@@ -245,7 +270,7 @@ impl TcpLane {
         let host = peer_ip(&self.socket).filter(|_| !is_local(&self.socket));
         let Some(host) = host else {
             // Between processes of one host, BBR's pacing only costs.
-            set_congestion(&self.socket, congestion::CLEAN);
+            set_congestion(&self.socket, name_of(Congestion::Cubic));
             self.trace = None;
             return;
         };
@@ -260,8 +285,8 @@ impl TcpLane {
                 self.take(&system_congestion(), why);
             }
             TcpCongestion::Auto => self.begin(paths, host),
-            TcpCongestion::Background if set_congestion(&self.socket, congestion::BACKGROUND) => {
-                info_log!("a lane by TCP with {host} takes {}: {why}", congestion::BACKGROUND);
+            TcpCongestion::Background if set_congestion(&self.socket, BACKGROUND) => {
+                info_log!("a lane by TCP with {host} takes {}: {why}", BACKGROUND);
             }
             TcpCongestion::Background => {
                 TOLD_EQUAL.call_once(tell_equal);
@@ -271,35 +296,40 @@ impl TcpLane {
         self.pace();
     }
 
-    /// Chooses by the known facts of the path: [`congestion::LOSSY`] if it loses packets or is long.
+    /// Takes the congestion control of the plan for its host.
     fn begin(&mut self, paths: &Paths, host: IpAddr) {
         self.trace = Some(Trace::default());
-        set_congestion(&self.socket, congestion::CLEAN);
-        if paths.hosts.get(&host).is_some_and(PathJudge::is_lossy) {
-            self.go_lossy("others have lost packets without a queue");
-        } else if sample(&self.socket).is_some_and(congestion::is_long) {
-            self.go_lossy("a long round trip");
+        set_congestion(&self.socket, name_of(Congestion::Cubic));
+        let (congestion, why) = paths.hosts.plan(paths.now(), host).congestion(self.rtt_us());
+        if congestion == Congestion::Bbr {
+            self.go_lossy(why);
         }
     }
 
-    /// Asks the kernel about the lane every [`congestion::LOOK_MS`], and changes its congestion control if the path
+    /// Asks the kernel about the lane every [`LOOK_US`], and changes its congestion control if the path
     /// loses packets by itself.
     pub(super) fn look(&mut self, paths: &mut Paths) -> Option<Looked> {
-        if self.looked.is_some_and(|at| at.elapsed() < Duration::from_millis(congestion::LOOK_MS)) {
-            return self.glance().map(|weakness| Looked { weakness: Some(weakness), ..Looked::default() });
+        if self.looked.is_some_and(|at| at.elapsed() < LOOK) {
+            let host = peer_ip(&self.socket);
+            return self.glance().map(|weakness| Looked {
+                weakness: Some(weakness),
+                host,
+                ..Looked::default()
+            });
         }
         let now = Instant::now();
         let since = self.looked.replace(now).map(|at| now.saturating_duration_since(at));
         let look = look(&self.socket)?;
-        let short = pace::is_short(&look);
-        let Look { path, mut lane, arrived, in_flight, least_rtt_us, .. } = look;
+        let short = look.is_short();
+        let TcpLook { mut lane, arrived, in_flight, least_rtt_us, .. } = look;
         let acked = arrived.saturating_sub(std::mem::replace(&mut self.acked, arrived));
         let busy = lane.busy_us.saturating_sub(std::mem::replace(&mut self.busy_us, lane.busy_us));
         let idled = since.is_some_and(|since| u128::from(busy) * 10 < since.as_micros() * BUSY_TENTHS);
         let host = peer_ip(&self.socket).filter(|_| !is_local(&self.socket));
         if let Some(host) = host {
-            let seen = PathLook { rtt_us: path.rtt_us, least_rtt_us, acked, in_flight };
-            let part = paths.sharing.on_look(host, seen);
+            let seen = PathLook { rtt_us: lane.rtt_us, least_rtt_us, acked, in_flight };
+            let at = paths.now();
+            let part = paths.sharing.on_look(at, &mut paths.hosts, host, seen);
             lane.sharers = part.endpoints;
             // Only BBR overfills the queue.
             if !short {
@@ -307,22 +337,22 @@ impl TcpLane {
             }
             self.keep_to_limit(paths.limit.part(now, host, self.raw(), part.endpoints));
         }
-        let weakness = if short { None } else { self.judge(path, paths).map(Weakness::Lossy) };
+        let weakness = if short { None } else { self.judge(lane, paths) };
         Some(Looked { lane: Some(lane), weakness, host, arrived: acked, idled })
     }
 
     /// Looks at a lane on a short path between those looks.
     fn glance(&mut self) -> Option<Weakness> {
-        if self.trace.is_none() || self.glanced.is_some_and(|at| at.elapsed() < pace::GLANCE) {
+        if self.trace.is_none() || self.glanced.is_some_and(|at| at.elapsed() < GLANCE) {
             return None;
         }
         self.glanced = Some(Instant::now());
-        let look = look(&self.socket).filter(pace::is_short)?;
+        let look = look(&self.socket).filter(TcpLook::is_short)?;
         if let Some(held) = self.pacing.on_look(&look) {
             self.keep_pace(held);
         }
-        let (rate, host) = (self.pacing.is_outdone(&look)?, peer_ip(&self.socket)?);
-        Some(Weakness::Overflows { host, rate, rtt_us: look.least_rtt_us })
+        let rate = self.pacing.is_outdone(&look)?;
+        Some(Weakness::Overflows { rtt_us: look.least_rtt_us, rate })
     }
 
     /// Paces the lane to the rate of a short path.
@@ -337,19 +367,22 @@ impl TcpLane {
         }
     }
 
-    fn judge(&mut self, sample: Sample, paths: &mut Paths) -> Option<IpAddr> {
+    /// Judges the losses of the path.
+    fn judge(&mut self, sample: LaneSample, paths: &mut Paths) -> Option<Weakness> {
         let (trace, host) = (self.trace.as_mut()?, peer_ip(&self.socket)?);
-        let judge = paths.hosts.entry(host).or_default();
-        let was_lossy = judge.is_lossy();
-        judge.on_sample(trace, sample);
-        if !judge.is_lossy() {
-            if was_lossy {
-                info_log!("lanes by TCP with {host} begin with {} again: nothing is lost", congestion::CLEAN);
+        let now = paths.now();
+        match paths.hosts.on_tcp_sample(now, host, trace, sample) {
+            LossVerdict::Clean => None,
+            LossVerdict::CleanAgain => {
+                let clean = name_of(Congestion::Cubic);
+                info_log!("lanes by TCP with {host} begin with {clean} again: nothing is lost");
+                None
             }
-            return None;
+            LossVerdict::Lossy { is_slow_to_repair } => {
+                self.go_lossy("packets are lost without a queue");
+                is_slow_to_repair.then_some(Weakness::Lossy)
+            }
         }
-        self.go_lossy("packets are lost without a queue");
-        congestion::is_slow_to_repair(sample).then_some(host)
     }
 
     /// Limits the lane to its part of `rate_limit`. Bytes/s.
@@ -371,10 +404,10 @@ impl TcpLane {
         }
     }
 
-    /// Changes to [`congestion::LOSSY`], if the kernel offers it.
+    /// Changes to BBR, if the kernel offers it.
     fn go_lossy(&mut self, why: &str) {
         if !std::mem::replace(&mut self.asked, true) {
-            self.lossy = self.take(congestion::LOSSY, why);
+            self.lossy = self.take(name_of(Congestion::Bbr), why);
         }
     }
 
@@ -489,7 +522,7 @@ impl TcpLane {
 
     /// The kernel's estimate of the round trip. Microseconds.
     pub(super) fn rtt_us(&self) -> Option<u64> {
-        sample(&self.socket).map(|sample| sample.rtt_us)
+        info(&self.socket).map(|info| u64::from(info.tcpi_rtt)).filter(|rtt_us| *rtt_us > 0)
     }
 
     /// The address at the other end.
@@ -508,16 +541,6 @@ impl TcpLane {
     fn raw(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
-}
-
-/// Why UDP lanes do better, and to which host.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Weakness {
-    /// The path loses packets by itself, and is long enough for that to matter.
-    Lossy(IpAddr),
-    /// The path is short and slow, and the kernel's bursts overflow its queue. `rate` is what it delivers (bytes/s),
-    /// `rtt_us` its round trip without a queue.
-    Overflows { host: IpAddr, rate: u64, rtt_us: u64 },
 }
 
 /// The result of a look at a lane.
@@ -671,18 +694,12 @@ fn ip_of(address: io::Result<SockAddr>) -> Option<IpAddr> {
     address.ok()?.as_socket().map(|address| address.ip())
 }
 
-/// The kernel's counts for a connected socket's path; `None` before its first round trip.
-fn sample(socket: &Socket) -> Option<Sample> {
-    look(socket).map(|look| look.path)
-}
-
-/// Like [`sample`], with the counts for the lane.
-fn look(socket: &Socket) -> Option<Look> {
+/// The kernel's counts for a connected socket; `None` before its first round trip.
+fn look(socket: &Socket) -> Option<TcpLook> {
     let info = info(socket)?;
     let bytes = |segments: u32| u64::from(segments) * u64::from(info.tcpi_snd_mss);
     let (packets, resent) = (u64::from(info.tcpi_data_segs_out), u64::from(info.tcpi_total_retrans));
-    (info.tcpi_rtt > 0).then(|| Look {
-        path: Sample { rtt_us: u64::from(info.tcpi_rtt), packets, retransmissions: resent },
+    (info.tcpi_rtt > 0).then(|| TcpLook {
         lane: LaneSample {
             acked: info.tcpi_bytes_acked,
             packets,
@@ -736,7 +753,7 @@ mod tests {
         let mut lane = TcpLane::new(std::net::TcpStream::connect(to).expect("connected").into());
         lane.go_lossy("a test");
         let runs = lane.socket.tcp_congestion().expect("it runs one");
-        assert_eq!(lane.lossy, runs.starts_with(congestion::LOSSY.as_bytes()));
+        assert_eq!(lane.lossy, runs.starts_with(name_of(Congestion::Bbr).as_bytes()));
         assert!(lane.asked);
     }
 }

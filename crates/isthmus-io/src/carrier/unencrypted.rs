@@ -4,12 +4,11 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use isthmus_path::thresholds::distance::FAR_US;
 use parking_lot::Mutex;
 
 use crate::log::{info_log, warn_log};
 
-/// A host is far from this round trip on. Microseconds.
-pub(super) const FAR_US: u64 = 1_000;
 /// Most hosts that are remembered in each set. Count.
 const HOSTS_MAX: usize = 1_024;
 

@@ -1,9 +1,10 @@
 //! Lanes that come up and greet. `losses.rs` handles lanes that break, `shutdown.rs` peers that are given up.
 
+use isthmus_path::Bulk;
 use isthmus_wire::frame::{self, MAGIC, RefuseReason};
 use isthmus_wire::{Address, AsId, FrameError, Versions};
 
-use super::state::{Bulk, Kind, Lane, LaneState, Micros, Proof, Trouble};
+use super::state::{Kind, Lane, LaneState, Micros, Proof, Trouble};
 use super::{Action, Engine, LaneId};
 use crate::admission::ProvenHello;
 use crate::memory::Memory;

@@ -59,8 +59,7 @@ pub use fast_path::FAST_PATH_FRAME_MAX;
 pub use lanes::{LaneLoss, PeerFault};
 pub use post::Refusal;
 pub use receive::Sink;
-pub use state::{Bulk, LaneId, Micros};
-pub use streams::LaneSample;
+pub use state::{LaneId, Micros};
 pub use transfer::{Transfer, Transfers};
 pub use transmit::{Batch, Segment};
 

@@ -9,10 +9,11 @@
 
 use std::net::SocketAddr;
 
+use isthmus_path::Bulk;
+use isthmus_path::thresholds::streams::SEVERAL;
 use isthmus_wire::{Address, Frame, frame};
 
-use super::state::{Bulk, LaneState, Micros};
-use super::streams::SEVERAL;
+use super::state::{LaneState, Micros};
 use super::{Engine, LaneId, PeerFault};
 use crate::PeerId;
 

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
+use isthmus_path::streams::Streams;
+use isthmus_path::{Bulk, LaneSample};
 use isthmus_wire::frame::{self, Frame};
 use isthmus_wire::{Address, AsId};
 
@@ -10,7 +12,6 @@ use super::Config;
 use super::rails::Rails;
 use super::sparse::{Empty, Sparse};
 use super::stragglers::Stragglers;
-use super::streams::{LaneSample, Streams};
 use crate::matching::Posted;
 use crate::memory::BufferRef;
 use crate::window::{ReceiveWindow, SendWindow};
@@ -22,18 +23,6 @@ pub type Micros = u64;
 /// Names a lane: one carrier of a connection, such as a TCP connection or a UDP stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneId(pub u32);
-
-/// How much of the bulk data a lane carries that could fill its path alone.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Bulk {
-    /// All, so that no other lane is needed.
-    #[default]
-    All,
-    /// What it can, beside several TCP lanes: a trial whether these carry more.
-    Part,
-    /// None while there are other lanes, since several TCP lanes do better. It carries small messages.
-    None,
-}
 
 /// Credit that every endpoint grants a peer before it announces more. Bytes. It lets a first message go at once.
 pub(crate) const INITIAL_CREDIT: u64 = 64 << 10;

@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 
+use isthmus_path::Bulk;
+use isthmus_path::thresholds::streams::SEVERAL;
 use isthmus_seal::Secret;
 use isthmus_wire::Key;
 use isthmus_wire::frame::{self, Frame};
 
 use super::greeting::greeting_of;
-use super::state::{Bulk, Connection, Flight, Kind, LaneState, Load};
-use super::streams::SEVERAL;
+use super::state::{Connection, Flight, Kind, LaneState, Load};
 use super::{Action, Engine, LaneId};
 use crate::memory::{BufferRef, Memory};
 use crate::{Fence, Level, PeerId};

@@ -4,7 +4,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use isthmus_proto::Bulk;
 use isthmus_seal::Secret;
 use isthmus_udp::{Failure, Micros, Stream, StreamId};
 use isthmus_wire::AsId;
@@ -183,11 +182,6 @@ impl UdpLane {
     /// The AS at the other end, if it has shown its certificate.
     pub(in super::super) fn peer_as(&self, udp: &Udp) -> Option<AsId> {
         udp.peer_as(self.stream)
-    }
-
-    /// How much of the bulk data it carries.
-    pub(in super::super) fn bulk(&self, udp: &Udp) -> Bulk {
-        udp.bulk(self.peer.ip())
     }
 
     /// The stream's counts. A packet that was only late does not count as lost.

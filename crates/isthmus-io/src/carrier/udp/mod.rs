@@ -5,14 +5,10 @@
 //! [`Udp::flush`] sends what is due. A thread that sleeps until [`Udp::fd`] is readable must not sleep longer than
 //! [`Udp::deadline`].
 
-mod blackhole;
 mod lane;
 mod loans;
-mod provisional;
-mod tcp_trial;
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt::Arguments;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -20,7 +16,9 @@ use std::time::{Duration, Instant};
 
 use isthmus_datagram::{PacketSocket, SEND_BYTES, Sent, is_frames_only};
 use isthmus_ledger::Ledger;
-use isthmus_proto::Bulk;
+use isthmus_path::blackhole::Blackhole;
+use isthmus_path::provisional::{Outlook, Provisional};
+use isthmus_path::{Finding, Hosts, UdpLook, UdpWork};
 use isthmus_udp::{
     Cap, Composition, Counters, Dropped, Event, Initial, Micros, Port, PortConfig, Session, Stream, StreamId,
     Transmit,
@@ -33,12 +31,8 @@ use super::unencrypted;
 use crate::ledger;
 use crate::log::{debug_log, info_few, info_log, warn_refused};
 use crate::poller::Ready;
-use crate::settings::{RateLimits, Settings, TlsMode, Transport};
-use blackhole::Blackhole;
+use crate::settings::{RateLimits, Settings, TlsMode};
 pub(crate) use lane::UdpLane;
-pub(crate) use provisional::Outdone;
-use provisional::{Outlook, Provisional};
-use tcp_trial::{Change, TcpTrial, Work};
 
 /// Most reads of the socket in one pass. Count.
 const READS: usize = 8;
@@ -54,12 +48,10 @@ const WATCH_US: Micros = 250_000;
 const KEEPALIVE_US: Micros = 5_000_000;
 /// UDP is blocked if a new lane gets no answer for this long. Microseconds.
 const NO_ANSWER_US: Micros = 3_000_000;
-/// The choice of UDP or TCP for a host stays valid for this long. Microseconds (1 min).
-const KNOWN_US: Micros = 60_000_000;
 /// An address where nobody listened is not tried again by UDP for this long. Microseconds.
 const REFUSED_US: Micros = 10_000_000;
-/// Most hosts and addresses that are remembered. Count, of each.
-const KNOWN_MAX: usize = 1_024;
+/// Most addresses that are remembered. Count.
+const REFUSED_MAX: usize = 1_024;
 
 /// A stream that is, or was, a lane.
 #[derive(Debug)]
@@ -81,19 +73,6 @@ struct LaneRecord {
     accounted: Counters,
 }
 
-/// The protocol that carries lanes to a host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
-    /// TCP, which does well.
-    Tcp,
-    /// UDP, which gets through.
-    Udp,
-    /// UDP, if it gets through.
-    Wanted,
-    /// TCP, since UDP does not get through.
-    Blocked,
-}
-
 /// The reason for a lane's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -104,6 +83,11 @@ enum Verdict {
     /// The path is so short that TCP does better.
     Near,
 }
+
+/// The error of a lane that ends because its path turned out short.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the round trip is short: TCP does better")]
+pub(crate) struct Outdone;
 
 /// The state that the UDP lanes of one endpoint share.
 #[derive(Debug)]
@@ -128,8 +112,6 @@ pub(crate) struct Udp {
     watch_at: Micros,
     /// Addresses where nobody listened, and when.
     refused: HashMap<SocketAddr, Micros>,
-    /// The protocol for each host, and when it was chosen. The text gives the reason, for people.
-    known: HashMap<IpAddr, (Known, Micros, String)>,
     /// The socket is readable.
     stirred: bool,
     /// The compositions that are set.
@@ -144,10 +126,6 @@ pub(crate) struct Udp {
     plain_allowed: bool,
     /// Time spent with packets since the last look. Microseconds.
     busy_us: Micros,
-    /// For each host with bulk data, whether TCP carries more; `None` if the settings leave no choice.
-    trials: Option<HashMap<IpAddr, TcpTrial>>,
-    /// Lanes, by index, and how much of the bulk data is for them from now on.
-    changed_bulk: Vec<(usize, Bulk)>,
 }
 
 impl Udp {
@@ -177,7 +155,6 @@ impl Udp {
             tcp_probes: TcpProbes::default(),
             watch_at: 0,
             refused: HashMap::new(),
-            known: HashMap::new(),
             stirred: false,
             protocols: settings.all_protocols().udp,
             chosen: Vec::new(),
@@ -185,8 +162,6 @@ impl Udp {
             caps: HashMap::new(),
             plain_allowed: false,
             busy_us: 0,
-            trials: (settings.transport == Transport::Auto).then(HashMap::new),
-            changed_bulk: Vec::new(),
         })
     }
 
@@ -219,13 +194,6 @@ impl Udp {
         self.socket.fd()
     }
 
-    fn name_of(&self, known: Known) -> &'static str {
-        match known {
-            Known::Tcp | Known::Blocked => "TCP",
-            Known::Udp | Known::Wanted => self.name(),
-        }
-    }
-
     /// Advice for when no packet comes back.
     pub(super) fn advice(&self) -> &'static str {
         match self.socket {
@@ -248,40 +216,15 @@ impl Udp {
         self.refused.get(&at).is_some_and(|since| self.now() < since + REFUSED_US)
     }
 
-    /// The protocol that was recently chosen for this host.
-    pub(super) fn known(&self, host: IpAddr) -> Option<Known> {
-        if self.bulk(host) != Bulk::All {
-            return Some(Known::Tcp);
-        }
-        let (known, at, _) = self.known.get(&host)?;
-        (self.now() < at + KNOWN_US).then_some(*known)
+    /// The start of the clock of [`Udp::now`].
+    pub(super) fn epoch(&self) -> Instant {
+        self.epoch
     }
 
-    /// Remembers the protocol for a host, and logs it if it is new.
-    pub(super) fn learn(&mut self, host: IpAddr, known: Known, what: Arguments<'_>) {
-        if self.bulk(host) != Bulk::All && matches!(known, Known::Udp | Known::Wanted) {
-            return; // We know already that UDP gets through.
-        }
-        let now = self.now();
-        if let Some((before, at, _)) = self.known.get_mut(&host)
-            && *before == known
-        {
-            *at = now;
-            return;
-        }
-        if self.known.len() >= KNOWN_MAX {
-            self.known.retain(|_, (_, at, _)| now < *at + KNOWN_US);
-        }
-        if self.known.len() < KNOWN_MAX {
-            let reason = format!("{}: {what}", self.name_of(known));
-            info_log!("lanes to {host} go by {reason}");
-            self.known.insert(host, (known, now, reason));
-        }
-    }
-
-    /// Forgets which protocol does well for this host: its lanes take another route from now on.
-    pub(super) fn forget(&mut self, host: IpAddr) {
-        self.known.remove(&host);
+    /// The lanes to this host, by index.
+    pub(super) fn lanes_to(&self, host: IpAddr) -> impl Iterator<Item = usize> {
+        let lanes = self.lanes.values().filter(move |lane_record| lane_record.peer.ip() == host);
+        lanes.map(|lane_record| lane_record.index)
     }
 
     /// Makes packets to this host leave by `interface`; `None`: by the kernel's route, unless lanes use another one.
@@ -295,65 +238,15 @@ impl Udp {
         }
     }
 
-    /// The reason for this host's protocol, if one was chosen.
-    pub(super) fn reason(&self, host: IpAddr) -> Option<&str> {
-        self.known.get(&host).map(|(_, _, reason)| reason.as_str())
-    }
-
-    /// How much of the bulk data to this host is for UDP lanes, although UDP gets through.
-    pub(super) fn bulk(&self, host: IpAddr) -> Bulk {
-        self.trials.as_ref().and_then(|trials| trials.get(&host)).map_or(Bulk::All, TcpTrial::bulk)
-    }
-
-    /// Takes in a look at a TCP lane to this host: the bytes that have arrived since the last one. `idled` says that
-    /// the lane did not always have something to send.
-    pub(super) fn on_tcp_bulk(&mut self, host: IpAddr, arrived: u64, idled: bool) {
-        self.reconsider(host, |trial, now| trial.on_tcp(now, arrived, idled));
-    }
-
     /// Tells the rate of the path to this host by TCP (bytes/s) and its shortest round trip, for new streams.
     pub(super) fn suppose(&mut self, host: IpAddr, rate: u64, rtt_us: Micros) {
         self.port.suppose(self.now(), host, rate, rtt_us);
     }
 
-    /// Notes that the path to this host loses packets by itself. True if that gives bulk data back to UDP lanes.
-    pub(super) fn on_lossy_path(&mut self, host: IpAddr) -> bool {
-        self.reconsider(host, TcpTrial::on_lossy_path)
-    }
-
-    fn reconsider(
-        &mut self,
-        host: IpAddr,
-        judge: impl FnOnce(&mut TcpTrial, Micros) -> Option<Change>,
-    ) -> bool {
-        let now = self.now();
-        let trial = self.trials.as_mut().and_then(|trials| trials.get_mut(&host));
-        let change = trial.and_then(|trial| judge(trial, now));
-        if let Some(change) = &change {
-            self.change(host, change);
-        }
-        change.is_some()
-    }
-
-    /// Changes how much of the bulk data is for UDP lanes to this host.
-    fn change(&mut self, host: IpAddr, change: &Change) {
-        let bulk = change.bulk();
-        self.known.remove(&host); // The reason is new, even if the protocol is not.
-        self.learn(host, if bulk == Bulk::All { Known::Udp } else { Known::Tcp }, format_args!("{change}"));
-        let lanes = self.lanes.values().filter(|lane_record| lane_record.peer.ip() == host);
-        self.changed_bulk.extend(lanes.map(|lane_record| (lane_record.index, bulk)));
-    }
-
-    /// Lanes, by index, and how much of the bulk data is for them from now on.
-    pub(super) fn take_changed_bulk(&mut self) -> Vec<(usize, Bulk)> {
-        std::mem::take(&mut self.changed_bulk)
-    }
-
-    /// Checks whether TCP would carry more than UDP lanes.
-    fn account(&mut self, now: Micros) {
+    /// Tells what UDP lanes have done since the last look.
+    fn account(&mut self, now: Micros, hosts: &mut Hosts) {
         let busy_us = std::mem::take(&mut self.busy_us);
-        let Some(trials) = &mut self.trials else { return };
-        let mut hosts = HashMap::new();
+        let mut looks = HashMap::new();
         for (stream, lane_record) in &mut self.lanes {
             let Some(known) = self.port.stream(*stream) else { continue };
             let status = known.status();
@@ -362,28 +255,23 @@ impl Udp {
             let lost = |counters: &Counters| {
                 counters.packets_lost.saturating_sub(counters.packets_late + counters.packets_refused)
             };
-            let host =
-                hosts.entry(lane_record.peer.ip()).or_insert((0, 0, Work { busy_us, ..Work::default() }));
-            host.0 = status.rtt_least_us.unwrap_or(0).max(host.0);
-            host.1 = status.payload.max(host.1);
-            host.2.bytes += status.counters.bytes_fresh - before.bytes_fresh;
-            host.2.packets += status.counters.packets_sent - before.packets_sent;
-            host.2.lost += lost(&status.counters).saturating_sub(lost(&before));
+            let first = UdpLook { work: UdpWork { busy_us, ..UdpWork::default() }, ..UdpLook::default() };
+            let look = looks.entry(lane_record.peer.ip()).or_insert(first);
+            look.rtt_us = status.rtt_least_us.unwrap_or(0).max(look.rtt_us);
+            look.packet = status.payload.max(look.packet);
+            let work = &mut look.work;
+            work.bytes += status.counters.bytes_fresh - before.bytes_fresh;
+            work.packets += status.counters.packets_sent - before.packets_sent;
+            work.lost += lost(&status.counters).saturating_sub(lost(&before));
             let far_us = status.counters.peer_busy_us - before.peer_busy_us;
-            host.2.far_busy_us = host.2.far_busy_us.max(far_us);
-            host.2.is_held |= status.is_policed && status.unsent > 0;
+            work.far_busy_us = work.far_busy_us.max(far_us);
+            work.is_held |= status.is_policed && status.unsent > 0;
         }
-        let mut changes = Vec::new();
-        for (host, (rtt_us, packet, work)) in hosts {
-            if trials.len() >= KNOWN_MAX && !trials.contains_key(&host) {
-                continue;
-            }
+        for (host, mut look) in looks {
             // What an administrator limits is not the path's doing.
-            let is_held = work.is_held && self.limits.of(host).is_none();
-            let change = trials.entry(host).or_default().look(now, rtt_us, packet, Work { is_held, ..work });
-            changes.extend(change.map(|change| (host, change)));
+            look.work.is_held &= self.limits.of(host).is_none();
+            hosts.on_udp(now, host, look);
         }
-        changes.iter().for_each(|(host, change)| self.change(*host, change));
     }
 
     /// From now on, only peers that know this key may open lanes, except within TLS sessions.
@@ -531,7 +419,7 @@ impl Udp {
             since: now,
             blackhole: Blackhole::default(),
             denied: false,
-            provisional: provisional.map(|long| Provisional::new(now, long)),
+            provisional: provisional.map(|long| Provisional::new(now, long.as_micros() as Micros)),
             verdict: None,
             accounted: Counters::default(),
         });
@@ -595,7 +483,7 @@ impl Udp {
     }
 
     /// Reads packets, does what is due, and adds the lanes that this concerns to `ready`.
-    pub(super) fn run_pass(&mut self, ready: &mut Vec<Ready>) {
+    pub(super) fn run_pass(&mut self, ready: &mut Vec<Ready>, hosts: &mut Hosts) {
         self.stirred = false;
         let began = self.now();
         if self.receive() {
@@ -603,10 +491,10 @@ impl Udp {
         }
         let now = self.now();
         if now >= self.watch_at {
-            self.watch(now);
+            self.watch(now, hosts);
         }
         self.flush();
-        self.note_events();
+        self.note_events(hosts);
         ready.extend(self.news.drain(..));
     }
 
@@ -705,7 +593,7 @@ impl Udp {
         true
     }
 
-    fn note_events(&mut self) {
+    fn note_events(&mut self, hosts: &mut Hosts) {
         while let Some(event) = self.port.poll_event() {
             let (stream, readable, writable) = match event {
                 Event::Accepted(stream, from) => {
@@ -717,7 +605,7 @@ impl Udp {
                 Event::Readable(stream) | Event::Failed(stream, _) => (stream, true, false),
             };
             if matches!(event, Event::Opened(_)) {
-                self.judge(stream);
+                self.judge(stream, hosts);
             }
             if let Some(lane_record) = self.lanes.get(&stream) {
                 self.news.push_back(Ready { key: lane_record.index as u64, readable, writable });
@@ -726,7 +614,7 @@ impl Udp {
     }
 
     /// Decides on a lane that carries data before it is known whether UDP suits the path.
-    fn judge(&mut self, stream: StreamId) {
+    fn judge(&mut self, stream: StreamId, hosts: &mut Hosts) {
         let now = self.now();
         let Some(lane_record) = self.lanes.get_mut(&stream) else { return };
         let (Some(provisional), Some(known)) = (&mut lane_record.provisional, self.port.stream(stream))
@@ -734,7 +622,8 @@ impl Udp {
             return;
         };
         // Use the measured round trip: the smoothed one may begin with a remembered value.
-        let (found, long_ms) = (provisional.look(now, known.status().rtt_least_us), provisional.long_ms());
+        let rtt_us = known.status().rtt_least_us;
+        let (found, below_us) = (provisional.look(now, rtt_us), provisional.long_us());
         let (peer, host) = (lane_record.peer, lane_record.peer.ip());
         let verdict = match found {
             Outlook::NotYet => return,
@@ -748,19 +637,16 @@ impl Udp {
             lane_record.verdict = lane_record.verdict.or(verdict);
             self.news.push_back(Ready { key: lane_record.index as u64, readable: true, writable: false });
         }
-        match found {
-            Outlook::Near => {
-                self.learn(host, Known::Tcp, format_args!("the round trip is below {long_ms} ms"))
-            }
-            Outlook::Far => {
-                self.learn(host, Known::Udp, format_args!("the round trip is {long_ms} ms or more"))
-            }
-            _ => self.learn(host, Known::Blocked, format_args!("{}", self.advice())),
-        }
+        let finding = match found {
+            Outlook::Near => Finding::Near { below_us },
+            Outlook::Far => Finding::Far { rtt_us: rtt_us.unwrap_or(below_us) },
+            _ => Finding::NoAnswer,
+        };
+        hosts.learn(now, host, finding);
     }
 
     /// Looks for silent lanes, and for answers to TCP probes.
-    fn watch(&mut self, now: Micros) {
+    fn watch(&mut self, now: Micros, hosts: &mut Hosts) {
         let (mut answers, mut silent) = (Vec::new(), Vec::new());
         self.tcp_probes.look(|at, listens| answers.push((at, listens)));
         for (stream, lane_record) in &mut self.lanes {
@@ -798,7 +684,7 @@ impl Udp {
             }
             if verdict == Some(Verdict::Refused) {
                 self.refused.retain(|_, since| now < *since + REFUSED_US);
-                if self.refused.len() < KNOWN_MAX {
+                if self.refused.len() < REFUSED_MAX {
                     self.refused.insert(lane_record.peer, now);
                 }
             }
@@ -812,27 +698,17 @@ impl Udp {
             .map(|(stream, _)| *stream)
             .collect::<Vec<_>>()
             .into_iter()
-            .for_each(|stream| self.judge(stream));
+            .for_each(|stream| self.judge(stream, hosts));
         for (host, since_ms) in silent {
-            let advice = self.advice();
-            match since_ms {
-                None => self.learn(host, Known::Blocked, format_args!("{advice}")),
-                Some(ms) => {
-                    self.learn(
-                        host,
-                        Known::Blocked,
-                        format_args!("no answer came for {ms} ms, but by TCP: {advice}"),
-                    );
-                }
-            }
+            hosts.learn(now, host, since_ms.map_or(Finding::NoAnswer, |ms| Finding::Silent { ms }));
         }
-        self.account(now);
+        self.account(now, hosts);
         self.watch_at = now + if self.tcp_probes.is_empty() { WATCH_US } else { LOOK_US };
     }
 
     /// When [`Udp::run_pass`] is needed even if nothing comes.
-    pub(super) fn deadline(&mut self) -> Option<Duration> {
-        self.note_events();
+    pub(super) fn deadline(&mut self, hosts: &mut Hosts) -> Option<Duration> {
+        self.note_events(hosts);
         if !self.news.is_empty() || !self.accepted.is_empty() {
             return Some(Duration::ZERO);
         }

@@ -8,33 +8,14 @@
 //! Lanes that lose nothing are not paced, since pacing costs processor time. If the path is slow as well, UDP takes
 //! over: it paces from the beginning, repairs losses within one or two round trips, and costs little on a slow path.
 
-use std::time::Duration;
-
-use super::congestion::Look;
-
-/// Time between two looks at a lane.
-pub(super) const GLANCE: Duration = Duration::from_millis(1);
-/// A path is short below this round trip. Microseconds.
-const SHORT_US: u64 = 1_000;
-/// Bursts do not fit if at least this many packets were retransmitted. Count.
-const LOST: u64 = 3;
-/// One in this many packets must have been retransmitted, too. Count.
-const LOST_PART: u64 = 1_000;
-/// Losses are by chance if at least one in this many paced packets was retransmitted. Count.
-const CHANCE_PART: u64 = 300;
-/// A path is slow if it has delivered less than this. Bytes/s (2 Gb/s).
-const SLOW: u64 = 250_000_000;
-/// A round trip this much above the shortest one shows a queue, so that the path, and not the program, limits the rate.
-/// Microseconds.
-const QUEUE_US: u64 = 400;
-/// A lane may send this fraction (1/20) faster than was delivered, so that a higher rate can show.
-const MORE_PART: u64 = 20;
-/// From look to look, the best delivery rate fades by this fraction (1/10,000).
-const FADES_PART: u64 = 10_000;
+use crate::Micros;
+use crate::evidence::TcpLook;
+use crate::thresholds::pacing::{CHANCE_PART, FADES_PART, LOST, LOST_PART, MORE_PART, SLOW};
+use crate::thresholds::queue::SITE_US;
 
 /// Measurements of a lane on a short path.
 #[derive(Debug, Default)]
-pub(super) struct Pacing {
+pub struct Pacing {
     /// The highest recent delivery rate. Bytes/s.
     best: u64,
     /// Packets sent and retransmitted until the lane was paced.
@@ -43,31 +24,26 @@ pub(super) struct Pacing {
 
 /// The conclusion for the lane.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct PaceVerdict {
+pub struct PaceVerdict {
     /// Its rate limit. Bytes/s.
-    pub(super) pace: u64,
+    pub pace: u64,
     /// It loses packets by chance.
-    pub(super) lossy: bool,
-}
-
-/// Whether a path is short.
-pub(super) fn is_short(look: &Look) -> bool {
-    look.least_rtt_us < SHORT_US
+    pub lossy: bool,
 }
 
 impl Pacing {
     /// Whether UDP would do better: something was retransmitted, there is a queue, and the path is so slow that UDP
     /// costs little processor time. If so, returns the rate that the path has delivered. Bytes/s.
-    pub(super) fn is_outdone(&self, look: &Look) -> Option<u64> {
-        let queue_us = look.path.rtt_us.saturating_sub(look.least_rtt_us);
-        let overflows = look.path.retransmissions > 0 && queue_us >= QUEUE_US;
+    pub fn is_outdone(&self, look: &TcpLook) -> Option<u64> {
+        let queue_us: Micros = look.lane.rtt_us.saturating_sub(look.least_rtt_us);
+        let overflows = look.lane.resent > 0 && queue_us >= SITE_US;
         (overflows && (1..SLOW).contains(&self.best)).then_some(self.best)
     }
 
     /// Takes in a look at the lane. `None` while the lane need not be paced.
-    pub(super) fn on_look(&mut self, look: &Look) -> Option<PaceVerdict> {
+    pub fn on_look(&mut self, look: &TcpLook) -> Option<PaceVerdict> {
         self.best = look.rate.max(self.best - self.best / FADES_PART);
-        let (packets, lost) = (look.path.packets, look.path.retransmissions);
+        let (packets, lost) = (look.lane.packets, look.lane.resent);
         let many = |packets: u64, lost: u64, part: u64| lost >= LOST && lost * part > packets;
         if self.best == 0 || self.before.is_none() && !many(packets, lost, LOST_PART) {
             return None;
@@ -80,13 +56,12 @@ impl Pacing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::congestion::Sample;
     use super::*;
+    use crate::evidence::LaneSample;
 
-    fn look(packets: u64, retransmissions: u64, rate: u64) -> Look {
-        let path = Sample { rtt_us: 900, packets, retransmissions };
-        let lane = isthmus_proto::LaneSample::default();
-        Look { path, lane, arrived: 0, in_flight: 0, least_rtt_us: 100, rate }
+    fn look(packets: u64, resent: u64, rate: u64) -> TcpLook {
+        let lane = LaneSample { rtt_us: 900, packets, resent, ..LaneSample::default() };
+        TcpLook { lane, least_rtt_us: 100, rate, ..TcpLook::default() }
     }
 
     #[test]
@@ -101,7 +76,7 @@ mod tests {
         let mut pacing = Pacing::default();
         assert_eq!(pacing.on_look(&look(100, 0, 100_000)), None);
         let pace =
-            |pacing: &mut Pacing, look: Look| pacing.on_look(&look).map(|held| (held.pace, held.lossy));
+            |pacing: &mut Pacing, look: TcpLook| pacing.on_look(&look).map(|held| (held.pace, held.lossy));
         assert_eq!(pace(&mut pacing, look(200, 3, 120_000)), Some((126_000, false)));
         assert_eq!(pace(&mut pacing, look(1_000, 5, 140_000)), Some((147_000, false)), "two are no proof");
         let slower = (0..50_000).filter_map(|_| pace(&mut pacing, look(1_200, 5, 50_000))).last();
@@ -119,7 +94,7 @@ mod tests {
         assert!(!outdone(0, 120_000_000) && !outdone(1, 0));
         // The rate of a program that sends little says nothing of the path.
         let (mut pacing, mut little) = (Pacing::default(), look(200, 1, 1_000_000));
-        little.path.rtt_us = 200;
+        little.lane.rtt_us = 200;
         pacing.on_look(&little);
         assert_eq!(pacing.is_outdone(&little), None);
     }

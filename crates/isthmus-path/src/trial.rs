@@ -5,7 +5,7 @@
 //! - *Processor*: our own packets cost more processor time than the kernel's. The driving thread is busy with packets
 //!   nearly all the time, or, as the peer reports, packets wait most of the time until the peer reads them. So little is
 //!   lost that TCP would do. TCP lanes then take all bulk data.
-//! - *Path*: it seems to police the flow ([`CongestionControl::is_policed`]). Some networks police UDP alone. Nothing tells
+//! - *Path*: it seems to police the flow (`is_policed` of isthmus-udp's congestion controls). Some networks police UDP alone. Nothing tells
 //!   that but a trial, which costs next to nothing if it fails: TCP lanes carry *beside* UDP. They take all bulk data if
 //!   both together carry [`WORTH`] times what UDP carried.
 //!
@@ -13,89 +13,55 @@
 //! TCP is not tried again for half an hour. After a trial beside UDP that failed, the next one waits 30 s, then twice as
 //! long, up to half an hour. Nothing changes in the first seconds of a transfer. Packets also wait while the system runs
 //! other programs. That counts as busy, too: it is a lack of processor time all the same.
-//!
-//! [`CongestionControl::is_policed`]: isthmus_udp::congestion::CongestionControl::is_policed
 
 use std::fmt;
 
-use isthmus_proto::Bulk;
-use isthmus_udp::Micros;
-
-/// Length of a period of measurement. Round trips.
-const PERIOD_RTTS: Micros = 20;
-/// Shortest period of measurement. Microseconds.
-const MIN_PERIOD_US: Micros = 2_000_000;
-/// Periods in a row that must show the same before bulk data moves. Count.
-const PERIODS: u32 = 2;
-/// Our processor is the bottleneck if it is busy with packets for this share of time. The rest of it goes to messages.
-const BUSY: f64 = 0.85;
-/// The peer's processor is the bottleneck if packets wait for it for this share of time. It is lower, since packets do
-/// not wait while other programs run there or while we pace to its reading rate.
-const FAR_BUSY: f64 = 0.7;
-/// Below this rate the processor is not the bottleneck. Bytes/s.
-const MIN_RATE: f64 = 10e6;
-/// TCP would do if this many streams of loss-based TCP carried [`AMPLE`] times the rate of UDP. Count.
-const STREAMS: f64 = 8.0;
-/// See [`STREAMS`].
-const AMPLE: f64 = 2.0;
-/// Packets in flight of such a stream, times the square root of the loss rate (Mathis, 1997).
-const PACKETS: f64 = 1.22;
-/// On a shorter path TCP lanes are not tried beside UDP. Microseconds. There UDP carries only where TCP has failed.
-const LONG_US: Micros = 5_000;
-/// TCP lanes beside UDP are worth it from this multiple of UDP's rate on. Less may come from others' share of the path.
-const WORTH: f64 = 1.25;
-/// Time until the next trial beside UDP after the first that failed. Microseconds.
-const REST_FIRST_US: Micros = 30_000_000;
-/// Time that TCP lanes need to get up to speed. Round trips.
-const START_RTTS: Micros = 30;
-/// The least such time. Microseconds.
-const MIN_START_US: Micros = 3_000_000;
-/// Longest time for TCP lanes to come up. Microseconds.
-const UP_US: Micros = 10_000_000;
-/// TCP is not tried again for this long after it failed. Microseconds; half an hour.
-const REST_US: Micros = 1_800_000_000;
-
-/// The work of UDP lanes to a host since the last look.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Work {
-    /// Bytes sent for the first time.
-    pub(super) bytes: u64,
-    pub(super) packets: u64,
-    /// Packets that were lost.
-    pub(super) lost: u64,
-    /// Time spent with the packets of these lanes, and of all others of the endpoint. Microseconds.
-    pub(super) busy_us: Micros,
-    /// Time in which packets waited for the peer to read them. Microseconds.
-    pub(super) far_busy_us: Micros,
-    /// At each look, the program had more to send on a path that seems to police UDP.
-    pub(super) is_held: bool,
-}
-
-impl Work {
-    fn add(&mut self, more: Self) {
-        self.bytes += more.bytes;
-        self.packets += more.packets;
-        self.lost += more.lost;
-        self.busy_us += more.busy_us;
-        self.far_busy_us += more.far_busy_us;
-        self.is_held &= more.is_held;
-    }
-}
+use crate::evidence::UdpWork;
+use crate::thresholds::distance::REPAIR_US;
+use crate::thresholds::trial::{
+    AMPLE, BUSY, FAR_BUSY, MATHIS, MIN_PERIOD_US, MIN_RATE, MIN_START_US, PERIOD_RTTS, PERIODS,
+    REST_FIRST_US, REST_US, START_RTTS, STREAMS, UP_US, WORTH,
+};
+use crate::{Bulk, Micros};
 
 /// What carries bulk data from now on, and the reason. Rates in bytes/s.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Change {
-    /// TCP, since this host's processor is busy, or with `far` the peer's. `busy` is a share of time, `lost` of
-    /// packets.
-    Busy { busy: f64, lost: f64, far: bool },
+pub enum Change {
+    /// TCP, since this host's processor is busy with packets, or the peer's.
+    Busy {
+        /// Share of time.
+        busy: f64,
+        /// Share of packets.
+        lost: f64,
+        /// It is the peer's.
+        far: bool,
+    },
     /// TCP beside UDP, since the path may police UDP.
-    Beside { udp: f64 },
+    Beside {
+        /// Bytes/s.
+        udp: f64,
+    },
     /// TCP, since both together carry more than UDP alone did.
-    Faster { both: f64, udp: f64 },
+    Faster {
+        /// Bytes/s.
+        both: f64,
+        /// Bytes/s.
+        udp: f64,
+    },
     /// UDP alone again, since both together carry no more.
-    NoFaster { both: f64, udp: f64 },
+    NoFaster {
+        /// Bytes/s.
+        both: f64,
+        /// Bytes/s.
+        udp: f64,
+    },
     /// UDP again, since TCP is slower: the rates of both.
-    Slower { tcp: f64, udp: f64 },
+    Slower {
+        /// Bytes/s.
+        tcp: f64,
+        /// Bytes/s.
+        udp: f64,
+    },
     /// UDP again, since no TCP lane has come up, or none was needed.
     NoTcp,
     /// UDP again, since the path loses packets.
@@ -104,7 +70,7 @@ pub(super) enum Change {
 
 impl Change {
     /// How much of the bulk data is for UDP lanes from now on.
-    pub(super) fn bulk(&self) -> Bulk {
+    pub fn bulk(&self) -> Bulk {
         match self {
             Self::Busy { .. } | Self::Faster { .. } => Bulk::None,
             Self::Beside { .. } => Bulk::Part,
@@ -143,9 +109,9 @@ impl fmt::Display for Change {
     }
 }
 
-/// The measurements for one host. Times are those of the [`Udp`](super::Udp)'s clock.
+/// The measurements for one host.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct TcpTrial {
+pub(crate) struct TcpTrial {
     /// How much of the bulk data is for UDP lanes.
     bulk: Bulk,
     rtt_us: Micros,
@@ -157,7 +123,7 @@ pub(super) struct TcpTrial {
     /// When the present period began.
     since: Option<Micros>,
     /// The work in it.
-    work: Work,
+    work: UdpWork,
     /// Periods in a row that suggest a change.
     periods: u32,
     /// The highest rate of UDP in those periods, or that before a trial beside it. Bytes/s.
@@ -167,12 +133,13 @@ pub(super) struct TcpTrial {
 }
 
 impl TcpTrial {
-    pub(super) fn bulk(&self) -> Bulk {
+    /// How much of the bulk data is for UDP lanes.
+    pub(crate) fn bulk(&self) -> Bulk {
         self.bulk
     }
 
     /// Takes in a look at the UDP lanes. `packet` is the size of their packets. Bytes.
-    pub(super) fn look(&mut self, now: Micros, rtt_us: Micros, packet: u32, work: Work) -> Option<Change> {
+    pub(crate) fn look(&mut self, now: Micros, rtt_us: Micros, packet: u32, work: UdpWork) -> Option<Change> {
         let since = self.from.saturating_sub(self.start_us());
         let is_gone = !self.heard && now >= since + UP_US.max(self.start_us());
         match self.bulk {
@@ -191,7 +158,7 @@ impl TcpTrial {
     }
 
     /// Judges a period in which UDP carried alone.
-    fn judge_udp(&mut self, now: Micros, packet: u32, done: Work, took: Micros) -> Option<Change> {
+    fn judge_udp(&mut self, now: Micros, packet: u32, done: UdpWork, took: Micros) -> Option<Change> {
         let rate = done.bytes as f64 * 1e6 / took as f64;
         let share = |us: Micros| us as f64 / took as f64;
         let far = share(done.busy_us) < BUSY;
@@ -200,7 +167,7 @@ impl TcpTrial {
         let lost = done.lost as f64 / done.packets.max(1) as f64;
         let would_do = rate * AMPLE <= tcp_rate(self.rtt_us, packet, lost);
         let is_busy = busy >= least && rate >= MIN_RATE && would_do;
-        let is_held = done.is_held && self.rtt_us >= LONG_US && now >= self.beside_from;
+        let is_held = done.is_held && self.rtt_us >= REPAIR_US && now >= self.beside_from;
         self.periods = if is_busy { self.periods + 1 } else { 0 };
         self.rate = if self.periods <= 1 { rate } else { self.rate.max(rate) };
         let (bulk, change) = if self.periods >= PERIODS {
@@ -238,7 +205,7 @@ impl TcpTrial {
 
     /// Takes in a look at a TCP lane: the bytes that have arrived since the last one. `idled` says that the lane did
     /// not always have something to send.
-    pub(super) fn on_tcp(&mut self, now: Micros, arrived: u64, idled: bool) -> Option<Change> {
+    pub(crate) fn on_tcp(&mut self, now: Micros, arrived: u64, idled: bool) -> Option<Change> {
         match self.bulk {
             Bulk::All => return None,
             Bulk::Part => {
@@ -252,17 +219,17 @@ impl TcpTrial {
         }
         if idled {
             // If the program sends too little, the rate tells nothing.
-            (self.since, self.work) = (None, Work::default());
+            (self.since, self.work) = (None, UdpWork::default());
             return None;
         }
-        let (done, took) = self.period(now, Work { bytes: arrived, ..Work::default() })?;
+        let (done, took) = self.period(now, UdpWork { bytes: arrived, ..UdpWork::default() })?;
         let tcp = done.bytes as f64 * 1e6 / took as f64;
         self.periods = if tcp < self.rate { self.periods + 1 } else { 0 };
         (self.periods >= PERIODS).then(|| self.go_back(now, Change::Slower { tcp, udp: self.rate }))
     }
 
     /// Notes that the path loses packets by itself.
-    pub(super) fn on_lossy_path(&mut self, now: Micros) -> Option<Change> {
+    pub(crate) fn on_lossy_path(&mut self, now: Micros) -> Option<Change> {
         (self.bulk != Bulk::All).then(|| self.go_back(now, Change::Lossy))
     }
 
@@ -281,11 +248,11 @@ impl TcpTrial {
     }
 
     /// Adds to the present period. At its end, returns its work and its length.
-    fn period(&mut self, now: Micros, work: Work) -> Option<(Work, Micros)> {
+    fn period(&mut self, now: Micros, work: UdpWork) -> Option<(UdpWork, Micros)> {
         if now < self.from {
             return None;
         }
-        let fresh = Work { is_held: true, ..Work::default() };
+        let fresh = UdpWork { is_held: true, ..UdpWork::default() };
         let Some(since) = self.since else {
             (self.since, self.work) = (Some(now), fresh);
             return None;
@@ -302,7 +269,7 @@ impl TcpTrial {
 
 /// The least that TCP would carry. Bytes/s.
 fn tcp_rate(rtt_us: Micros, packet: u32, lost: f64) -> f64 {
-    STREAMS * PACKETS * f64::from(packet) * 1e6 / rtt_us.max(1) as f64 / lost.sqrt()
+    STREAMS * MATHIS * f64::from(packet) * 1e6 / rtt_us.max(1) as f64 / lost.sqrt()
 }
 
 #[cfg(test)]
@@ -332,7 +299,7 @@ mod tests {
                 *now,
                 RTT_US,
                 8_972,
-                Work {
+                UdpWork {
                     bytes,
                     packets,
                     lost: packets * lost / 1_000_000,
@@ -374,7 +341,8 @@ mod tests {
     #[test]
     fn the_receivers_processor_counts_as_much_as_ones_own() {
         let (mut trial, mut now) = (TcpTrial::default(), 0);
-        let work = |far_busy_us| Work { bytes: 50_000_000, packets: 6_000, far_busy_us, ..Work::default() };
+        let work =
+            |far_busy_us| UdpWork { bytes: 50_000_000, packets: 6_000, far_busy_us, ..UdpWork::default() };
         let mut look = |far_us, count| {
             (0..count).find_map(|_| {
                 now += LOOK_US;
@@ -461,7 +429,7 @@ mod tests {
                 return Some(change);
             }
             let bytes = if trial.bulk() == Bulk::None { 0 } else { part(udp) };
-            let work = Work { bytes, packets: bytes / 1_400 + 1, is_held: true, ..Work::default() };
+            let work = UdpWork { bytes, packets: bytes / 1_400 + 1, is_held: true, ..UdpWork::default() };
             trial.look(*now, RTT_US, 1_472, work)
         })
     }
@@ -504,12 +472,12 @@ mod tests {
         let (mut trial, mut now) = (TcpTrial::default(), 0);
         assert_eq!(udp(&mut trial, &mut now, 60_000_000, 0.1 * GBIT, 0.1, 1_000), None);
         // The program lets UDP run dry at every seventh look.
-        for (rtt_us, dry_every) in [(LONG_US - 1, 1_000), (RTT_US, 7)] {
+        for (rtt_us, dry_every) in [(REPAIR_US - 1, 1_000), (RTT_US, 7)] {
             let (mut trial, mut now) = (TcpTrial::default(), 0);
             for look in 1..400 {
                 now += LOOK_US;
                 let is_held = look % dry_every > 0;
-                let work = Work { bytes: 1 << 20, packets: 700, is_held, ..Work::default() };
+                let work = UdpWork { bytes: 1 << 20, packets: 700, is_held, ..UdpWork::default() };
                 assert_eq!(trial.look(now, rtt_us, 1_472, work), None, "{rtt_us} us, look {look}");
             }
         }
@@ -524,7 +492,7 @@ mod tests {
         let mut held = |trial: &mut TcpTrial, count| {
             (0..count).find_map(|_| {
                 now += LOOK_US;
-                let work = Work { bytes: 1 << 20, packets: 700, is_held: true, ..Work::default() };
+                let work = UdpWork { bytes: 1 << 20, packets: 700, is_held: true, ..UdpWork::default() };
                 trial.look(now, 500_000, 1_472, work)
             })
         };

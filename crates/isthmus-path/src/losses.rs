@@ -1,4 +1,4 @@
-//! Chooses the congestion control of a TCP lane.
+//! Whether a path loses packets by itself: the choice of a TCP lane's congestion control.
 //!
 //! CUBIC fills a clean path and shares it well, but takes every loss for a full queue: on a path that loses packets by
 //! itself it stalls. BBR does not mind such losses. But several BBR flows in a queue of one bandwidth-delay product
@@ -9,98 +9,38 @@
 //! packets at once, and repairs them after the queue has drained.) On long round trips a lane starts with BBR, which is
 //! up to speed in half the time. If the path then loses nothing for long, it counts as clean again for new lanes.
 //!
-//! On a short path the round trip does not show a queue, so the lane is paced first (`pace.rs`). If UDP is allowed, a
-//! UDP lane takes over on lossy paths that are not short (`race.rs`).
+//! On a short path the round trip does not show a queue, so the lane is paced first (`pacing.rs`). If UDP is allowed, a
+//! UDP lane takes over on lossy paths that are not short (`hosts.rs`).
 
-use isthmus_proto::LaneSample;
+use crate::evidence::LaneSample;
+use crate::thresholds::losses::{BURST, CLEAN_PACKETS, EVIDENCE};
+use crate::{Micros, queue};
 
-/// Time between two looks at a lane. Milliseconds.
-pub(super) const LOOK_MS: u64 = 100;
-/// A path is lossy after this many more losses without a queue than with one. Count.
-const EVIDENCE: i32 = 3;
-/// If more than one in this many packets is retransmitted, a burst is being repaired. Count.
-const BURST: u64 = 4;
-/// A lossy path counts as clean again after this many packets of all lanes without a loss that had no queue. Count; a
-/// lower loss rate costs CUBIC little.
-const CLEAN_PACKETS: u64 = 1_000_000;
-/// A round trip shows a queue if it exceeds the shortest one by an eighth, and by at least this. Microseconds.
-const QUEUE_US: u64 = 500;
-
-/// Congestion control on clean paths.
-pub(super) const CLEAN: &str = "cubic";
-/// Congestion control on lossy paths.
-pub(super) const LOSSY: &str = "bbr";
-
-/// Congestion control that uses what other traffic leaves: TCP-LP (Kuzmanovic and Knightly, 2006).
-pub(super) const BACKGROUND: &str = "lp";
-
-/// From this round trip on, a lane starts with [`LOSSY`]. Microseconds.
-const LONG_US: u64 = 50_000;
-
-/// Whether a lane on this path starts with [`LOSSY`].
-pub(super) fn is_long(sample: Sample) -> bool {
-    sample.rtt_us >= LONG_US
-}
-
-/// From this round trip on, losses cost TCP more than UDP costs the processor. Microseconds.
-const REPAIR_US: u64 = 5_000;
-
-/// Whether UDP does better on this path if it loses packets.
-pub(super) fn is_slow_to_repair(sample: Sample) -> bool {
-    sample.rtt_us >= REPAIR_US
-}
-
-/// The kernel's counts for a lane that tell of its path (`tcpi_rtt`, `tcpi_data_segs_out` and `tcpi_total_retrans` of
-/// `tcp(7)`).
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
-    pub(super) rtt_us: u64,
-    /// Packets with data, including retransmissions.
-    pub(super) packets: u64,
-    pub(super) retransmissions: u64,
-}
-
-/// All that the kernel says of a lane, for the choice of its congestion control and for the engine.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Look {
-    pub(super) path: Sample,
-    pub(super) lane: LaneSample,
-    /// Bytes that have arrived, in order or not.
-    pub(super) arrived: u64,
-    /// Sent and unacknowledged. Bytes.
-    pub(super) in_flight: u64,
-    /// The shortest round trip. Microseconds.
-    pub(super) least_rtt_us: u64,
-    /// The recent delivery rate. Bytes/s.
-    pub(super) rate: u64,
-}
-
-/// The last sample of a lane.
+/// The last sample of a lane, for [`PathLosses`].
 #[derive(Debug, Default)]
-pub(super) struct Trace {
-    least_rtt_us: Option<u64>,
+pub struct Trace {
+    least_rtt_us: Option<Micros>,
     packets: u64,
     retransmissions: u64,
 }
 
 /// Judges the path to one host by the losses of all lanes to it. Each lane alone sees too little.
 #[derive(Debug, Default)]
-pub(super) struct PathJudge {
+pub struct PathLosses {
     evidence: i32,
     /// Packets since the last loss without a queue.
     clean: u64,
 }
 
-impl PathJudge {
+impl PathLosses {
     /// Takes in a sample of a lane. `trace` is the lane's last one.
-    pub(super) fn on_sample(&mut self, trace: &mut Trace, sample: Sample) {
+    pub fn on_sample(&mut self, trace: &mut Trace, sample: LaneSample) {
         let least = trace.least_rtt_us.map_or(sample.rtt_us, |least| least.min(sample.rtt_us));
         trace.least_rtt_us = Some(least);
-        let lost = sample.retransmissions.saturating_sub(trace.retransmissions);
+        let lost = sample.resent.saturating_sub(trace.retransmissions);
         let sent = sample.packets.saturating_sub(trace.packets);
-        (trace.packets, trace.retransmissions) = (sample.packets, sample.retransmissions);
-        let queue = sample.rtt_us > least + (least / 8).max(QUEUE_US);
-        let own = queue || lost * BURST > sent;
+        (trace.packets, trace.retransmissions) = (sample.packets, sample.resent);
+        let own = queue::is_at_all(sample.rtt_us, least) || lost * BURST > sent;
         self.clean = if lost > 0 && !own { 0 } else { self.clean + sent };
         if self.is_lossy() && self.clean >= CLEAN_PACKETS {
             *self = Self::default();
@@ -110,7 +50,7 @@ impl PathJudge {
     }
 
     /// Whether the path loses packets by itself.
-    pub(super) fn is_lossy(&self) -> bool {
+    pub fn is_lossy(&self) -> bool {
         self.evidence >= EVIDENCE
     }
 }
@@ -122,11 +62,11 @@ mod tests {
     /// Samples of one lane after another, 100 packets apart, each a round trip and all
     /// retransmissions so far.
     fn verdict(lanes: &[&[(u64, u64)]]) -> bool {
-        let mut judge = PathJudge::default();
+        let mut judge = PathLosses::default();
         for lane in lanes {
             let mut trace = Trace::default();
-            for (&(rtt_us, retransmissions), packets) in lane.iter().zip((100..).step_by(100)) {
-                judge.on_sample(&mut trace, Sample { rtt_us, packets, retransmissions });
+            for (&(rtt_us, resent), packets) in lane.iter().zip((100..).step_by(100)) {
+                judge.on_sample(&mut trace, LaneSample { rtt_us, packets, resent, ..LaneSample::default() });
             }
         }
         judge.is_lossy()
@@ -156,11 +96,12 @@ mod tests {
 
     #[test]
     fn a_path_that_loses_nothing_for_long_is_clean_again() {
-        let (mut judge, mut trace) = (PathJudge::default(), Trace::default());
+        let (mut judge, mut trace) = (PathLosses::default(), Trace::default());
         let mut seen = (0, 0);
         let mut on_sample = |packets: u64, lost: u64, rtt_us| {
             seen = (seen.0 + packets, seen.1 + lost);
-            judge.on_sample(&mut trace, Sample { rtt_us, packets: seen.0, retransmissions: seen.1 });
+            let sample = LaneSample { rtt_us, packets: seen.0, resent: seen.1, ..LaneSample::default() };
+            judge.on_sample(&mut trace, sample);
             judge.is_lossy()
         };
         assert!((0..EVIDENCE).map(|_| on_sample(100, 1, 24_000)).last().expect("some"));

@@ -10,31 +10,14 @@
 //! Silence is summed over looks, and each look counts for at most `MAX_LOOK_US` (250 ms): a process that was stopped
 //! could not hear anything.
 
-use isthmus_udp::Micros;
-
-/// Most time that one look counts for. Microseconds.
-const MAX_LOOK_US: Micros = 250_000;
-/// Shortest silence before a TCP probe, and between two probes. Microseconds.
-const ASK_US: Micros = 1_000_000;
-/// The same limit in round trips; the longer one counts.
-const ASK_TIMES: Micros = 8;
-/// Shortest silence after which the lane is given up if TCP probes are answered. Microseconds; a path that was cut for
-/// two seconds is still used again.
-const BLOCKED_US: Micros = 3_000_000;
-/// The same limit in round trips; the longer one counts.
-const BLOCKED_TIMES: Micros = 10;
-/// The end that was dialled waits this much longer, in round trips (a new lane needs them), and at least [`ASK_US`].
-const LATER_TIMES: Micros = 4;
-/// Silence after which the end that was dialled gives up a lane on which nothing was ever acknowledged, if the peer has
-/// made a lane by TCP since: the peer has found that answers by UDP do not arrive. Microseconds; on paths of up to a
-/// second there would have been an acknowledgement.
-const UNHEARD_US: Micros = 2_000_000;
-/// TCP probes that must be answered. Count; with one answer, the path may just have come back.
-const ANSWERS: u32 = 2;
+use crate::Micros;
+use crate::thresholds::blackhole::{
+    ANSWERS, ASK_TIMES, ASK_US, BLOCKED_TIMES, BLOCKED_US, LATER_TIMES, MAX_LOOK_US, UNHEARD_US,
+};
 
 /// The silence of one lane.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Blackhole {
+pub struct Blackhole {
     /// Acknowledgements received so far.
     answers_by_udp: u64,
     /// Unanswered probes by UDP until the last acknowledgement.
@@ -53,7 +36,7 @@ pub(super) struct Blackhole {
 
 impl Blackhole {
     /// Takes in a look at the lane: the acknowledgements that it has received, and the probes that it has sent in vain.
-    pub(super) fn look(&mut self, now: Micros, answers: u64, probes: u64) {
+    pub fn look(&mut self, now: Micros, answers: u64, probes: u64) {
         let since = now.saturating_sub(self.looked_at).min(MAX_LOOK_US);
         if self.answers_by_udp != answers {
             *self = Self { answers_by_udp: answers, probes, ..Self::default() };
@@ -64,7 +47,7 @@ impl Blackhole {
     }
 
     /// A TCP probe was answered, or the host connected by TCP.
-    pub(super) fn on_tcp_answer(&mut self, rtt_us: Micros) {
+    pub fn on_tcp_answer(&mut self, rtt_us: Micros) {
         if self.us >= self.next_probe_us(rtt_us) {
             self.answers += 1;
             self.answered_us = self.us;
@@ -72,7 +55,7 @@ impl Blackhole {
     }
 
     /// The peer has made a lane by TCP.
-    pub(super) fn on_tcp_lane(&mut self) {
+    pub fn on_tcp_lane(&mut self) {
         self.has_tcp_lane = true;
     }
 
@@ -81,19 +64,19 @@ impl Blackhole {
     }
 
     /// Whether a TCP probe is due.
-    pub(super) fn asks(&self, rtt_us: Micros) -> bool {
+    pub fn asks(&self, rtt_us: Micros) -> bool {
         self.us >= self.next_probe_us(rtt_us)
     }
 
     /// Whether UDP no longer gets through. The end that dialled the lane finds that first, so that it dials again.
-    pub(super) fn is_blocked(&self, rtt_us: Micros, dialled: bool) -> bool {
+    pub fn is_blocked(&self, rtt_us: Micros, dialled: bool) -> bool {
         let later = if dialled { 0 } else { ASK_US.max(LATER_TIMES * rtt_us) };
         let is_unheard = !dialled && self.answers_by_udp == 0 && self.has_tcp_lane && self.us >= UNHEARD_US;
         is_unheard || self.answers >= ANSWERS && self.us >= BLOCKED_US.max(BLOCKED_TIMES * rtt_us) + later
     }
 
     /// Length of the silence. Milliseconds.
-    pub(super) fn ms(&self) -> Micros {
+    pub fn ms(&self) -> Micros {
         self.us / 1_000
     }
 }

@@ -1,25 +1,14 @@
 //! UDP lanes that carry data before it is known whether UDP suits the path. Waiting to know would cost a round trip. If
 //! the path turns out short, or UDP does not get through, the lane ends, and its data goes by TCP.
 
-use std::time::Duration;
-
-use isthmus_udp::Micros;
-
-/// After this time without an answer, a TCP probe asks whether somebody is there. Microseconds.
-const DOUBT_US: Micros = 200_000;
-/// UDP may take this many times longer than TCP to answer. Either may have lost its first packet.
-const GRACE_TIMES: Micros = 2;
-/// It may always take this much longer than TCP. Microseconds.
-const MIN_GRACE_US: Micros = 500_000;
-
-/// The error of a lane that ends because its path turned out short.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the round trip is short: TCP does better")]
-pub(crate) struct Outdone;
+use crate::Micros;
+use crate::race::grace_us;
+use crate::thresholds::transport::DOUBT_US;
 
 /// The findings about the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outlook {
+pub enum Outlook {
+    /// Nothing yet.
     NotYet,
     /// Send a TCP probe.
     Doubt,
@@ -31,9 +20,9 @@ pub(super) enum Outlook {
     Blocked,
 }
 
-/// The state of such a lane. Times are those of the [`Udp`](super::Udp)'s clock.
+/// The state of such a lane.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Provisional {
+pub struct Provisional {
     /// UDP carries from this round trip on.
     long_us: Micros,
     since: Micros,
@@ -44,24 +33,25 @@ pub(super) struct Provisional {
 }
 
 impl Provisional {
-    pub(super) fn new(now: Micros, long: Duration) -> Self {
-        Self { long_us: long.as_micros() as Micros, since: now, asked: None, answered: None }
+    /// A lane that began now. UDP suits paths from a round trip of `long_us` microseconds on.
+    pub fn new(now: Micros, long_us: Micros) -> Self {
+        Self { long_us, since: now, asked: None, answered: None }
     }
 
     /// The TCP probe was answered: somebody listens there.
-    pub(super) fn on_tcp_answer(&mut self, now: Micros) {
+    pub fn on_tcp_answer(&mut self, now: Micros) {
         self.answered.get_or_insert(now);
     }
 
     /// Judges the path. `rtt_us` is the round trip that was measured on this lane, once there was an answer.
-    pub(super) fn look(&mut self, now: Micros, rtt_us: Option<Micros>) -> Outlook {
+    pub fn look(&mut self, now: Micros, rtt_us: Option<Micros>) -> Outlook {
         if let Some(rtt_us) = rtt_us {
             return if rtt_us < self.long_us { Outlook::Near } else { Outlook::Far };
         }
         match (self.asked, self.answered) {
             (Some(asked), Some(answered)) => {
                 let took = answered.saturating_sub(asked);
-                let until = answered + (GRACE_TIMES * took).max(MIN_GRACE_US);
+                let until = answered + grace_us(took);
                 if now >= until { Outlook::Blocked } else { Outlook::NotYet }
             }
             (None, _) if now >= self.since + DOUBT_US => {
@@ -72,9 +62,9 @@ impl Provisional {
         }
     }
 
-    /// [`Provisional::long_us`] in milliseconds, for people.
-    pub(super) fn long_ms(&self) -> Micros {
-        self.long_us / 1_000
+    /// UDP carries from this round trip on. Microseconds.
+    pub fn long_us(&self) -> Micros {
+        self.long_us
     }
 }
 
@@ -82,7 +72,7 @@ impl Provisional {
 mod tests {
     use super::*;
 
-    const LONG: Duration = Duration::from_millis(10);
+    const LONG: Micros = 10_000;
 
     #[test]
     fn the_first_answer_tells_which_it_is() {
@@ -109,7 +99,7 @@ mod tests {
         let mut quick = Provisional::new(0, LONG);
         assert_eq!(quick.look(DOUBT_US, None), Outlook::Doubt);
         quick.on_tcp_answer(DOUBT_US + 300);
-        assert_eq!(quick.look(DOUBT_US + 300 + MIN_GRACE_US - 1, None), Outlook::NotYet);
-        assert_eq!(quick.look(DOUBT_US + 300 + MIN_GRACE_US, None), Outlook::Blocked);
+        assert_eq!(quick.look(DOUBT_US + 300 + grace_us(0) - 1, None), Outlook::NotYet);
+        assert_eq!(quick.look(DOUBT_US + 300 + grace_us(0), None), Outlook::Blocked);
     }
 }
