@@ -250,6 +250,11 @@ impl Direction {
         self.decide(now_ns, true, bytes)
     }
 
+    /// The same for a packet that carries TCP.
+    pub fn offer_tcp(&mut self, now_ns: u64, bytes: u32) -> Fate {
+        self.decide(now_ns, false, bytes)
+    }
+
     fn decide(&mut self, now_ns: u64, is_udp: bool, bytes: u32) -> Fate {
         self.change(now_ns);
         if bytes > self.spec.frame_bytes_max.saturating_add(WIRE_OVERHEAD_BYTES) {

@@ -112,9 +112,15 @@ impl Streams {
         1 + self.count.saturating_sub(1).div_ceil(self.sharers) + self.extra
     }
 
+    /// The number of lanes at first, if much waits. On shorter paths many lanes would overfill the queue.
+    #[must_use]
+    pub fn first(&self, rtt_us: Micros) -> u32 {
+        if rtt_us >= VERY_LONG_US { MANY } else { SEVERAL }
+    }
+
     /// Sets the first number of lanes, for `waiting` bytes that wait. Returns whether more lanes are needed now.
     pub fn start(&mut self, rtt_us: Micros, waiting: u64) -> bool {
-        let first = if rtt_us >= VERY_LONG_US { MANY } else { SEVERAL };
+        let first = self.first(rtt_us);
         let worth = (waiting / WORTH).clamp(2, u64::from(first)) as u32;
         let count = worth.min(self.most);
         let before = self.count();

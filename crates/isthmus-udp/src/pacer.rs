@@ -17,6 +17,10 @@ const ROOM_QUANTA: Micros = 2;
 /// Quanta that a late caller may catch up on at most.
 const LATE: Micros = 4;
 
+/// Bytes that may always leave at once, as far as the rate allows: ten packets (RFC 6928). Timers of a host that sleeps
+/// may be late by a millisecond, and a slow stream on a short path would lose the time.
+pub(crate) const BURST_BYTES: u64 = 14_600;
+
 /// Whether the round trip is so short (under 16 ms) that quanta are shorter than `QUANTUM_US`.
 pub(crate) fn is_short(rtt_us: Micros) -> bool {
     quantum_us(rtt_us) < QUANTUM_US
@@ -136,7 +140,9 @@ impl Spread {
 
     fn note(&mut self, now: Micros, bytes: u64, pace: u64, quantum_us: Micros) {
         let takes = (u128::from(bytes) * 1_000_000_000 / u128::from(pace.max(1))) as u64;
-        self.paid_ns = self.paid_ns.max((now * 1_000).saturating_sub(late_us(quantum_us) * 1_000)) + takes;
+        let burst_us = (BURST_BYTES * 1_000_000 / pace.max(1)).min(LATE * QUANTUM_US);
+        let late_us = late_us(quantum_us).max(burst_us);
+        self.paid_ns = self.paid_ns.max((now * 1_000).saturating_sub(late_us * 1_000)) + takes;
     }
 
     /// Gives up catching up on the time before `until`.

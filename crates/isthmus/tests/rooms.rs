@@ -69,8 +69,8 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-proto", &["isthmus-path", "isthmus-seal", "isthmus-units", "isthmus-wire"]),
     ("isthmus-trust", &["isthmus-wire"]),
     ("isthmus-ledger", &[]),
-    // Its simulation uses the lab's model of a link.
-    ("isthmus-udp", &["isthmus-lab", "isthmus-ledger", "isthmus-seal"]),
+    // Its simulation uses the lab's model of a link, and decides between TCP and UDP.
+    ("isthmus-udp", &["isthmus-lab", "isthmus-ledger", "isthmus-path", "isthmus-seal"]),
     ("isthmus-metrics", &["isthmus-datagram"]),
     ("isthmus-mux", &[]),
     ("isthmus-abi", &[]),

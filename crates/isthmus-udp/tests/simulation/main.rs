@@ -4,6 +4,7 @@
 
 mod bbr;
 mod caps;
+mod choice;
 mod crowd;
 mod delivery;
 mod disorder;

@@ -197,6 +197,10 @@ pub(crate) struct Net {
     /// If set: a NAT before this port forgets it at this time, and its packets come from another port from then on. For
     /// [`RESTART_US`] before, the NAT passes nothing on.
     pub(crate) forgets: Option<(usize, Micros)>,
+    /// Ports are woken at whole multiples of this after they have slept, as by timers of a coarse clock. Microseconds.
+    pub(crate) tick_us: Micros,
+    /// If set: what ports from this number on send counts as TCP to policers of UDP.
+    pub(crate) tcp_from: Option<usize>,
     /// Whether applications admit every stream that is opened.
     pub(crate) admits: bool,
     sessions: u64,
@@ -247,6 +251,8 @@ impl Net {
             noise: None,
             sealed: None,
             forgets: None,
+            tick_us: 1,
+            tcp_from: None,
             admits: false,
             sessions: 0,
             opened: Vec::new(),
@@ -352,8 +358,10 @@ impl Net {
         if packet.len() as u32 + 28 > self.mtu {
             return;
         }
-        let fate =
-            self.links[port % 2].offer_one(self.now * 1_000, wire_bytes(packet.len() as u32 + FRAME_BYTES));
+        let is_tcp = self.tcp_from.is_some_and(|from| port >= from);
+        let (link, now_ns) = (&mut self.links[port % 2], self.now * 1_000);
+        let wire = wire_bytes(packet.len() as u32 + FRAME_BYTES);
+        let fate = if is_tcp { link.offer_tcp(now_ns, wire) } else { link.offer_one(now_ns, wire) };
         let Fate::Deliver { at_ns, twice } = fate else { return };
         let mut noisy = None;
         if let Some(noise) = &mut self.noise
@@ -401,7 +409,7 @@ impl Net {
 
     /// Time of the next event, if there is one.
     fn next_event(&mut self) -> Option<Micros> {
-        let now = self.now;
+        let (now, tick_us) = (self.now, self.tick_us);
         let arrival = self.flying.peek().map(|Reverse((at, ..))| at.div_ceil(1_000));
         let link = |link: usize| {
             let holds = !(self.waiting[link].is_empty() && self.late[link].is_empty());
@@ -409,8 +417,15 @@ impl Net {
         };
         let links = [0, 1].map(link).into_iter().flatten().min();
         let stalls = self.host_stalls.iter_mut().map(|stalls| stalls.until(now));
-        let ports =
-            self.ports.iter().zip(stalls).filter_map(|(port, stall)| stall.or(port.poll_timeout())).min();
+        let ports = self
+            .ports
+            .iter()
+            .zip(stalls)
+            .filter_map(|(port, stall)| {
+                let timer = || port.poll_timeout().map(|at| at.next_multiple_of(tick_us));
+                stall.or_else(timer)
+            })
+            .min();
         let reads = self.readers.iter().filter_map(Reader::due).min();
         [arrival, links, ports, reads].into_iter().flatten().min()
     }

@@ -59,14 +59,14 @@ const BOUNDS: [(&str, u32, f64, f64); 29] = [
 ];
 
 /// A link of the catalogue with its bounds.
-struct Row {
-    link: NamedLink,
+pub(crate) struct Row {
+    pub(crate) link: NamedLink,
     floor: f64,
     ceiling: f64,
 }
 
 /// All rows. A link without bounds, or bounds without a link, is a fault of this table.
-fn rows() -> Vec<Row> {
+pub(crate) fn rows() -> Vec<Row> {
     let links = Catalogue::wild().links;
     assert_eq!(links.len(), BOUNDS.len(), "each link has its bounds");
     let of = |(link, (name, mtu, floor, ceiling)): (NamedLink, (&str, u32, f64, f64))| {
@@ -77,7 +77,7 @@ fn rows() -> Vec<Row> {
 }
 
 impl Row {
-    fn rtt_ms(&self) -> u64 {
+    pub(crate) fn rtt_ms(&self) -> u64 {
         self.link.spec.rtt_ns() / MS
     }
 
@@ -95,15 +95,14 @@ impl Row {
         bits / 8.0 * (ip - 28.0) / (ip + 14.0 + 24.0) * (1.0 - link.loss.mean())
     }
 
+    pub(crate) fn path(&self, seed: u64) -> PathSpec {
+        let directions = Some(Box::new(self.link.spec.directions.clone()));
+        PathSpec { mtu: self.link.spec.mtu, directions, seed, ..Default::default() }
+    }
+
     /// Runs a transfer over a stream that was opened just before, for [`LASTS_US`].
     fn run(&self, control: &str, seed: u64) -> (Net, Flow) {
-        let directions = self.link.spec.directions.clone();
-        let path = PathSpec {
-            mtu: self.link.spec.mtu,
-            directions: Some(Box::new(directions)),
-            seed,
-            ..Default::default()
-        };
+        let path = self.path(seed);
         let mut net = Net::new(&path, vec![config(&path), config(&path)]);
         let until = net.now + LASTS_US;
         let mut flow = begin(&mut net, 0, control);
