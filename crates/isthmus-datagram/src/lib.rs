@@ -47,6 +47,17 @@ impl Sent {
     pub const BLOCKED: Self = Self::Partly(0);
 }
 
+/// What the system says of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Its sender.
+    pub from: SocketAddr,
+    /// When the system received it.
+    pub arrived: Instant,
+    /// A router has marked it, since its queue grows (CE of RFC 3168).
+    pub marked: bool,
+}
+
 /// A socket of either kind.
 #[derive(Debug)]
 pub enum PacketSocket {
@@ -85,7 +96,7 @@ impl PacketSocket {
     ///
     /// # Errors
     /// As there.
-    pub fn receive(&mut self, take: impl FnMut(SocketAddr, Instant, &mut [u8])) -> io::Result<bool> {
+    pub fn receive(&mut self, take: impl FnMut(Received, &mut [u8])) -> io::Result<bool> {
         match self {
             Self::Udp(socket) => socket.receive(take),
             Self::Ethernet(socket) => socket.receive(take),

@@ -14,7 +14,7 @@ use socket2::{Domain, MsgHdr, Protocol, Socket, Type};
 
 use crate::clocks::Clocks;
 use crate::memory::Drops;
-use crate::{OwnRefusal, Sent, enlarge, is_full};
+use crate::{OwnRefusal, Received, Sent, enlarge, is_full};
 
 /// Most messages read at once. With GRO each may be many packets. Count.
 const MESSAGES: usize = 8;
@@ -89,13 +89,14 @@ impl UdpSocket {
         })
     }
 
-    /// Sends packets with this DSCP (RFC 2474), 0..=63, from now on.
+    /// Sends packets with this DSCP (RFC 2474), 0..=63, from now on. With `ecn`, routers may mark them instead of
+    /// dropping them (ECT(0) of RFC 3168).
     ///
     /// # Errors
     /// The system's.
-    pub fn mark(&mut self, dscp: u8) -> io::Result<()> {
-        self.marked = dscp != 0;
-        mark(&self.socket, dscp)
+    pub fn mark(&mut self, dscp: u8, ecn: bool) -> io::Result<()> {
+        self.marked = dscp != 0 || ecn;
+        set_class(&self.socket, dscp << 2 | if ecn { ECT_0 } else { 0 })
     }
 
     /// Makes packets to `host` leave by `interface` from now on; `None`: by the kernel's route.
@@ -120,12 +121,12 @@ impl UdpSocket {
         self.state.max_gso_segments()
     }
 
-    /// Reads a bounded number of packets. Gives each to `take`, with its sender and the time at which
-    /// the system received it. `Ok(false)`: there were none.
+    /// Reads a bounded number of packets. Gives each to `take`, with its sender, the time at which the system received it,
+    /// and whether a router has marked it (CE of RFC 3168). `Ok(false)`: there were none.
     ///
     /// # Errors
     /// The system's error, which concerns packets sent earlier; see [`UdpSocket::refusals`].
-    pub fn receive(&mut self, mut take: impl FnMut(SocketAddr, Instant, &mut [u8])) -> io::Result<bool> {
+    pub fn receive(&mut self, mut take: impl FnMut(Received, &mut [u8])) -> io::Result<bool> {
         let mut chunks = self.room.chunks_mut(MESSAGE_BYTES);
         let mut slices: [IoSliceMut<'_>; MESSAGES] =
             std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
@@ -138,9 +139,10 @@ impl UdpSocket {
         let now = Instant::now();
         for (message, meta) in slices.iter_mut().zip(&self.metas[..count]) {
             let arrived = meta.timestamp.map_or(now, |at| self.clocks.arrived(now, at));
+            let marked = meta.ecn == Some(quinn_udp::EcnCodepoint::Ce);
             self.drops.note(meta.len.div_ceil(meta.stride.max(1)));
             for packet in message[..meta.len].chunks_mut(meta.stride.max(1)) {
-                take(meta.addr, arrived, packet);
+                take(Received { from: meta.addr, arrived, marked }, packet);
             }
         }
         Ok(count > 0)
@@ -239,7 +241,15 @@ impl UdpSocket {
 /// # Errors
 /// The system's.
 pub fn mark(socket: &Socket, dscp: u8) -> io::Result<()> {
-    let field = u32::from(dscp) << 2;
+    set_class(socket, dscp << 2)
+}
+
+/// Bits of the traffic class: routers may mark this packet.
+const ECT_0: u8 = 2;
+
+/// Sets the traffic class of later packets.
+fn set_class(socket: &Socket, class: u8) -> io::Result<()> {
+    let field = u32::from(class);
     if socket.domain()? == Domain::IPV6 {
         socket.set_tclass_v6(field)?;
         if socket.only_v6()? {
@@ -301,6 +311,8 @@ impl Control {
 mod tests {
     use std::time::Duration;
 
+    use socket2::SockRef;
+
     use super::*;
 
     fn wait(socket: &UdpSocket) {
@@ -317,17 +329,17 @@ mod tests {
     fn many_packets_arrive(dscp: u8) {
         let bind = || UdpSocket::bind("127.0.0.1:0".parse().expect("valid"), |_| {}).expect("loopback");
         let (mut a, mut b) = (bind(), bind());
-        a.mark(dscp).expect("0 to 63");
+        a.mark(dscp, dscp > 0).expect("0 to 63");
         let to = b.socket.local_addr().expect("bound").as_socket().expect("IP");
         let bytes: Vec<u8> = (0..30_500_u32).map(|i| (i % 251) as u8).collect();
-        assert!(!b.receive(|_, _, _| panic!("nothing was sent")).expect("no error"));
+        assert!(!b.receive(|_, _| panic!("nothing was sent")).expect("no error"));
         let began = Instant::now() - Duration::from_millis(1);
         assert_eq!(a.send(to, 1_000, &bytes), Sent::Yes);
         let mut got = Vec::new();
         let mut sizes = Vec::new();
         while got.len() < bytes.len() {
             wait(&b);
-            b.receive(|_, arrived, packet| {
+            b.receive(|Received { arrived, .. }, packet| {
                 assert!(arrived >= began && arrived <= Instant::now());
                 sizes.push(packet.len());
                 got.extend_from_slice(packet);
@@ -352,7 +364,7 @@ mod tests {
             let mut sizes = Vec::new();
             while sizes.iter().sum::<usize>() < bytes.len() {
                 wait(&b);
-                b.receive(|_, _, packet| sizes.push(packet.len())).expect("no error");
+                b.receive(|_, packet| sizes.push(packet.len())).expect("no error");
             }
             assert_eq!(sizes, [1_000, 1_000, 500]);
             // No interface has the highest index.
@@ -372,7 +384,7 @@ mod tests {
         assert_eq!(b.take_dropped(), 0);
         (0..1_000).for_each(|_| assert_eq!(a.send(to, 1_000, &[7; 1_000]), Sent::Yes));
         let mut came = 0;
-        while b.receive(|_, _, _| came += 1).expect("no error") {}
+        while b.receive(|_, _| came += 1).expect("no error") {}
         let dropped = b.take_dropped();
         assert!(came > 0 && came + dropped == 1_000, "{came} came, {dropped} were dropped");
         assert_eq!(b.take_dropped(), 0);
@@ -422,9 +434,29 @@ mod tests {
         assert_eq!(a.send(to, 10, &[0; 10]), Sent::Yes);
         let mut hosts = Vec::new();
         while hosts.is_empty() {
-            let _ = a.receive(|_, _, _| panic!("nothing was sent"));
+            let _ = a.receive(|_, _| panic!("nothing was sent"));
             a.refusals(|host| hosts.push(host));
         }
         assert_eq!(hosts, [to.ip()]);
+    }
+
+    #[test]
+    fn a_mark_of_a_router_is_seen() {
+        for host in ["127.0.0.1:0", "[::1]:0"] {
+            let at: SocketAddr = host.parse().expect("valid");
+            let mut receiver = UdpSocket::bind(at, |_| {}).expect("loopback");
+            let to = receiver.socket.local_addr().expect("bound").as_socket().expect("IP");
+            let sender = std::net::UdpSocket::bind(at).expect("loopback");
+            for class in [0, 2, 3, 10 << 2 | 3] {
+                set_class(&SockRef::from(&sender), class).expect("a class");
+                sender.send_to(&[class], to).expect("sent");
+                wait(&receiver);
+                let mut seen = Vec::new();
+                receiver
+                    .receive(|received, packet| seen.push((received.marked, packet.to_vec())))
+                    .expect("it came");
+                assert_eq!(seen, [(class & 3 == 3, vec![class])], "{host}");
+            }
+        }
     }
 }

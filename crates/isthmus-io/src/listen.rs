@@ -84,8 +84,8 @@ fn listen_at(settings: &Settings, at: SocketAddr, rails: &[IpAddr]) -> Result<Li
             // With rails, the kernel's route decides which one a packet uses.
             let own = if also.is_empty() { bound } else { SocketAddr::new(any(bound.ip()), port) };
             let mut socket = UdpSocket::bind(own, |what| info_log!("{what}")).map_err(fail)?;
-            if let Err(error) = socket.mark(settings.code_point()) {
-                info_log!("lanes by UDP go without their dscp: {error}");
+            if let Err(error) = socket.mark(settings.code_point(), settings.ecn) {
+                info_log!("lanes by UDP go without their dscp and ecn: {error}");
             }
             let mtu = rails.iter().chain([&bound.ip()]).filter_map(|ip| mtu_at(*ip)).max();
             (PacketSocket::Udp(socket), PortConfig::at(bound, mtu))

@@ -123,6 +123,7 @@ settings! {
     rate_limit: RateLimits = "", "Most that lanes to other hosts send together: a rate, such as \"2Gbit\". For some hosts only: IP address or range, =, rate. Entries are separated by commas, and the narrowest that fits counts, such as \"10.2.0.0/16=500Mbit, 2Gbit\". TCP and UDP count apart, but rarely go to one host at a time. Endpoints of this host that use one path share a limit as far as they have a ledger; else it holds for each. Default: no limit.";
     traffic_priority: Priority = "normal", "How lanes share a path with other traffic: \"normal\", as equals, or \"background\": they use what other traffic leaves, as LEDBAT++ does, by UDP, and by TCP where the kernel offers lp (modprobe tcp_lp). Goes before `congestion` \"auto\" and the congestion control rate of `udp_protocols`. Default normal.";
     dscp: Dscp = "", "DSCP (RFC 2474) of packets to other hosts by TCP and UDP: le, df, cs0 to cs7, af11 to af43, va, ef, or a number, 0..=63. Default: le with `traffic_priority` \"background\" (RFC 8622), else 0.";
+    ecn: bool = "false", "Allows routers to mark UDP packets to other hosts instead of dropping them (ECN, RFC 3168); marked flows slow down as TCP does (RFC 8511). true or false. Default false: some firewalls drop such packets.";
     admission: Admission = "closed", "Who may connect: \"closed\", those who were given the endpoint's whole address (fi_getname), where both ends prove who they are before anything else is heard; or \"open\", everybody who reaches the port, as programs need that know each other by HOST:PORT only. The same at both ends. Default closed.";
     encrypt: Encrypt = "far", "Which lanes are encrypted from end to end, also through routers: \"far\", those that leave the subnet or whose round trip is 1 ms or more; \"always\", all but those by shared memory, and others are refused; \"never\", none. Lanes by UDP and Ethernet always are. The end that connects decides. Nothing has to be set up, but `admission` must be closed. Default far.";
     tls: TlsMode = "off", "Whether lanes between endpoints prove by certificate to which AS both hosts belong: \"off\", or \"required\", mutual TLS 1.3 by TCP, and AES-GCM with keys from it by UDP; others are refused then. Lanes to and from `routers` are not meant: these have certificates between sites. Default off.";
@@ -307,6 +308,15 @@ impl Value for String {
     }
     fn fallback() -> Self {
         Self::new()
+    }
+}
+
+impl Value for bool {
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| "expected true or false".to_owned())
+    }
+    fn fallback() -> Self {
+        false
     }
 }
 

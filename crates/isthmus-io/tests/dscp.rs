@@ -1,4 +1,4 @@
-//! The DSCP with which packets of lanes arrive.
+//! The DSCP, and the sign for ECN, with which packets of lanes arrive.
 
 mod support;
 
@@ -111,7 +111,8 @@ fn class_by_tcp(host: &str, settings: Settings) -> u8 {
 
 fn from(toml: &str) -> Settings {
     let given = Settings::from_toml(toml, "test").expect("valid");
-    Settings { traffic_priority: given.traffic_priority, dscp: given.dscp, ..settings() }
+    let Settings { traffic_priority, dscp, ecn, .. } = given;
+    Settings { traffic_priority, dscp, ecn, ..settings() }
 }
 
 #[test]
@@ -122,6 +123,17 @@ fn packets_by_udp_have_the_dscp_that_is_set_or_implied() {
         assert_eq!(class("[device]\ndscp = \"af11\"\n"), 10 << 2, "{host}");
         assert_eq!(class("[device]\ntraffic_priority = \"background\"\n"), 1 << 2, "{host}");
         assert_eq!(class("[device]\ntraffic_priority = \"background\"\ndscp = \"cs1\"\n"), 8 << 2, "{host}");
+    }
+}
+
+/// ECT(0) of RFC 3168 is the class's last two bits, 2.
+#[test]
+fn packets_by_udp_may_be_marked_by_routers_if_that_is_set() {
+    for host in HOSTS {
+        let class = |toml: &str| class_by_udp(host, from(toml));
+        assert_eq!(class("[device]\necn = \"true\"\n"), 2, "{host}");
+        assert_eq!(class("[device]\necn = true\ndscp = \"af11\"\n"), 10 << 2 | 2, "{host}");
+        assert_eq!(class("[device]\necn = false\n"), 0, "{host}");
     }
 }
 

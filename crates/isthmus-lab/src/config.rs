@@ -19,6 +19,7 @@
 //! jitter = "3ms"
 //! jitter_shape = "heavy-tailed"    # or "uniform", "spikes"
 //! jitter_every = "1ms"             # a new value of it, or a spike
+//! mark = "300kB"                   # packets that find a longer queue are marked (ECN)
 //! policer = { rate = "400Mbit", burst = "1MB" }    # only_udp = true: all else passes by it
 //! change = [{ at = "3s", rtt = "80ms" }, { at = "5s", rate = "200Mbit" }]
 //!
@@ -137,6 +138,8 @@ pub struct LinkConfig {
     pub delay: Option<Span>,
     /// See [`DirectionConfig::queue`].
     pub queue: Option<Size>,
+    /// See [`DirectionConfig::mark`].
+    pub mark: Option<Size>,
     /// See [`DirectionConfig::loss`].
     pub loss: Option<Percent>,
     /// See [`DirectionConfig::gilbert_elliott`].
@@ -191,6 +194,9 @@ pub struct DirectionConfig {
     /// Drop-tail queue, in bytes. Default: rate times round-trip time, at least 16 packets
     /// and 128 KiB, because a sender's super-packet of 64 KiB arrives all at once.
     pub queue: Option<Size>,
+    /// Packets that find more than this in the queue are marked (ECN), in bytes; those that may not be marked pass as
+    /// they are. Default: none is marked.
+    pub mark: Option<Size>,
     /// Independent loss per wire packet. Default "0%".
     pub loss: Option<Percent>,
     /// Loss in bursts, instead of `loss`.
@@ -414,6 +420,7 @@ impl LinkConfig {
             rate: self.rate,
             delay: self.delay,
             queue: self.queue,
+            mark: self.mark,
             loss: self.loss,
             gilbert_elliott: self.gilbert_elliott,
             jitter: self.jitter,
@@ -455,6 +462,7 @@ impl DirectionConfig {
             rate: self.rate.or(link.rate),
             delay: self.delay.or(link.delay),
             queue: self.queue.or(link.queue),
+            mark: self.mark.or(link.mark),
             loss: if own_loss { self.loss } else { link.loss },
             gilbert_elliott: if own_loss { self.gilbert_elliott } else { link.gilbert_elliott },
             jitter: self.jitter.or(link.jitter),
@@ -492,6 +500,7 @@ impl DirectionConfig {
             rate_bps,
             delay_ns: delay.0,
             queue_bytes,
+            mark_bytes: self.mark.map(|mark| mark.0),
             loss: self.loss_model()?,
             jitter_ns: self.jitter.unwrap_or_default().0,
             jitter: self.jitter_source()?,
@@ -764,7 +773,7 @@ mod tests {
     #[test]
     fn every_key_is_understood() {
         let link = link(
-            "addresses = [\"10.9.8.1\", \"10.9.8.2\"]\nrate = \"10Mbit\"\ndelay = \"5ms\"\nmtu = 1500\nqueue = \"64KiB\"\n\
+            "addresses = [\"10.9.8.1\", \"10.9.8.2\"]\nrate = \"10Mbit\"\ndelay = \"5ms\"\nmtu = 1500\nqueue = \"64KiB\"\nmark = \"16KiB\"\n\
              jitter = \"1ms\"\nreorder = \"1%\"\nreorder_by = \"3ms\"\nduplicate = \"2%\"\nseed = 7\n\
              gilbert_elliott = { to_bad = \"1%\", to_good = \"25%\", loss_good = 0, loss_bad = \"50%\" }\n\
              down = [{ at = \"2s\", for = \"20s\" }, { at = \"30s\", for = \"1s\" }]\n\
@@ -776,6 +785,7 @@ mod tests {
         let [there, back] = &link.directions;
         assert_eq!(there.loss, Loss::Independent(0.03), "replaces the link's bursts");
         assert!((back.loss.mean() - 0.5 * 0.01 / 0.26).abs() < 1e-9);
+        assert_eq!(back.mark_bytes, Some(16_384));
         assert_eq!((back.queue_bytes, back.reorder_by_ns, back.down.len()), (65536, 3_000_000, 2));
         assert_eq!(back.down[0], (2_000_000_000, 22_000_000_000));
         assert_eq!(back.jitter, Jitter::Spikes { every_ns: 50_000_000 });

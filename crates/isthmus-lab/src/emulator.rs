@@ -264,6 +264,9 @@ impl Worker {
         let (frame, original, payload) = self.store.parts(run);
         let (first, end) = (run.first as usize, run.end as usize);
         frame.run_header(original, first, end, &mut header);
+        if run.marked {
+            self.report.marked_packets += frame.mark(&mut header, end - first);
+        }
         let header = &header[..frame.header_len()];
         let parts = [io::IoSlice::new(header), io::IoSlice::new(payload)];
         let packets = (end - first) as u64;

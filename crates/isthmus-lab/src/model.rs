@@ -75,6 +75,9 @@ pub struct DirectionSpec {
     pub delay_ns: u64,
     /// Queue limit: bytes (wire cost) that wait or are being serialised. Packets beyond it are dropped.
     pub queue_bytes: u64,
+    /// Packets that find more than this in the queue are marked instead of dropped, if they may be (ECN, RFC 3168). Bytes
+    /// (wire cost). Default: none is marked.
+    pub mark_bytes: Option<u64>,
     /// Loss on the wire, after serialisation: a lost packet has used its share of the rate.
     pub loss: Loss,
     /// Most jitter, added to the delay. Jitter does not reorder. Nanoseconds.
@@ -110,6 +113,7 @@ impl Default for DirectionSpec {
             rate_bps: NS_PER_S,
             delay_ns: 0,
             queue_bytes: 256 << 10,
+            mark_bytes: None,
             loss: Loss::Independent(0.0),
             jitter_ns: 0,
             jitter: Jitter::Uniform,
@@ -179,6 +183,8 @@ pub enum Fate {
         at_ns: u64,
         /// A second copy arrives at the same time.
         twice: bool,
+        /// It has met a long queue, and is marked if it may be ([`DirectionSpec::mark_bytes`]).
+        marked: bool,
     },
     /// It does not arrive.
     Dropped(Drop),
@@ -263,9 +269,11 @@ impl Direction {
         if self.bucket.as_mut().is_some_and(|bucket| !bucket.takes(now_ns, is_udp, bytes)) {
             return Fate::Dropped(Drop::Policer);
         }
-        if self.backlog_bytes(now_ns) + u64::from(bytes) > self.spec.queue_bytes {
+        let backlog_bytes = self.backlog_bytes(now_ns);
+        if backlog_bytes + u64::from(bytes) > self.spec.queue_bytes {
             return Fate::Dropped(Drop::Queue);
         }
+        let marked = self.spec.mark_bytes.is_some_and(|most| backlog_bytes > most);
         let sent_ns = self.serialise(now_ns, bytes);
         if self.is_down(sent_ns) {
             return Fate::Dropped(Drop::Down);
@@ -274,7 +282,7 @@ impl Direction {
             return Fate::Dropped(Drop::Loss);
         }
         let twice = self.spec.duplicate > 0.0 && self.duplicate_rng.chance(self.spec.duplicate);
-        Fate::Deliver { at_ns: self.arrival(sent_ns), twice }
+        Fate::Deliver { at_ns: self.arrival(sent_ns), twice, marked }
     }
 
     /// Bytes (wire cost) that wait or are being serialised at `now_ns`.
@@ -362,12 +370,22 @@ mod tests {
     }
 
     #[test]
+    fn packets_behind_a_long_queue_are_marked_and_not_dropped() {
+        let spec = DirectionSpec { queue_bytes: 10_000, mark_bytes: Some(5_000), ..DirectionSpec::default() };
+        let mut link = Direction::new(spec);
+        let fates: Vec<_> = (0..12).map(|_| link.offer_one(0, 1_000)).collect();
+        let marked = |fate: &Fate| matches!(fate, Fate::Deliver { marked: true, .. });
+        assert_eq!(fates.iter().position(marked), Some(6));
+        assert!(fates[6..10].iter().all(marked) && fates[10] == Fate::Dropped(Drop::Queue));
+    }
+
+    #[test]
     fn a_lone_packet_takes_its_serialisation_and_the_delay() {
         let spec = DirectionSpec { delay_ns: 12_000_000, ..Default::default() };
         let mut link = Direction::new(spec);
         assert_eq!(
             link.offer_one(500, 1250),
-            Fate::Deliver { at_ns: 500 + 10_000 + 12_000_000, twice: false }
+            Fate::Deliver { at_ns: 500 + 10_000 + 12_000_000, twice: false, marked: false }
         );
     }
 

@@ -153,6 +153,35 @@ impl Frame {
     }
 }
 
+/// Bits of the traffic class that say whether a packet may be marked, and has been (RFC 3168). 0: it may not.
+const ECN_BITS: u8 = 3;
+
+impl Frame {
+    /// Marks the `packets` packets behind this header, as a router whose queue grows. Returns how many were marked: none
+    /// if their sender does not allow it.
+    pub fn mark(&self, header: &mut [u8; HEADER_BYTES_MAX], packets: usize) -> u64 {
+        let frame = &mut header[VNET_BYTES..self.header_len()];
+        if frame.len() < ETHERNET_BYTES + 20 {
+            return 0;
+        }
+        match be16(frame, 12) {
+            ETHERTYPE_IPV4 if frame[ETHERNET_BYTES + 1] & ECN_BITS != 0 => {
+                frame[ETHERNET_BYTES + 1] |= ECN_BITS;
+                put_be16(frame, ETHERNET_BYTES + 10, 0);
+                let length = usize::from(frame[ETHERNET_BYTES] & 0xf) * 4;
+                let Some(ip) = frame.get(ETHERNET_BYTES..ETHERNET_BYTES + length) else { return 0 };
+                let checksum = !fold(sum(ip));
+                put_be16(frame, ETHERNET_BYTES + 10, checksum);
+            }
+            ETHERTYPE_IPV6 if frame[ETHERNET_BYTES + 1] >> 4 & ECN_BITS != 0 => {
+                frame[ETHERNET_BYTES + 1] |= ECN_BITS << 4;
+            }
+            _ => return 0,
+        }
+        packets as u64
+    }
+}
+
 impl Super {
     fn parse(vnet: &[u8], frame: &[u8], protocol: Protocol) -> Result<Self, Malformed> {
         let (segment, transport) = (ne16(vnet, 4), ne16(vnet, 6));

@@ -134,6 +134,9 @@ pub struct DirectionReport {
     pub delivered_bytes: u64,
     /// Second copies among them.
     pub duplicated_packets: u64,
+    /// Packets marked, as they met a long queue (ECN).
+    #[serde(default)]
+    pub marked_packets: u64,
     /// Writes to the receiving device: super-packets or single packets.
     pub deliveries: u64,
     /// Wire cost of the packets that were delivered in each 100 ms of the first ten minutes, from the link's opening

@@ -6,6 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::ops::Range;
 
 use crate::emulator::ROOM_BYTES;
 use crate::model::{DirectionSpec, Fate};
@@ -30,6 +31,8 @@ pub(crate) struct Run {
     /// First wire packet, and one beyond the last.
     pub(crate) first: u32,
     pub(crate) end: u32,
+    /// Its packets are marked if they may be.
+    pub(crate) marked: bool,
 }
 
 /// A frame with runs to be sent.
@@ -95,7 +98,16 @@ impl Store {
         sys::prefer_huge_pages(&mut ring);
         ring.iter_mut().step_by(4096).for_each(|byte| *std::hint::black_box(byte) = 1);
         let runs_max = runs_max(spec) as usize;
-        let run = Run { at_ns: 1, order: 1, record: 1, payload: 1, payload_bytes: 1, first: 1, end: 1 };
+        let run = Run {
+            at_ns: 1,
+            order: 1,
+            record: 1,
+            payload: 1,
+            payload_bytes: 1,
+            first: 1,
+            end: 1,
+            marked: true,
+        };
         let record = Record { frame: Frame::default(), header: 1, end: 1, runs_left: 1 };
         Self {
             ring,
@@ -215,20 +227,20 @@ impl Packing<'_> {
     fn pack(&mut self, fates: &[Fate], run_ns_max: u64) {
         let mut i = 0;
         while i < fates.len() {
-            let Fate::Deliver { at_ns: start, .. } = fates[i] else {
+            let Fate::Deliver { at_ns: start, marked: mark, .. } = fates[i] else {
                 i += 1;
                 continue;
             };
-            let goes_on = |f: &Fate| matches!(f, Fate::Deliver { at_ns, .. } if *at_ns >= start && at_ns - start <= run_ns_max);
+            let goes_on = |f: &Fate| matches!(f, Fate::Deliver { at_ns, marked, .. } if *marked == mark && *at_ns >= start && at_ns - start <= run_ns_max);
             let len = fates[i..].iter().take_while(|f| goes_on(f)).count();
-            self.run(fates, i, i + len);
+            self.run(fates, i, i + len, mark);
             i += len;
         }
     }
 
     /// Moves the run's payload down to the end of the last one. Schedules the run, and copies of
     /// the packets that arrive twice.
-    fn run(&mut self, fates: &[Fate], first: usize, end: usize) {
+    fn run(&mut self, fates: &[Fate], first: usize, end: usize, marked: bool) {
         let base = self.offset;
         let start = base + self.frame.payload_range(first).0;
         let payload = self.end;
@@ -239,17 +251,17 @@ impl Packing<'_> {
         let shift = start - payload;
         self.end = base + self.frame.payload_range(end - 1).1 - shift;
         let latest = |(i, fate): (usize, &Fate)| {
-            if let Fate::Deliver { at_ns, twice } = fate { (i, *at_ns, *twice) } else { (i, 0, false) }
+            if let Fate::Deliver { at_ns, twice, .. } = fate { (i, *at_ns, *twice) } else { (i, 0, false) }
         };
         let packets = fates.iter().enumerate().take(end).skip(first).map(latest);
         let at_ns = packets.clone().map(|p| p.1).max().unwrap_or(0);
-        self.push(at_ns, first, end, shift);
+        self.push(at_ns, first..end, shift, marked);
         for (i, ..) in packets.filter(|p| p.2) {
-            self.push(at_ns, i, i + 1, shift);
+            self.push(at_ns, i..i + 1, shift, marked);
         }
     }
 
-    fn push(&mut self, at_ns: u64, first: usize, end: usize, shift: usize) {
+    fn push(&mut self, at_ns: u64, Range { start: first, end }: Range<usize>, shift: usize, marked: bool) {
         let range = (self.frame.payload_range(first).0, self.frame.payload_range(end - 1).1);
         self.runs += 1;
         self.store.schedule(Run {
@@ -260,6 +272,7 @@ impl Packing<'_> {
             payload_bytes: (range.1 - range.0) as u32,
             first: first as u32,
             end: end as u32,
+            marked,
         });
     }
 }
@@ -274,7 +287,7 @@ mod tests {
     const LOST: Fate = Fate::Dropped(Drop::Loss);
 
     fn at(at_ns: u64) -> Fate {
-        Fate::Deliver { at_ns, twice: false }
+        Fate::Deliver { at_ns, twice: false, marked: false }
     }
 
     fn put(store: &mut Store, bytes: &[u8], fates: &[Fate]) -> Result<(), Full> {
@@ -333,7 +346,7 @@ mod tests {
     #[test]
     fn a_copy_is_the_same_packet_again() {
         let mut store = Store::new(&DirectionSpec::default());
-        let twice = |i| Fate::Deliver { at_ns: 5, twice: i == 2 };
+        let twice = |i| Fate::Deliver { at_ns: 5, twice: i == 2, marked: false };
         put(&mut store, &TCP.build(), &(0..10).map(twice).collect::<Vec<_>>()).expect("room");
         let runs = drain(&mut store, 5);
         assert_eq!((runs.len(), runs[1].0.first, runs[1].0.end), (2, 2, 3));

@@ -191,7 +191,7 @@ impl Datagrams {
                 return Some(next);
             }
             if let Some(frames) = frames
-                && frames.receive(|_, _, packet| store.keep(packet)).unwrap_or(false)
+                && frames.receive(|_, packet| store.keep(packet)).unwrap_or(false)
             {
                 continue;
             }

@@ -17,9 +17,10 @@ const ROOM_QUANTA: Micros = 2;
 /// Quanta that a late caller may catch up on at most.
 const LATE: Micros = 4;
 
-/// Bytes that may always leave at once, as far as the rate allows: ten packets (RFC 6928). Timers of a host that sleeps
-/// may be late by a millisecond, and a slow stream on a short path would lose the time.
-pub(crate) const BURST_BYTES: u64 = 14_600;
+/// What a stream with a limit may always catch up on: ten packets (RFC 6928). Timers of a host that sleeps may be late by a
+/// millisecond, and a slow stream on a short path would lose that time. Its limit is below the path's rate, so such a
+/// burst does no harm. Bytes.
+const BURST_BYTES: u64 = 14_600;
 
 /// Whether the round trip is so short (under 16 ms) that quanta are shorter than `QUANTUM_US`.
 pub(crate) fn is_short(rtt_us: Micros) -> bool {
@@ -68,7 +69,7 @@ impl Cap {
 
     /// Counts bytes (wire) sent by a sender other than a stream.
     pub fn note(&self, now: Micros, bytes: u64) {
-        self.spread().note(now, bytes, self.bytes_per_s, QUANTUM_US);
+        self.spread().note(now, bytes, self.bytes_per_s, late_us(QUANTUM_US));
     }
 
     fn spread(&self) -> MutexGuard<'_, Spread> {
@@ -103,7 +104,8 @@ impl Pacer {
         {
             self.own.forget(now.saturating_sub(most_us));
         }
-        self.own.note(now, bytes, pace, quantum_us);
+        let least_us = if self.cap.is_some() { BURST_BYTES * 1_000_000 / pace.max(1) } else { 0 };
+        self.own.note(now, bytes, pace, late_us(quantum_us).max(least_us.min(late_us(QUANTUM_US))));
         if let Some(cap) = &self.cap {
             cap.note(now, bytes);
         }
@@ -138,10 +140,9 @@ impl Spread {
         self.in_quantum
     }
 
-    fn note(&mut self, now: Micros, bytes: u64, pace: u64, quantum_us: Micros) {
+    /// Notes that these bytes left. The caller may catch up on `late_us`.
+    fn note(&mut self, now: Micros, bytes: u64, pace: u64, late_us: Micros) {
         let takes = (u128::from(bytes) * 1_000_000_000 / u128::from(pace.max(1))) as u64;
-        let burst_us = (BURST_BYTES * 1_000_000 / pace.max(1)).min(LATE * QUANTUM_US);
-        let late_us = late_us(quantum_us).max(burst_us);
         self.paid_ns = self.paid_ns.max((now * 1_000).saturating_sub(late_us * 1_000)) + takes;
     }
 

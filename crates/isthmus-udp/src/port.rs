@@ -535,6 +535,15 @@ impl Port {
 
     /// Takes in a packet. `arrived` is when the system received it, by the clock of `now`.
     pub fn on_packet(&mut self, now: Micros, arrived: Micros, from: SocketAddr, bytes: &mut [u8]) {
+        self.take(now, arrived, from, false, bytes);
+    }
+
+    /// The same for a packet that a router has marked, since its queue grows (CE of RFC 3168).
+    pub fn on_marked_packet(&mut self, now: Micros, arrived: Micros, from: SocketAddr, bytes: &mut [u8]) {
+        self.take(now, arrived, from, true, bytes);
+    }
+
+    fn take(&mut self, now: Micros, arrived: Micros, from: SocketAddr, marked: bool, bytes: &mut [u8]) {
         self.intake.note(now, arrived);
         match Packet::decode(bytes) {
             Ok(Packet::Numbered { header, number, ack_now, checked, body }) => {
@@ -544,7 +553,7 @@ impl Port {
                     return;
                 };
                 let mut packet =
-                    Incoming { header, number, ack_now, body, bytes, opened: None, hold: Hold::All };
+                    Incoming { header, number, ack_now, marked, body, bytes, opened: None, hold: Hold::All };
                 let Some(key) = self.find(now, from, &mut packet) else { return };
                 packet.hold = self.hold(key);
                 let moves = self.streams[key].peer != from;

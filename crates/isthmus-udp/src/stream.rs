@@ -167,6 +167,8 @@ pub struct Counters {
     pub packets_refused: u64,
     /// Time that packets waited for the peer to read them, in periods in which they mostly did. Microseconds.
     pub peer_busy_us: Micros,
+    /// Packets of ours that a router has marked, by the peer's count (CE of RFC 3168).
+    pub packets_marked: u64,
 }
 
 /// State of a stream, for monitoring.
@@ -295,12 +297,18 @@ struct OwnStrain {
     news: Option<Strain>,
     told: Strain,
     told_at: Micros,
+    /// Marked packets that have come, and the count that the peer was told. Modulo 2^32.
+    marked: u32,
+    marked_told: u32,
 }
 
 /// The peer's reports about its host's overload.
 #[derive(Clone, Copy, Debug, Default)]
 struct PeerStrain {
     last: Strain,
+    /// Its last count of marked packets, and those of them that no acknowledgement has answered for.
+    marks: u32,
+    marked: u64,
     heard_at: Micros,
     /// The report holds until then.
     until: Micros,

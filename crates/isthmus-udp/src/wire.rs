@@ -25,7 +25,7 @@
 //! | 3 Ack | see [`Ack`] | what has arrived |
 //! | 4 Floor | number 6 | the sender knows the fates of all lower numbers |
 //! | 5 Ping | | asks for an acknowledgement |
-//! | 6 Padding | anything up to the packet's end | none, unless it begins with a 1, see [`Strain`], or a 2, see [`ParityShard`] |
+//! | 6 Padding | anything up to the packet's end | none, unless it begins with a 1, see [`Strain`], a 2, see [`ParityShard`], or a 3, see [`Frame::Marks`] |
 //! | 7 Close | reason 1 | the connection ends at once |
 //! | 8 | anything up to the packet's end | none: earlier builds sent parity of another code |
 
@@ -48,9 +48,12 @@ pub const ACK_FIXED: usize = 1 + 6 + 4 + 4 + 8 + 8 + 1 + 2 + 1;
 pub const PARITY_OVERHEAD: usize = 1 + 1 + 7 + 1 + 1;
 /// Length of a [`Strain`] in its padding. Bytes.
 pub const STRAIN_BYTES: usize = 1 + 1 + 4 + 4;
-/// First byte of padding that is a [`Strain`], and of padding that is parity. Other padding is all 0.
+/// Length of [`Frame::Marks`] in its padding. Bytes.
+pub const MARKS_BYTES: usize = 1 + 1 + 4;
+/// First byte of padding that is a [`Strain`], parity, or [`Frame::Marks`]. Other padding is all 0.
 const STRAINED: u8 = 1;
 const PARITY: u8 = 2;
+const MARKED: u8 = 3;
 /// Most words of one bitmap of an acknowledgement. Count.
 pub const WORDS_MAX: usize = 64;
 /// Numbers and windows are below this, as they take 6 bytes.
@@ -291,13 +294,22 @@ pub struct Strain {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the table at the module's top says it")]
 pub enum Frame<'a> {
-    Stream { offset: u64, data: &'a [u8], fin: bool },
+    Stream {
+        offset: u64,
+        data: &'a [u8],
+        fin: bool,
+    },
     Ack(Ack<'a>),
     Floor(u64),
     Ping,
     Padding,
     Strain(Strain),
-    Close { reason: u8 },
+    /// Packets that arrived with a mark of congestion (CE of RFC 3168), counted from the stream's beginning, modulo 2^32.
+    /// Fields: 3, count 4. It travels as padding, as [`Strain`] does.
+    Marks(u32),
+    Close {
+        reason: u8,
+    },
     Parity(ParityShard<'a>),
 }
 
@@ -370,6 +382,7 @@ fn read_padding(bytes: &[u8]) -> Option<Frame<'_>> {
             let (busy_us, dropped) = (from.uint(4).ok()? as u32, from.uint(4).ok()? as u32);
             Some(Frame::Strain(Strain { busy_us, dropped }))
         }
+        MARKED => Some(Frame::Marks(from.uint(4).ok()? as u32)),
         PARITY => {
             let start = from.uint(7).ok()?;
             let (count, index) = (from.uint(1).ok()? as u8, from.uint(1).ok()? as u8);
@@ -423,6 +436,10 @@ pub fn put_small(out: &mut Vec<u8>, frame: &Frame<'_>) {
             out.extend_from_slice(&[6, STRAINED]);
             put(out, u64::from(busy_us), 4);
             put(out, u64::from(dropped), 4);
+        }
+        Frame::Marks(count) => {
+            out.extend_from_slice(&[6, MARKED]);
+            put(out, u64::from(count), 4);
         }
         Frame::Close { reason } => out.extend_from_slice(&[7, reason]),
         Frame::Stream { offset, data, fin } => {
@@ -541,6 +558,10 @@ mod tests {
         assert_eq!(out, [5, 6, 1, 2, 1, 0, 0, 4, 3, 0, 0]);
         assert_eq!(out.len(), 1 + STRAIN_BYTES);
         assert_eq!(Frames::new(&out).collect::<Vec<_>>(), [Ok(Frame::Ping), Ok(Frame::Strain(strain))]);
+        let mut out = Vec::new();
+        put_small(&mut out, &Frame::Marks(0x0102_0304));
+        assert_eq!(out.len(), MARKS_BYTES);
+        assert_eq!(Frames::new(&out).collect::<Vec<_>>(), [Ok(Frame::Marks(0x0102_0304))]);
         for padding in [&[6][..], &[6, 0, 0], &[6, 3, 1, 1, 1, 1, 1, 1, 1, 1], &out[1..10]] {
             assert_eq!(Frames::new(padding).collect::<Vec<_>>(), [Ok(Frame::Padding)]);
         }

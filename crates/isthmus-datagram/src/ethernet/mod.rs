@@ -16,6 +16,7 @@ use std::time::Instant;
 
 use socket2::Socket;
 
+use crate::Received;
 use crate::clocks::Clocks;
 use crate::{OwnRefusal, Sent, enlarge, is_full};
 pub use frame::{FRAME_HEADER_BYTES, header as frame_header, parse as parse_frame};
@@ -241,7 +242,7 @@ impl EthernetSocket {
     ///
     /// # Errors
     /// The system's, such as that the interface is down.
-    pub fn receive(&mut self, mut take: impl FnMut(SocketAddr, Instant, &mut [u8])) -> io::Result<bool> {
+    pub fn receive(&mut self, mut take: impl FnMut(Received, &mut [u8])) -> io::Result<bool> {
         let Self { socket, own, neighbours, asking, room, frame_max, clocks, .. } = self;
         let mut now = None;
         let came = sys::receive(socket.as_fd(), room, *frame_max, |origin, frame| {
@@ -259,7 +260,8 @@ impl EthernetSocket {
                 asking.push(from);
             }
             if !packet.is_empty() {
-                take(from, origin.at.map_or(now, |at| clocks.arrived(now, at)), packet);
+                let arrived = origin.at.map_or(now, |at| clocks.arrived(now, at));
+                take(Received { from, arrived, marked: false }, packet);
             }
         });
         self.answer();

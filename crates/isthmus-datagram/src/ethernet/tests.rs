@@ -33,7 +33,7 @@ fn packets_of_a_message_arrive_and_tell_where_their_sender_is() {
     let (mut got, mut sizes) = (Vec::new(), Vec::new());
     while got.len() < bytes.len() {
         wait(&b);
-        b.receive(|from, arrived, packet| {
+        b.receive(|Received { from, arrived, .. }, packet| {
             assert_eq!(from, "127.0.0.1:4101".parse().expect("valid"));
             assert!(arrived >= began && arrived <= Instant::now());
             sizes.push(packet.len());
@@ -45,13 +45,13 @@ fn packets_of_a_message_arrive_and_tell_where_their_sender_is() {
     assert!(sizes[..40].iter().all(|size| *size == 1_000) && sizes[40] == 500, "{sizes:?}");
     // The broadcast was answered by an empty frame.
     wait(&a);
-    assert!(a.receive(|_, _, _| panic!("an answer is no packet")).expect("no error"));
+    assert!(a.receive(|_, _| panic!("an answer is no packet")).expect("no error"));
     assert!(matches!(a.neighbours.way(Instant::now(), b.own.ip(), 1), Way::To(..)));
     assert_eq!(b.send(a.own, 10, b"back"), Sent::Yes);
     let mut back = Vec::new();
     while back.is_empty() {
         wait(&a);
-        a.receive(|_, _, packet| back.extend_from_slice(packet)).expect("no error");
+        a.receive(|_, packet| back.extend_from_slice(packet)).expect("no error");
     }
     assert_eq!(back, b"back");
 }

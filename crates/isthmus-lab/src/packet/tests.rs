@@ -196,6 +196,34 @@ fn a_run_of_one_is_a_plain_packet_that_still_needs_its_checksum() {
 }
 
 #[test]
+fn only_packets_that_may_be_marked_are_and_their_checksum_holds() {
+    for ipv6 in [false, true] {
+        for (class, marked) in
+            [(0_u8, None), (1, Some(3)), (2, Some(3)), (3, Some(3)), (10 << 2 | 2, Some(10 << 2 | 3))]
+        {
+            let bytes = Craft { ipv6, ..TCP }.build();
+            let frame = Frame::parse(&bytes).expect("well formed");
+            let mut header = [0; HEADER_BYTES_MAX];
+            frame.run_header(&bytes, 0, 2, &mut header);
+            let ip = VNET_BYTES + 14;
+            match ipv6 {
+                true => (header[ip], header[ip + 1]) = (0x60 | class >> 4, class << 4),
+                false => header[ip + 1] = class,
+            }
+            let before = header;
+            assert_eq!(frame.mark(&mut header, 2), if marked.is_some() { 2 } else { 0 });
+            let is = if ipv6 { header[ip] << 4 | header[ip + 1] >> 4 } else { header[ip + 1] };
+            assert_eq!(is, marked.unwrap_or(class), "IPv6 {ipv6}");
+            if marked.is_none() {
+                assert_eq!(header, before);
+            } else if !ipv6 {
+                assert_eq!(fold(sum(&header[ip..ip + 20])), 0xFFFF);
+            }
+        }
+    }
+}
+
+#[test]
 fn headers_that_lie_are_refused() {
     for (at, value) in [(4, 0), (6, 200), (1, 9)] {
         let mut bytes = TCP.build();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use isthmus_datagram::scarcity::Sparing;
-use isthmus_datagram::{SEND_BYTES, Sent, UdpSocket};
+use isthmus_datagram::{Received, SEND_BYTES, Sent, UdpSocket};
 use isthmus_udp::{Event, Micros, StreamId, Transmit};
 use tokio::io::Interest;
 use tokio::net;
@@ -63,7 +63,7 @@ fn take_in(port: &DatagramPort, socket: &mut UdpSocket, waits: &net::UdpSocket) 
 fn read(port: &DatagramPort, socket: &mut UdpSocket, waits: &net::UdpSocket) -> bool {
     for _ in 0..READS {
         let receive = || {
-            let came = socket.receive(|from, arrived, packet| {
+            let came = socket.receive(|Received { from, arrived, .. }, packet| {
                 port.inner.lock().port.on_packet(now(), at(arrived), from, packet);
             });
             if came? { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }

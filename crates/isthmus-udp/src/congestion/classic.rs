@@ -11,6 +11,15 @@ const PACING_START: f64 = 2.0;
 /// Initial window. Packets (RFC 6928).
 const PACKETS_FIRST: u64 = 10;
 
+/// A sign of a full queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sign {
+    Loss,
+    /// A router has marked packets instead of dropping them. Its queue is shorter than a full one, so the window becomes
+    /// smaller by less (RFC 8511).
+    Mark,
+}
+
 /// The part common to both: slow start, one reduction per round trip, pacing.
 #[derive(Clone, Copy, Debug)]
 struct Window {
@@ -52,8 +61,8 @@ impl Window {
         ((gain * per_second(self.bytes(), self.rtt_us)) as u64).clamp(1, self.cap)
     }
 
-    /// Updates the common state. True if the window must be reduced.
-    fn note(&mut self, sample: &AckSample) -> bool {
+    /// Updates the common state. Returns how the window must be reduced, if it must.
+    fn note(&mut self, sample: &AckSample) -> Option<Sign> {
         if self.rtt_us == 0 {
             self.bytes = self.bytes.max((PACKETS_FIRST * sample.packet_bytes) as f64);
         }
@@ -61,7 +70,12 @@ impl Window {
         if sample.round_ended {
             self.reduced = false;
         }
-        sample.lost_packets > 0 && !std::mem::replace(&mut self.reduced, true)
+        let sign = match (sample.lost_packets, sample.marked_packets) {
+            (0, 0) => return None,
+            (0, _) => Sign::Mark,
+            _ => Sign::Loss,
+        };
+        (!std::mem::replace(&mut self.reduced, true)).then_some(sign)
     }
 
     fn begin_anew(&mut self) {
@@ -92,8 +106,8 @@ impl Reno {
 impl CongestionControl for Reno {
     fn on_ack(&mut self, sample: &AckSample) {
         let window = &mut self.0;
-        if window.note(sample) {
-            window.bytes /= 2.0;
+        if let Some(sign) = window.note(sample) {
+            window.bytes *= if sign == Sign::Mark { RENO_BETA_MARK } else { 0.5 };
             window.threshold = window.bytes;
         } else if window.is_used(sample) {
             let acked = sample.acked_bytes as f64;
@@ -158,6 +172,9 @@ struct Epoch {
 /// Constants of RFC 9438, 4.1 and 4.6.
 const C: f64 = 0.4;
 const BETA: f64 = 0.7;
+/// The same factor after a mark (RFC 8511, 3.1), of CUBIC and of Reno.
+const BETA_MARK: f64 = 0.85;
+const RENO_BETA_MARK: f64 = 0.8;
 /// A queue of this part of a round trip ends slow start before anything is lost (RFC 9406, 4.3).
 const START_PART: Micros = 8;
 /// Bounds of that queue. Microseconds.
@@ -179,10 +196,10 @@ impl Cubic {
         cubic
     }
 
-    fn reduce(&mut self) {
+    fn reduce(&mut self, beta: f64) {
         let packets = self.window.bytes / self.window.packet_bytes as f64;
-        self.most = if packets < self.most { packets * (1.0 + BETA) / 2.0 } else { packets };
-        self.window.bytes *= BETA;
+        self.most = if packets < self.most { packets * (1.0 + beta) / 2.0 } else { packets };
+        self.window.bytes *= beta;
         self.window.threshold = self.window.bytes;
         self.epoch = None;
     }
@@ -223,8 +240,8 @@ impl Cubic {
 
 impl CongestionControl for Cubic {
     fn on_ack(&mut self, sample: &AckSample) {
-        if self.window.note(sample) {
-            self.reduce();
+        if let Some(sign) = self.window.note(sample) {
+            self.reduce(if sign == Sign::Mark { BETA_MARK } else { BETA });
         } else if self.window.is_used(sample) {
             if self.window.bytes < self.window.threshold {
                 self.start(sample);
@@ -235,7 +252,7 @@ impl CongestionControl for Cubic {
     }
 
     fn on_silence_ended(&mut self) {
-        self.reduce();
+        self.reduce(BETA);
         self.window.begin_anew();
     }
 

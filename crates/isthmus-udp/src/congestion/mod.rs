@@ -23,6 +23,8 @@ pub struct AckSample {
     pub lost_packets: u64,
     /// Lost packets that the receiver's host dropped because it does not read as fast as packets arrive.
     pub refused_packets: u64,
+    /// Packets that a router has marked since the last acknowledgement, as its queue grows (CE of RFC 3168).
+    pub marked_packets: u64,
     /// Time that the newest packet waited at the receiver, beyond the longest intended acknowledgement delay. `None`
     /// unless the receiver has reported lately that it reads too slowly.
     pub wait_us: Option<Micros>,

@@ -24,6 +24,8 @@ pub(crate) struct Incoming<'a> {
     pub(crate) header: Header,
     pub(crate) number: u64,
     pub(crate) ack_now: bool,
+    /// A router has marked it (CE of RFC 3168).
+    pub(crate) marked: bool,
     pub(crate) body: usize,
     pub(crate) bytes: &'a mut [u8],
     /// End of its frames, if it is already decrypted.
@@ -62,10 +64,12 @@ impl Stream {
             _ => false,
         };
         // A peer that remembers an earlier stream's window may exceed ours before validation: a drop, not a fault.
-        let mut strain = None;
+        let (mut strain, mut marks) = (None, None);
         let wrong = Frames::new(frames).any(|frame| {
-            if let Ok(Frame::Strain(told)) = frame {
-                strain = Some(told);
+            match frame {
+                Ok(Frame::Strain(told)) => strain = Some(told),
+                Ok(Frame::Marks(told)) => marks = Some(told),
+                _ => {}
             }
             frame.is_err() || frame.as_ref().is_ok_and(&beyond) || self.allowance.is_some() && unasked(frame)
         });
@@ -74,16 +78,22 @@ impl Stream {
             return true;
         }
         self.counters.packets_received += 1;
+        self.ours.marked = self.ours.marked.wrapping_add(u32::from(packet.marked));
         self.heard_at = self.heard_at.max(now);
         self.on_header(now, &packet.header);
         // This comes first: it explains losses that an acknowledgement in the same packet reports.
         if let Some(strain) = strain {
             self.on_strain(now, strain);
         }
+        if let Some(marks) = marks {
+            self.on_marks(marks);
+        }
         let mut eliciting = false;
         for frame in Frames::new(frames).flatten() {
-            eliciting |=
-                !matches!(frame, Frame::Ack(_) | Frame::Padding | Frame::Strain(_) | Frame::Floor(_));
+            eliciting |= !matches!(
+                frame,
+                Frame::Ack(_) | Frame::Padding | Frame::Strain(_) | Frame::Marks(_) | Frame::Floor(_)
+            );
             if let Err(fault) = self.on_frame(now, &frame) {
                 self.failure = Some(Failure::Fault(fault));
                 self.closing = Some(2);
@@ -165,7 +175,7 @@ impl Stream {
             }
             Frame::Floor(number) => self.receiving.raise_floor(number),
             Frame::Close { .. } => self.failure = Some(Failure::Closed),
-            Frame::Ping | Frame::Padding | Frame::Strain(_) => {}
+            Frame::Ping | Frame::Padding | Frame::Strain(_) | Frame::Marks(_) => {}
         }
         Ok(())
     }
@@ -183,6 +193,17 @@ impl Stream {
         self.peers.dropped = (self.peers.dropped + u64::from(dropped)).min(self.counters.packets_sent);
         self.peers.until = now + STRAIN_LASTS_US.max(2 * self.path.rtt_us().unwrap_or(0));
         (self.peers.last, self.peers.heard_at) = (strain, now);
+    }
+
+    /// Takes in the peer's count of marked packets.
+    fn on_marks(&mut self, told: u32) {
+        let more = told.wrapping_sub(self.peers.marks);
+        if more > u32::MAX / 2 {
+            return; // a report older than the last one
+        }
+        self.peers.marks = told;
+        self.peers.marked = (self.peers.marked + u64::from(more)).min(self.counters.packets_sent);
+        self.counters.packets_marked += u64::from(more);
     }
 
     /// Number of the `lost` newly lost packets that the peer's host dropped by its own report.
@@ -299,6 +320,7 @@ impl Stream {
             acked_packets: counts(&fates.acked),
             lost_packets: counts(&fates.lost).saturating_sub(fates.late.len() as u64),
             refused_packets: refused as u64,
+            marked_packets: std::mem::take(&mut self.peers.marked),
             wait_us: strained.then(|| u64::from(ack.delay_us).saturating_sub(ACK_DELAY_US)),
             read_span_us,
             loss_run: self.path.run(),

@@ -9,7 +9,7 @@ use crate::redundancy::Matter;
 use crate::sending::Piece;
 use crate::sent::{Carried, Transmission};
 use crate::wire::{
-    ACK_FIXED, Frame, Header, PARITY_OVERHEAD, Packet, STRAIN_BYTES, STREAM_OVERHEAD, U56_END,
+    ACK_FIXED, Frame, Header, MARKS_BYTES, PARITY_OVERHEAD, Packet, STRAIN_BYTES, STREAM_OVERHEAD, U56_END,
     put_parity_head, put_small, put_stream_head,
 };
 
@@ -104,7 +104,7 @@ impl Stream {
             return Some(self.next_probe(now, size, room));
         }
         // Report and full acknowledgement need up to `PAYLOAD_BASE` bytes, so a shorter packet may not do.
-        if size >= PAYLOAD_BASE as usize && self.strain_due(now) {
+        if size >= PAYLOAD_BASE as usize && (self.strain_due(now) || self.marks_due(now)) {
             return Some(Load::Nothing);
         }
         if first
@@ -201,6 +201,11 @@ impl Stream {
         let Some(news) = self.ours.news.filter(|_| self.handshake == Handshake::Done) else { return false };
         let drops = news.dropped != self.ours.told.dropped && self.wants_ack(now);
         drops || now >= self.ours.told_at + STRAIN_EVERY_US
+    }
+
+    /// Whether the peer should hear now of packets of it that a router has marked.
+    fn marks_due(&self, now: Micros) -> bool {
+        self.ours.marked != self.ours.marked_told && self.wants_ack(now)
     }
 
     /// Time at which another copy of the opening packet is due. The peer answers each copy with an Accept.
@@ -371,8 +376,13 @@ impl Stream {
         let checked = self.protection.is_checked();
         Packet::Numbered { header, number, ack_now, checked, body: 0 }.encode(out);
         let body = out.len();
-        let strain = matches!(load, Load::Nothing) && self.strain_due(now);
+        let alone = matches!(load, Load::Nothing);
+        let marks = alone && self.marks_due(now);
+        let strain = alone && !marks && self.strain_due(now);
         self.put_acks(now, size, &load, start, out);
+        if marks {
+            self.put_marks(start + size, out);
+        }
         if strain {
             self.put_strain(now, start + size, out);
         }
@@ -406,6 +416,13 @@ impl Stream {
         if self.wants_floor() && out.len() - start + FLOOR_BYTES <= left {
             self.floor_told = self.sent.floor();
             put_small(out, &Frame::Floor(self.floor_told));
+        }
+    }
+
+    fn put_marks(&mut self, end: usize, out: &mut Vec<u8>) {
+        if out.len() + MARKS_BYTES + self.protection.overhead() <= end {
+            put_small(out, &Frame::Marks(self.ours.marked));
+            self.ours.marked_told = self.ours.marked;
         }
     }
 

@@ -15,6 +15,7 @@ mod handshake;
 mod hostile;
 mod known;
 mod latency;
+mod marks;
 mod messages;
 mod neighbours;
 mod net;

@@ -84,7 +84,7 @@ pub(crate) fn begin(net: &mut Net, port: usize, control: &str) -> Flow {
 }
 
 /// Shares of the link, for flows of which each begins [`LATER_US`] after the previous one.
-fn shares(path: &PathSpec, controls: &[&str]) -> Vec<f64> {
+pub(crate) fn shares(path: &PathSpec, controls: &[&str]) -> Vec<f64> {
     let count = controls.len();
     let mut net = Net::new(path, (0..2 * count).map(|_| config(path)).collect());
     let start = net.now;

@@ -107,6 +107,7 @@ struct Delivery {
     to: usize,
     from: SocketAddr,
     arrived: Micros,
+    marked: bool,
     bytes: Vec<u8>,
 }
 
@@ -362,7 +363,7 @@ impl Net {
         let (link, now_ns) = (&mut self.links[port % 2], self.now * 1_000);
         let wire = wire_bytes(packet.len() as u32 + FRAME_BYTES);
         let fate = if is_tcp { link.offer_tcp(now_ns, wire) } else { link.offer_one(now_ns, wire) };
-        let Fate::Deliver { at_ns, twice } = fate else { return };
+        let Fate::Deliver { at_ns, twice, marked } = fate else { return };
         let mut noisy = None;
         if let Some(noise) = &mut self.noise
             && noise.chance(0.01)
@@ -374,7 +375,7 @@ impl Net {
             }
         }
         for _ in 0..=usize::from(twice) {
-            self.fly(at_ns, target, self.seen_at(port), noisy.as_deref().unwrap_or(packet));
+            self.fly(at_ns, target, self.seen_at(port), marked, noisy.as_deref().unwrap_or(packet));
         }
         if let Some(mischief) = &mut self.mischief
             && mischief.chance(0.05)
@@ -390,11 +391,11 @@ impl Net {
             // Without authenticated content: from a wrong address, unless the packet is an exact repetition.
             let genuine = self.sealed.is_some() || damaged == packet;
             let from = if genuine { self.seen_at(port) } else { address(port + OTHER) };
-            self.fly(later, target, from, &damaged);
+            self.fly(later, target, from, marked, &damaged);
         }
     }
 
-    fn fly(&mut self, at_ns: u64, to: usize, from: SocketAddr, packet: &[u8]) {
+    fn fly(&mut self, at_ns: u64, to: usize, from: SocketAddr, marked: bool, packet: &[u8]) {
         let mut bytes = self.buffers.pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(packet);
@@ -402,7 +403,7 @@ impl Net {
             self.slots.push(None);
             self.slots.len() - 1
         });
-        self.slots[slot] = Some(Delivery { to, from, arrived: 0, bytes });
+        self.slots[slot] = Some(Delivery { to, from, arrived: 0, marked, bytes });
         self.age += 1;
         self.flying.push(Reverse((at_ns, self.age, slot)));
     }
@@ -486,7 +487,11 @@ impl Net {
 
     fn deliver(&mut self, mut delivery: Delivery) {
         let port = &mut self.ports[delivery.to];
-        port.on_packet(self.now, delivery.arrived, delivery.from, &mut delivery.bytes);
+        let Delivery { arrived, from, marked, bytes, .. } = &mut delivery;
+        match marked {
+            true => port.on_marked_packet(self.now, *arrived, *from, bytes),
+            false => port.on_packet(self.now, *arrived, *from, bytes),
+        }
         self.buffers.push(delivery.bytes);
     }
 

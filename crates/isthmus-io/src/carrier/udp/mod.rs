@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use isthmus_datagram::{PacketSocket, SEND_BYTES, Sent, is_frames_only};
+use isthmus_datagram::{PacketSocket, Received, SEND_BYTES, Sent, is_frames_only};
 use isthmus_ledger::Ledger;
 use isthmus_path::blackhole::Blackhole;
 use isthmus_path::provisional::{Outlook, Provisional};
@@ -519,9 +519,12 @@ impl Udp {
             let (port, epoch) = (&mut self.port, self.epoch);
             let since = |at: Instant| at.saturating_duration_since(epoch).as_micros() as Micros;
             let mut now = None;
-            let came = self.socket.receive(|from, arrived, packet| {
+            let came = self.socket.receive(|Received { from, arrived, marked }, packet| {
                 let now = *now.get_or_insert_with(|| since(Instant::now()));
-                port.on_packet(now, since(arrived), from, packet);
+                match marked {
+                    true => port.on_marked_packet(now, since(arrived), from, packet),
+                    false => port.on_packet(now, since(arrived), from, packet),
+                }
             });
             match came {
                 Ok(true) => {}

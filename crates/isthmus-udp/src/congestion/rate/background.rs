@@ -90,7 +90,8 @@ impl Rate {
             .clamp(*TARGET_US.start(), *TARGET_US.end())
     }
 
-    /// Gives way if a queue longer than the target stood for the whole round. Returns whether it did.
+    /// Gives way if a queue longer than the target stood for the whole round, or a router has marked packets. Returns whether
+    /// it did.
     pub(super) fn gives_way(&mut self, sample: &AckSample, round: &Round) -> bool {
         let (target, may) = (self.queue_us(), self.skip == 0 && matches!(self.phase, Phase::Cruise));
         let (Some(background), Some(queue), true) = (&mut self.background, round.queue_least_us, may) else {
@@ -98,7 +99,7 @@ impl Rate {
         };
         let is_watching = background.watch > 0;
         background.watch = background.watch.saturating_sub(u32::from(round.tells_rate()));
-        if queue <= target || !is_watching && !round.tells_rate() {
+        if queue <= target && round.marked == 0 || !is_watching && !round.tells_rate() {
             return false;
         }
         (background.watch, background.queue_us, self.rates) = (WATCH_ROUNDS, queue, [0.0; 3]);

@@ -35,6 +35,7 @@ mod burst;
 mod compete;
 mod floor;
 mod group;
+mod marks;
 mod model;
 mod probe;
 mod reader;
@@ -264,6 +265,8 @@ pub struct Rate {
     skip: u32,
     /// State of a receiver that reads too slowly.
     reader: Reader,
+    /// Set while routers mark packets.
+    marked: Option<Cubic>,
     /// A plan was adopted, and no round has been judged since.
     adopted: bool,
     role: Role,
@@ -321,6 +324,7 @@ impl Rate {
             round_at: 0,
             skip: 0,
             reader: Reader::default(),
+            marked: None,
             adopted: false,
             role: Role::Alone,
             group: None,
@@ -752,6 +756,37 @@ impl Rate {
         }
     }
 
+    /// Window of this flow, if no router marks packets. Bytes (wire).
+    fn window_unmarked(&self) -> u64 {
+        if let Some(group) = self.begins_among() {
+            // The leader measures the path, and goes first.
+            let left = group.plan.window.saturating_sub(group.others_in_flight);
+            return left.max(PACKETS_WAITING * self.packet_bytes);
+        }
+        match (self.role, &self.group) {
+            (Role::Follows, Some(group)) => self.part_of_window(group.plan.window as f64),
+            _ if matches!(self.phase, Phase::Start) => self.window_of_all() as u64,
+            _ => self.part_of_window(self.window_of_all()),
+        }
+    }
+
+    /// Send rate of this flow, if no router marks packets. Bytes/s (wire).
+    fn pace_unmarked(&self) -> u64 {
+        let all = match (self.role, &self.group) {
+            (Role::Follows, Some(group)) if group.plan.capacity > 0 => {
+                group.plan.pace.min(self.limits.cap) as f64
+            }
+            (Role::Follows, Some(_)) => self.limits.first_pace as f64,
+            _ => self.pace_of_all(),
+        };
+        let own = if matches!(self.phase, Phase::Start) && self.role != Role::Follows {
+            all
+        } else {
+            all * self.own_share()
+        };
+        (own as u64).max(self.packet_bytes * 10).min(self.limits.cap).max(1)
+    }
+
     fn path_bytes(&self, us: Micros) -> f64 {
         self.capacity * us as f64 / 1e6
     }
@@ -787,6 +822,7 @@ impl CongestionControl for Rate {
         } else if self.begins_among().is_some() {
             self.on_start_of_all(sample);
         }
+        self.on_marks(sample);
     }
 
     fn on_silence_ended(&mut self) {
@@ -795,32 +831,13 @@ impl CongestionControl for Rate {
     }
 
     fn window_bytes(&self) -> u64 {
-        if let Some(group) = self.begins_among() {
-            // The leader measures the path, and goes first.
-            let left = group.plan.window.saturating_sub(group.others_in_flight);
-            return left.max(PACKETS_WAITING * self.packet_bytes);
-        }
-        match (self.role, &self.group) {
-            (Role::Follows, Some(group)) => self.part_of_window(group.plan.window as f64),
-            _ if matches!(self.phase, Phase::Start) => self.window_of_all() as u64,
-            _ => self.part_of_window(self.window_of_all()),
-        }
+        let bound = self.bound_by_marks().map_or(u64::MAX, |(window, _)| window);
+        self.window_unmarked().min(bound)
     }
 
     fn pace(&self) -> u64 {
-        let all = match (self.role, &self.group) {
-            (Role::Follows, Some(group)) if group.plan.capacity > 0 => {
-                group.plan.pace.min(self.limits.cap) as f64
-            }
-            (Role::Follows, Some(_)) => self.limits.first_pace as f64,
-            _ => self.pace_of_all(),
-        };
-        let own = if matches!(self.phase, Phase::Start) && self.role != Role::Follows {
-            all
-        } else {
-            all * self.own_share()
-        };
-        (own as u64).max(self.packet_bytes * 10).min(self.limits.cap).max(1)
+        let bound = self.bound_by_marks().map_or(u64::MAX, |(_, pace)| pace);
+        self.pace_unmarked().min(bound)
     }
 
     fn pace_after(&self, in_flight: u64) -> u64 {
@@ -879,7 +896,7 @@ impl CongestionControl for Rate {
     }
 
     fn is_shallow(&self) -> bool {
-        self.has_short_queue() || self.background.is_some()
+        self.has_short_queue() || self.background.is_some() || self.marked.is_some()
     }
 
     fn in_silence(&self) -> Option<Silence> {

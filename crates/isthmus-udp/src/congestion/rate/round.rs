@@ -27,6 +27,8 @@ pub(super) struct Round {
     pub(super) calm: Losses,
     /// Packets that the receiver's host dropped. They do not count as lost here.
     pub(super) refused: u64,
+    /// Packets that a router has marked.
+    pub(super) marked: u64,
     /// The newest packet had waited in a long queue.
     pub(super) queued: bool,
     /// Shortest queue on the way there. Microseconds.
@@ -82,6 +84,7 @@ impl Round {
         let lost = sample.lost_packets.saturating_sub(sample.refused_packets);
         self.lost += lost;
         self.refused += sample.refused_packets;
+        self.marked += sample.marked_packets;
         self.app_limited |= sample.app_limited;
         self.app_limited_lost |= sample.app_limited_lost;
         self.is_train |= sample.is_train;

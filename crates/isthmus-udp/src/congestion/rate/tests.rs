@@ -17,6 +17,7 @@ fn a_guess_does_not_run_away_from_what_arrives() {
             acked_packets: 11,
             lost_packets: 0,
             refused_packets: 0,
+            marked_packets: 0,
             wait_us: None,
             read_span_us: 0,
             loss_run: 1.0,
