@@ -131,7 +131,7 @@ fn packets_by_udp_have_the_dscp_that_is_set_or_implied() {
 fn packets_by_udp_may_be_marked_by_routers_if_that_is_set() {
     for host in HOSTS {
         let class = |toml: &str| class_by_udp(host, from(toml));
-        assert_eq!(class("[device]\necn = \"true\"\n"), 2, "{host}");
+        assert_eq!(class("[device]\necn = true\n"), 2, "{host}");
         assert_eq!(class("[device]\necn = true\ndscp = \"af11\"\n"), 10 << 2 | 2, "{host}");
         assert_eq!(class("[device]\necn = false\n"), 0, "{host}");
     }
