@@ -550,6 +550,15 @@ mod tests {
     }
 
     #[test]
+    fn a_count_of_marks_travels_as_padding() {
+        let mut out = Vec::new();
+        put_small(&mut out, &Frame::Marks(0x0102_0304));
+        assert_eq!((out.len(), out[0]), (MARKS_BYTES, 6));
+        assert_eq!(Frames::new(&out).collect::<Vec<_>>(), [Ok(Frame::Marks(0x0102_0304))]);
+        assert_eq!(Frames::new(&out[..3]).collect::<Vec<_>>(), [Ok(Frame::Padding)], "cut off");
+    }
+
+    #[test]
     fn a_strain_looks_like_padding_to_who_does_not_know_it() {
         let strain = Strain { busy_us: 0x0102, dropped: 0x0304 };
         let mut out = Vec::new();
@@ -558,11 +567,7 @@ mod tests {
         assert_eq!(out, [5, 6, 1, 2, 1, 0, 0, 4, 3, 0, 0]);
         assert_eq!(out.len(), 1 + STRAIN_BYTES);
         assert_eq!(Frames::new(&out).collect::<Vec<_>>(), [Ok(Frame::Ping), Ok(Frame::Strain(strain))]);
-        let mut out = Vec::new();
-        put_small(&mut out, &Frame::Marks(0x0102_0304));
-        assert_eq!(out.len(), MARKS_BYTES);
-        assert_eq!(Frames::new(&out).collect::<Vec<_>>(), [Ok(Frame::Marks(0x0102_0304))]);
-        for padding in [&[6][..], &[6, 0, 0], &[6, 3, 1, 1, 1, 1, 1, 1, 1, 1], &out[1..10]] {
+        for padding in [&[6][..], &[6, 0, 0], &[6, 4, 1, 1, 1, 1, 1, 1, 1, 1], &out[1..10]] {
             assert_eq!(Frames::new(padding).collect::<Vec<_>>(), [Ok(Frame::Padding)]);
         }
     }

@@ -328,6 +328,26 @@ mod tests {
     }
 
     #[test]
+    fn a_mark_reduces_the_window_by_less_than_a_loss_and_once_a_round() {
+        let limits = Limits::default();
+        let mut cubic = Cubic::with_window(limits, 1_500_000, 10_000, 1_500);
+        let marked = AckSample { marked_packets: 3, ..sample(0, 1_500_000) };
+        (0..3).for_each(|_| cubic.on_ack(&marked));
+        assert!((1_270_000..1_300_000).contains(&cubic.window_bytes()), "{}", cubic.window_bytes());
+        cubic.on_ack(&AckSample { round_ended: true, lost_packets: 1, ..marked });
+        assert!(
+            (880_000..920_000).contains(&cubic.window_bytes()),
+            "a loss counts: {}",
+            cubic.window_bytes()
+        );
+        let mut reno = Reno::new(limits);
+        feed(&mut reno, 0, 5, 10_000);
+        let before = reno.window_bytes() as f64;
+        reno.on_ack(&marked);
+        assert!((0.79..0.81).contains(&(reno.window_bytes() as f64 / before)));
+    }
+
+    #[test]
     fn reno_grows_by_a_packet_and_cubic_returns_to_where_it_was() {
         let limits = Limits::default();
         let mut reno = Reno::new(limits);
