@@ -344,7 +344,7 @@ impl Endpoint {
     /// From now on, incoming lanes count as those of strangers until the program vouches for their peer
     /// ([`Endpoint::vouch`]). For an open endpoint, where a greeting proves nothing.
     pub fn await_proof(&self) {
-        self.with_shell(|shell| shell.await_proof());
+        self.with_shell(|shell| shell.await_proof(&self.core));
     }
 
     /// This peer has proved to the program who it is.

@@ -165,12 +165,29 @@ impl Inner {
         }
     }
 
-    /// Whether lanes to this peer are encrypted because it is far. Datagrams are not, so nothing goes there by them.
-    pub(crate) fn is_encrypted_by_distance(&self, peer: PeerId) -> bool {
+    /// Whether datagrams, which are not encrypted, may go to this peer. `None` as long as that depends on a round trip
+    /// that was not measured yet.
+    fn may_go_in_clear(&self, peer: PeerId) -> Option<bool> {
         let Port { device, engine, .. } = &self.ports[port_of(peer)];
-        let far = Duration::from_micros(Config::FAR_US);
-        device.settings().encrypt == Encrypt::Far
-            && engine.round_trip(within(peer)).is_some_and(|round_trip| round_trip >= far)
+        match device.settings().encrypt {
+            Encrypt::Never => Some(true),
+            Encrypt::Always => Some(false),
+            Encrypt::Far => {
+                let far = Duration::from_micros(Config::FAR_US);
+                engine.round_trip(within(peer)).map(|round_trip| round_trip < far)
+            }
+        }
+    }
+
+    /// Decides whether UU messages of this connection go as datagrams. As long as the peer's distance is not known,
+    /// they go by its lanes.
+    pub(crate) fn decide_on_datagrams(&self, state: &mut State, id: ConnectionId) {
+        let Some(peer) = state.talk.asks_for_datagrams(id) else { return };
+        match self.may_go_in_clear(peer) {
+            Some(true) => state.talk.allow_datagrams(id),
+            Some(false) => state.talk.leave_datagrams(id),
+            None => {}
+        }
     }
 
     pub(crate) fn accept(&self, id: ConnectionId, level: Level, context: u64) -> Result<Connection, Error> {
@@ -181,9 +198,6 @@ impl Inner {
         }
         let host = self.host(&state, context, port_of(peer), &self.peer_address(peer))?;
         state.talk.accept(self.now(), id, &host)?;
-        if self.is_encrypted_by_distance(peer) {
-            state.talk.leave_datagrams(id);
-        }
         self.flush(&mut state);
         Ok(self.name(id))
     }
@@ -353,7 +367,7 @@ pub(crate) fn micros(time: Duration) -> Micros {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Endpoint, EndpointOptions, Substrate};
+    use crate::{Endpoint, EndpointOptions, Level, Substrate};
 
     /// Datagrams are not encrypted, so there are none where all is to be.
     #[test]
@@ -367,6 +381,24 @@ mod tests {
             let mut state = inner.open_state().expect("open");
             inner.open_datagrams(&mut state, 0);
             assert_eq!(state.ports[0].datagrams.is_some(), takes, "{encrypt}");
+        }
+    }
+
+    /// A peer that was never spoken to may be far.
+    #[test]
+    fn no_datagrams_go_in_clear_to_a_peer_of_unknown_distance() {
+        for (encrypt, goes) in [("far", None), ("never", Some(true)), ("always", Some(false))] {
+            let text = format!("[device]\ninterface = \"127.0.0.1\"\nencrypt = \"{encrypt}\"\n");
+            let substrate = Substrate::from_toml(&text, "test").expect("valid");
+            let create = || {
+                let device = substrate.default_device().expect("up");
+                Endpoint::create(device, &EndpointOptions::default()).expect("loopback")
+            };
+            let (a, b) = (create(), create());
+            let (port, address) = a.inner.routes(&b.uri()).expect("near")[0];
+            let mut state = a.inner.open_state().expect("open");
+            let peer = a.inner.enter_peer(&mut state, port, &address, Level::Uu).expect("near");
+            assert_eq!(a.inner.may_go_in_clear(peer), goes, "{encrypt}");
         }
     }
 }

@@ -96,6 +96,7 @@ impl Inner {
         let lent = !copied && matches!(&held, HeldMemory::Bytes(bytes) if bytes.is_empty());
         let SendOptions { context: word, silent, blocking, unordered, .. } = *how;
         let message = Outgoing { len, word, silent, blocking, lent, unordered };
+        self.decide_on_datagrams(&mut state, id);
         let way = state.talk.send(self.now(), id, &message)?;
         let lane = match way {
             SendPath::Reliable(lane) => lane,

@@ -37,10 +37,6 @@ impl Inner {
                 Event::Requested(Request { inner, id: link, level, payload, peer, decided: false })
             }
             News::Connected { link, context, end: Ok(()), .. } => {
-                let peer = state.talk.describe(link).map(|described| described.peer);
-                if peer.is_ok_and(|peer| self.is_encrypted_by_distance(peer)) {
-                    state.talk.leave_datagrams(link);
-                }
                 Event::Connected { connection: self.name(link), context }
             }
             News::Connected { context, end: Err(why), payload, .. } => {

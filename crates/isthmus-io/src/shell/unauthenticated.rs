@@ -96,16 +96,19 @@ impl Shell {
         }
     }
 
-    /// From now on, the program vouches for the peers that have proved who they are.
-    pub(crate) fn await_proof(&mut self) {
+    /// From now on, the program vouches for the peers that have proved who they are. It keeps no number of another peer
+    /// that is lost, so the engine may use these again.
+    pub(crate) fn await_proof(&mut self, core: &Mutex<Core>) {
         self.unauthenticated.vouched.get_or_insert_default();
+        core.lock().engine.reuse_entries();
     }
 
     /// This peer has proved to the program who it is.
     pub(crate) fn vouch(&mut self, peer: PeerId, core: &Mutex<Core>) {
         let Some(known) = &mut self.unauthenticated.vouched else { return };
         known.insert(peer);
-        let guard = core.lock();
+        let mut guard = core.lock();
+        guard.engine.vouch_for(peer);
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             let of_peer = guard.engine.lane_peer(LaneId(index as u32)) == Some(peer);
             lane.iter_mut().for_each(|lane| lane.vouched |= of_peer);

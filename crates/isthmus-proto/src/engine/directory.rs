@@ -38,4 +38,12 @@ impl Directory {
         let hash = |peer: &PeerId| self.hasher.hash_one(peers[peer.0 as usize].address);
         self.whole.insert_unique(self.hasher.hash_one(address), peer, hash);
     }
+
+    /// Removes a peer whose whole address is known.
+    pub(crate) fn remove(&mut self, peers: &[Peer], peer: PeerId) {
+        let hash = self.hasher.hash_one(peers[peer.0 as usize].address);
+        if let Ok(entry) = self.whole.find_entry(hash, |other| *other == peer) {
+            entry.remove();
+        }
+    }
 }

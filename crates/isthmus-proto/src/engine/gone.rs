@@ -12,6 +12,10 @@
 //! The engine forgets such a peer once its lanes are gone, the program was told of the loss, and none of its messages
 //! is left. Only the address and the counters stay, about 250 bytes. A Hello from that address is refused from then on,
 //! so that nobody can replay a recorded one. A new endpoint has another address.
+//!
+//! At an open endpoint everybody can come and leave, under any number of addresses. Nor does a Hello prove anything
+//! there, so a recorded one is worth no more than a new one. If the program says so ([`Engine::reuse_entries`]), the
+//! engine therefore keeps the last [`DEPARTED_MAX`] such peers only, and gives the entries of earlier ones to new peers.
 
 use isthmus_wire::Address;
 
@@ -25,6 +29,9 @@ pub(super) const MESSAGE_COST: u64 = 512;
 /// Departed peers that are checked each time one leaves or loses a lane. Count: more than one, so that the list
 /// shrinks.
 const LOOKS: usize = 4;
+/// Departed peers of an open endpoint whose entries are kept. Count: about 1 MiB, and late enough that the program has
+/// long been told of their loss when an entry is used again.
+const DEPARTED_MAX: usize = 4_096;
 
 /// The error of operations with a peer that was forgotten.
 pub(super) fn departed(address: &Address) -> OpError {
@@ -88,10 +95,41 @@ impl Engine {
                 let counters = known.connection.take().map(|connection| connection.counters);
                 (known.departed, known.answers_at) = (true, None);
                 self.departed.extend(counters.map(|counters| (next, counters)));
+                if self.reuses {
+                    self.gone.retain(|gone| *gone != next);
+                }
             } else {
                 self.leaving.push_back(next);
             }
         }
+    }
+
+    /// From now on, entries of forgotten peers may be given to others. The program keeps no [`PeerId`] of a lost peer
+    /// that it has not vouched for ([`Engine::vouch_for`]). No effect at a closed endpoint.
+    pub fn reuse_entries(&mut self) {
+        self.reuses = !self.is_closed();
+    }
+
+    /// This peer has proved to the program who it is. Nobody else ever gets its [`PeerId`].
+    pub fn vouch_for(&mut self, peer: PeerId) {
+        let peer = self.resolve(peer);
+        self.peers[peer.0 as usize].vouched = true;
+    }
+
+    /// The entry of the peer that departed first, if more than [`DEPARTED_MAX`] have and it may be used again.
+    pub(super) fn reusable(&mut self) -> Option<PeerId> {
+        if !self.reuses {
+            return None;
+        }
+        while self.departed.len() > DEPARTED_MAX {
+            let (first, _) = self.departed.pop_front()?;
+            let known = &self.peers[first.0 as usize];
+            if known.departed && !known.named && !known.vouched {
+                self.directory.remove(&self.peers, first);
+                return Some(first);
+            }
+        }
+        None
     }
 
     /// Whether nothing of a lost peer is left: no lane, operation or message, and the program knows of the loss.

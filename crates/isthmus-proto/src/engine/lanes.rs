@@ -278,13 +278,13 @@ impl Engine {
             self.close_lane(lane);
             return Ok(());
         }
-        let known = self.peers.len();
+        let known = self.entered;
         let peer = self.enter_caller(hello.source, heard.as_ref())?;
         if self.peers[peer.0 as usize].departed {
             self.refuse(lane, RefuseReason::Closed);
             return Ok(());
         }
-        if self.peers.len() > known && hello.hops == 0 {
+        if self.entered > known && hello.hops == 0 {
             self.set_guest_locator(peer, self.lanes[lane.0 as usize].from);
         }
         if self.refuses_lanes_of(peer) {

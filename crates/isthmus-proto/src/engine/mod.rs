@@ -261,7 +261,11 @@ pub struct Engine {
     /// Peers that have left and may be forgotten (`gone.rs`).
     leaving: VecDeque<PeerId>,
     /// The counters of forgotten peers.
-    departed: Vec<(PeerId, PeerCounters)>,
+    departed: VecDeque<(PeerId, PeerCounters)>,
+    /// The entries of forgotten peers that the program has not vouched for may be used again (`gone.rs`).
+    reuses: bool,
+    /// Peers that were ever entered. Count.
+    entered: u64,
     /// Memory that the messages of gone peers hold. Bytes.
     gone_hold: u64,
     /// Messages of gone peers that were dropped to make room. Count.
@@ -319,7 +323,9 @@ impl Engine {
             credit_given: 0,
             gone: VecDeque::new(),
             leaving: VecDeque::new(),
-            departed: Vec::new(),
+            departed: VecDeque::new(),
+            reuses: false,
+            entered: 0,
             gone_hold: 0,
             gone_dropped: 0,
             credit_peers: 0,
@@ -368,8 +374,17 @@ impl Engine {
         if let Some(peer) = self.directory.find(&self.peers, &address) {
             return peer;
         }
-        let peer = PeerId(self.peers.len() as u32);
-        self.peers.push(Peer::new(address));
+        self.entered += 1;
+        let peer = match self.reusable() {
+            Some(peer) => {
+                self.peers[peer.0 as usize] = Peer::new(address);
+                peer
+            }
+            None => {
+                self.peers.push(Peer::new(address));
+                PeerId(self.peers.len() as u32 - 1)
+            }
+        };
         self.directory.enter(&self.peers, peer);
         peer
     }

@@ -478,6 +478,8 @@ pub(crate) struct Peer {
     pub(crate) named: bool,
     /// It has left and nobody named it. The engine keeps nothing else of it (`gone.rs`).
     pub(crate) departed: bool,
+    /// The program has said that this peer has proved who it is ([`Engine::vouch_for`](super::Engine::vouch_for)).
+    pub(crate) vouched: bool,
     /// The entry of the table that this peer turned out to be.
     pub(crate) alias: Option<PeerId>,
     pub(crate) connection: Option<Box<Connection>>,
@@ -491,6 +493,7 @@ impl Peer {
             guest: false,
             named: false,
             departed: false,
+            vouched: false,
             alias: None,
             connection: None,
         }

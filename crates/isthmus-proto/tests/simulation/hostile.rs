@@ -600,6 +600,52 @@ fn peers_that_nobody_named_are_forgotten_when_they_have_left() {
     assert!(error.is_some_and(|text| text.contains("has left")), "it is told");
 }
 
+/// Everybody can come to an open endpoint under ever new addresses. If its program keeps no numbers of lost peers, the
+/// table of peers stays small, and those that the program has vouched for or named keep their numbers.
+#[test]
+fn the_table_of_an_open_endpoint_does_not_grow_with_those_who_have_left() {
+    let named = Address { incarnation: 1, ..address(1) };
+    let come_and_leave = |victim: &mut Victim, incarnation| {
+        let lane = victim.engine.lane_accepted();
+        let source = Address { incarnation, ..address(1) };
+        victim.say(lane, frame::Hello { source, ..hello(1 << 20) }, &[]).unwrap();
+        let peer = victim.engine.lane_peer(lane);
+        if peer.is_some() {
+            victim.say(lane, frame::Bye { connection: 0 }, &[]).unwrap();
+        }
+        if let Some(peer) = peer.filter(|_| incarnation == 2) {
+            victim.engine.vouch_for(peer);
+        }
+        victim.drain();
+        victim.engine.lane_lost(victim.now, lane, &LaneLoss::Closed, &mut victim.mem);
+        while victim.engine.poll_lost().is_some() {}
+        peer
+    };
+    let kept = |reuses: bool| {
+        let mut victim = Victim::new();
+        victim.engine.watch_peers();
+        if reuses {
+            victim.engine.reuse_entries();
+        }
+        let first = victim.engine.peer(&named).unwrap();
+        let second = come_and_leave(&mut victim, 2).expect("it has greeted");
+        let mut most = 0;
+        for incarnation in 3..20_003 {
+            let peer = come_and_leave(&mut victim, incarnation).expect("it has greeted");
+            assert!(peer != first && peer != second, "{incarnation}");
+            assert_eq!(victim.engine.peer_address(peer).map(|at| at.incarnation), Some(incarnation));
+            most = most.max(peer.0);
+        }
+        assert_eq!(victim.engine.peer(&named), Ok(first));
+        assert_eq!(victim.engine.peer_address(second).map(|at| at.incarnation), Some(2));
+        // Somebody of whom nothing is left may come again, as somebody new.
+        assert_eq!(come_and_leave(&mut victim, 3).is_some(), reuses);
+        most
+    };
+    assert!(kept(false) > 20_000, "the test would show nothing");
+    assert!(kept(true) < 4_200, "entries are not used again");
+}
+
 /// A guest claims to listen at a third host, asks for an answer, and breaks its lane. The engine dials the third host
 /// only if the program itself has named the guest.
 #[test]

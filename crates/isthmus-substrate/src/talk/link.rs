@@ -50,6 +50,8 @@ pub(crate) struct ConnectionRecord {
     pub(crate) level: Level,
     /// Longest message that goes as a datagram; 0: none does. Bytes.
     pub(crate) packet_max: u32,
+    /// Datagrams may go there unencrypted: the peer is known to be near, or nothing is encrypted.
+    pub(crate) clear: bool,
     pub(crate) state: State,
     /// The context that the program gave; the event returns it.
     pub(crate) context: u64,

@@ -133,6 +133,7 @@ impl Talk {
             level: caller.level,
             state,
             packet_max: caller.host.packet_max,
+            clear: false,
             context: caller.host.context,
             token: caller.host.token,
             remote,
@@ -284,6 +285,7 @@ impl Talk {
         if port_of(link.peer) != port_of(peer) {
             link.packet_max = 0;
         }
+        link.clear = false;
         link.peer = peer;
         link.asking = None;
         link.state = State::Open;

@@ -108,11 +108,24 @@ impl Talk {
         }
     }
 
+    /// The peer of an unreliable connection that has not been allowed to use datagrams yet, and could.
+    pub(crate) fn asks_for_datagrams(&self, id: ConnectionId) -> Option<PeerId> {
+        let link = self.links.get(id)?;
+        (link.packet_max > 0 && !link.clear && !link.level.is_reliable()).then_some(link.peer)
+    }
+
+    /// Messages of this connection may go as datagrams, which are not encrypted.
+    pub(crate) fn allow_datagrams(&mut self, id: ConnectionId) {
+        if let Some(link) = self.links.get_mut(id) {
+            link.clear = true;
+        }
+    }
+
     fn send_unreliably(&mut self, id: ConnectionId, len: u64, word: u64, silent: bool) -> SendPath {
         let full = self.under_way >= self.limits.send_buffers;
         let Some(link) = self.links.get_mut(id) else { return SendPath::Lost };
         let (peer, level, remote, context) = (link.peer, link.level, link.remote, link.context);
-        let fits = link.packet_max > 0 && len <= u64::from(link.packet_max);
+        let fits = link.clear && link.packet_max > 0 && len <= u64::from(link.packet_max);
         let way = if remote.udp_port != 0 && fits {
             let header = DatagramHeader { to: remote.id, token: remote.token };
             SendPath::Udp { peer, port: remote.udp_port, header }

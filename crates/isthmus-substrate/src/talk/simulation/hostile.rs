@@ -276,6 +276,32 @@ fn whoever_sends_messages_of_writes_and_never_writes_is_cut_off() {
     assert!(received && victim.talk.held() == 0);
 }
 
+/// Datagrams are not encrypted, so a message goes as one only after somebody has said that it may.
+#[test]
+fn unreliable_messages_go_by_lanes_until_datagrams_are_allowed() {
+    let mut victim = Victim::new(3);
+    let from = End { id: ConnectionId::new(9, 1), token: 3, udp_port: 7, message_max: 100 };
+    let mut bytes = Vec::new();
+    Letter::Connect { version: 1, level: 0, from, payload: Vec::new() }.encode(&mut bytes);
+    victim.talk.on_letter(0, PeerId(0), &bytes);
+    let Some(News::Requested { link, .. }) = victim.talk.poll_news() else { panic!("no request") };
+    let host = victim.host();
+    victim.talk.accept(0, link, &host).expect("undecided");
+    victim.talk.settle(link);
+    let send = |victim: &mut Victim| {
+        let message =
+            Outgoing { len: 1, word: 1, silent: true, blocking: false, lent: false, unordered: false };
+        victim.talk.send(0, link, &message).expect("open")
+    };
+    assert!(matches!(send(&mut victim), SendPath::Lossy(_)));
+    assert_eq!(victim.talk.asks_for_datagrams(link), Some(PeerId(0)));
+    victim.talk.allow_datagrams(link);
+    assert!(matches!(send(&mut victim), SendPath::Udp { .. }));
+    assert_eq!(victim.talk.asks_for_datagrams(link), None);
+    victim.talk.leave_datagrams(link);
+    assert!(matches!(send(&mut victim), SendPath::Lossy(_)));
+}
+
 #[test]
 fn a_gap_in_the_order_is_cut_off_unless_something_on_its_way_may_fill_it() {
     let mut victim = Victim::new(2);

@@ -195,6 +195,7 @@ impl Programs {
         // Messages ask for it at random moments, whatever the connection's level.
         let unordered = self.world.rng.chance(200);
         let message = Outgoing { len: 1, word, silent, blocking: false, lent, unordered };
+        self.world.nodes[node].talk.allow_datagrams(id);
         match self.world.nodes[node].talk.send(self.world.now, id, &message) {
             Ok(way) => {
                 let stamp = self.stamps;
