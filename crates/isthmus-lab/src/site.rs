@@ -127,7 +127,7 @@ pub(crate) fn unname_net(path: &Path) {
 /// Runs `work` on its own thread, because namespaces belong to threads here.
 fn on_own_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
-        let thread = scope.spawn(work);
+        let thread = std::thread::Builder::new().spawn_scoped(scope, work)?;
         thread.join().unwrap_or_else(|_| Err(io::Error::other("a namespace thread panicked")))
     })
 }

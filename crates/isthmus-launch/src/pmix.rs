@@ -10,6 +10,7 @@ use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use isthmus_substrate::log::no_thread;
 use rustix::io::FdFlags;
 
 use crate::letter::Start;
@@ -68,14 +69,15 @@ impl Server {
         }
         server.channel.set_read_timeout(None)?;
         let (mut channel, inputs) = (server.channel.try_clone()?, inputs.clone());
-        thread::Builder::new().name("isthmus-pmix".to_owned()).spawn(move || {
+        let relay = thread::Builder::new().name("isthmus-pmix".to_owned()).spawn(move || {
             while let Some(message) = read(&mut channel).ok().and_then(|(letter, bytes)| parse(letter, bytes))
             {
                 if inputs.send(Input::Pmix(message)).is_err() {
                     return;
                 }
             }
-        })?;
+        });
+        relay.map_err(no_thread)?;
         Ok(server)
     }
 

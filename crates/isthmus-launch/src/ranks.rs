@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use isthmus_substrate::log::no_thread;
 use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use serde::{Deserialize, Serialize};
@@ -232,7 +233,7 @@ fn report_end(
 }
 
 fn named(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    thread::Builder::new().name(name.to_owned()).spawn(body)
+    thread::Builder::new().name(name.to_owned()).spawn(body).map_err(no_thread)
 }
 
 /// Passes whole lines on, each after a label: to the main thread, or to the own output.

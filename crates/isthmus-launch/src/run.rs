@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use isthmus_substrate::log::no_thread;
 use isthmus_substrate::meeting::{Announced, At, Meeting, NotFound};
 use isthmus_substrate::{
     ConnectOptions, Connection, Endpoint, EndpointOptions, Error, Event, Failure, Level, SendOptions,
@@ -215,7 +216,7 @@ fn open() -> Result<Endpoint, RunError> {
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), RunError> {
     let started = thread::Builder::new().name(name.to_owned()).spawn(body);
-    started.map(|_| ()).map_err(|error| RunError::System(format!("no thread: {error}")))
+    started.map(|_| ()).map_err(|error| RunError::System(no_thread(error).to_string()))
 }
 
 /// A connection request in progress.

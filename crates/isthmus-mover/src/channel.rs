@@ -9,11 +9,10 @@ use rustls::Connection;
 use rustls::pki_types::ServerName;
 
 use crate::seal::{KEY_LEN, Seal};
-use crate::wire::{CONTROL_MAX, Control, WireError};
+use crate::wire::{CONTROL_MAX, Control, VERSIONS, WireError};
 
-/// The versions of the protocol as both ends name them (ALPN), the newest first. The newest of both is spoken. The
-/// first of these is version 6.
-pub const PROTOCOLS: &[&[u8]] = &[b"isthmus-mover/1"];
+/// The versions of the protocol as both ends name them (ALPN), the newest first. The newest of both is spoken.
+pub const PROTOCOLS: &[&[u8]] = &[b"isthmus-mover/2", b"isthmus-mover/1"];
 
 /// Why a channel has failed.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +69,14 @@ impl Channel {
         match &self.cover {
             Cover::Plain { .. } => true,
             Cover::Tls(connection) => !connection.is_handshaking(),
+        }
+    }
+
+    /// The version that both ends speak.
+    pub fn version(&self) -> u16 {
+        match &self.cover {
+            Cover::Tls(connection) if connection.alpn_protocol() == Some(PROTOCOLS[0]) => VERSIONS.newest,
+            _ => VERSIONS.oldest,
         }
     }
 

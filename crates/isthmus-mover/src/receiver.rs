@@ -84,9 +84,9 @@ pub(crate) struct ReceivingSide<'a> {
     status: Status,
     other: Heard,
     told: (Instant, Status, [u64; 3]),
-    /// Three times: blocks waited for a free thread; there were no blocks; the user's limit was used up.
+    /// Three times: blocks waited for a free thread; there were no blocks; a limit was used up.
     spans: Spans<3>,
-    /// What the user's limit allows.
+    /// What the limits of the user and of the sender's administrator allow.
     allowance: Allowance,
     totals: Option<(u64, u64)>,
     /// Folders whose end was not announced yet.
@@ -364,6 +364,7 @@ impl<'a> ReceivingSide<'a> {
     fn on_control(&mut self, control: Control) -> Result<(), MoverError> {
         match control {
             Control::Opened { .. } => {}
+            Control::SenderLimit(rate) => self.allowance.restrict(rate),
             Control::Entries(entries) => {
                 for entry in entries {
                     self.on_entry(entry)?;

@@ -23,13 +23,13 @@ use crate::landing::Landing;
 use crate::port::Port;
 use crate::receiver::{Receiving, ReceivingSide};
 use crate::sender::{Sending, SendingSide};
-use crate::session::{Event, STOPPING, TAG_OPEN, Wire, refuse};
+use crate::session::{Event, NO_SESSION, STOPPING, TAG_OPEN, Wire, refuse};
 use crate::sessions::{Flow, Sessions};
 use crate::succession::Succession;
 use crate::sweep::Sweep;
 use crate::walk::{Filter, Root, Roots, is_contents};
 use crate::watch::{Notice, Progress, Summary};
-use crate::wire::{BLOCK_SIZES, Control, Open, TransferRequest, Trouble, VERSIONS};
+use crate::wire::{BLOCK_SIZES, Control, Open, SENDER_LIMIT_SINCE, TransferRequest, Trouble, VERSIONS};
 use crate::{confine, names, sweep};
 
 const MAGIC: &[u8; 8] = b"ISTHMOVE";
@@ -325,7 +325,7 @@ impl Service {
         } else {
             match self.begin(current, peer, session, message) {
                 Ok(()) => return,
-                Err(error) => format!("it cannot start a session: {error}"),
+                Err(error) => format!("{NO_SESSION}{error}"),
             }
         };
         let from = self.port.peer_address(peer).locator;
@@ -491,7 +491,8 @@ impl Service {
                     .map_err(|error| usage(&path, &error))?;
                 wire.say(&Control::Opened { name: landing.name().map(<[u8]>::to_vec) })?;
                 let receiving = Receiving { block, memory, threads, disk, rate: open.rate };
-                ReceivingSide::start(receiving, landing, wire, &mut quiet)?.run(rest)?
+                let side = ReceivingSide::start(receiving, landing, wire, &mut quiet);
+                side.map_err(for_now)?.run(rest)?
             }
             TransferRequest::Get { paths, choice } => {
                 let filter = Filter::new(choice, block).map_err(MoverError::Usage)?;
@@ -507,9 +508,13 @@ impl Service {
                 let roots = Roots::new(roots).map_err(MoverError::Usage)?;
                 wire.say(&Control::Opened { name: None })?;
                 let rate_limit = self.port.rate_limit(&config.device.rate_limit, from.ip());
+                if rate_limit > 0 && wire.channel.version() >= SENDER_LIMIT_SINCE {
+                    wire.say(&Control::SenderLimit(rate_limit))?;
+                }
                 let (rate, rules) = (open.rate, open.rules);
                 let sending = Sending { block, memory, threads, disk, rate, rate_limit, rules };
-                SendingSide::start(sending, roots, filter, wire, &mut quiet)?.run()?
+                let side = SendingSide::start(sending, roots, filter, wire, &mut quiet);
+                side.map_err(for_now)?.run()?
             }
         };
         entry.end(summary);
@@ -523,6 +528,14 @@ impl Service {
         while !self.admission.lock().is_empty() && Instant::now() < until {
             std::thread::sleep(LOOK);
         }
+    }
+}
+
+/// The error of a session for which this host lacks something, such as threads. The client may come again.
+fn for_now(error: MoverError) -> MoverError {
+    match error {
+        MoverError::Local(text) => MoverError::Lost(text),
+        error => error,
     }
 }
 

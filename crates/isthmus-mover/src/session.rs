@@ -41,6 +41,8 @@ const CARRIED: usize = 64 << 10;
 const UNSENT_MAX: usize = 32 << 20;
 /// Posted receives for control messages. Count.
 const RECEIVES: usize = 16;
+/// What a service without memory or threads for a session says before the reason. The same command may succeed later.
+pub(crate) const NO_SESSION: &str = "it cannot start a session: ";
 /// Length of the head of a message: kind and number. Bytes.
 const LEAD: usize = 1 + 8;
 /// Kinds of messages: bytes of the channel, or the reason why there is no channel.
@@ -255,7 +257,9 @@ impl Wire {
                                 "other",
                             )));
                         }
-                        Control::GivenUp(text) => return Err(MoverError::Lost(names::said(&text))),
+                        Control::GivenUp(text) => {
+                            return Err(MoverError::Lost(descriptors::of_side(names::said(&text), "other")));
+                        }
                         control => heard.push(control),
                     }
                 }
@@ -273,6 +277,7 @@ impl Wire {
             let why: String = String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect();
             return Err(match &why[..] {
                 STOPPING => MoverError::Lost(format!("{GIVEN_UP}{why}")),
+                _ if why.starts_with(NO_SESSION) => MoverError::Lost(format!("the service refuses: {why}")),
                 _ => MoverError::Refused(format!("the service refuses: {why}")),
             });
         }

@@ -246,6 +246,11 @@ impl Allowance {
         Self { rate, used_until: now }
     }
 
+    /// Adds a further limit. Bytes/s; 0: none.
+    pub(crate) fn restrict(&mut self, rate: u64) {
+        self.rate = [self.rate, rate].into_iter().filter(|rate| *rate > 0).min().unwrap_or(0);
+    }
+
     /// Takes a block that is sent, or has come.
     pub(crate) fn take(&mut self, now: Instant, bytes: u64) {
         if self.rate > 0 {
@@ -390,6 +395,15 @@ mod tests {
         assert_eq!(Stages { network_full: 9, reading: busy(80, 1), ..all }.bottleneck(), Bottleneck::Read);
         assert_eq!(Stages { limited: 90, ..all }.bottleneck(), Bottleneck::Limit);
         assert_eq!(Stages { limited: 60, ..all }.bottleneck(), Bottleneck::Network, "slower than the limit");
+    }
+
+    #[test]
+    fn the_lowest_of_several_limits_holds() {
+        let mut allowance = Allowance::new(0, Instant::now());
+        for (further, holds) in [(0, 0), (500, 500), (0, 500), (900, 500), (100, 100)] {
+            allowance.restrict(further);
+            assert_eq!(allowance.rate, holds, "{further}");
+        }
     }
 
     #[test]

@@ -10,7 +10,9 @@ use isthmus_wire::Versions;
 use serde::{Deserialize, Serialize};
 
 /// The versions of this protocol.
-pub const VERSIONS: Versions = Versions { oldest: 6, newest: 6 };
+pub const VERSIONS: Versions = Versions { oldest: 6, newest: 7 };
+/// The first version that has [`Control::SenderLimit`].
+pub const SENDER_LIMIT_SINCE: u16 = 7;
 /// Longest control message. Bytes.
 pub const CONTROL_MAX: usize = 256 << 10;
 /// Longest header of a block. Bytes.
@@ -88,6 +90,9 @@ pub enum Control {
     Trouble(Trouble),
     /// The session ends for this reason, which is no refusal. The same command can continue it.
     GivenUp(String),
+    /// From the sender: the most bytes a second that its administrator lets it send (`rate_limit`). Only from version
+    /// [`SENDER_LIMIT_SINCE`] on.
+    SenderLimit(u64),
 }
 
 /// Something that is not copied.

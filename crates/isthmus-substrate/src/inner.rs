@@ -335,10 +335,13 @@ impl Inner {
         }
         std::thread::scope(|scope| {
             // Each port delivers what was sent, for at most its own `linger`.
+            let mut own = vec![&self.ports[0]];
             for port in &self.ports[1..] {
-                scope.spawn(|| port.engine.close());
+                let thread = std::thread::Builder::new().spawn_scoped(scope, || port.engine.close());
+                // Without a thread they close one after the other.
+                own.extend(thread.is_err().then_some(port));
             }
-            self.ports[0].engine.close();
+            own.iter().for_each(|port| port.engine.close());
         });
         let mut state = self.state.lock();
         state.held.clear();

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use isthmus_io::Settings;
+use isthmus_io::log::no_thread;
 use isthmus_wire::frame::{Frame, Hello, MAGIC, Refuse, RefuseReason};
 use isthmus_wire::rendezvous::{ANSWER_HEAD, Answer, NAME_MAX, Request, TEXT_MAX};
 use isthmus_wire::{Address, AsId, PROTOCOL_OLDEST, PROTOCOL_VERSION, SubnetId};
@@ -55,7 +56,7 @@ pub fn publish(place: &str, name: &str, text: &str) -> Result<Published, Error> 
     let started = thread::Builder::new()
         .name("isthmus-name".to_owned())
         .spawn(move || keep(&way, &request, lane, &shared));
-    started.map_err(|error| Error::System(format!("no thread to keep a name: {error}")))?;
+    started.map_err(|error| Error::System(format!("cannot keep a name: {}", no_thread(error))))?;
     Ok(published)
 }
 

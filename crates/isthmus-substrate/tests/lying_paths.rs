@@ -1,10 +1,13 @@
-//! Paths that lie: one that drops large packets without a word, and one that ends without a word. Two hosts of the
-//! test's own, with jumbo frames, and two switches between them.
+//! Paths that lie: one that drops large packets without a word, one that ends without a word, and one that ends a
+//! connection without a word. Two hosts of the test's own, with jumbo frames, and two switches between them.
 
 mod support;
 
+use std::fmt::Arguments;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use isthmus_io::log::{Severity, set_hook};
 use isthmus_substrate::{Connection, Endpoint, EndpointOptions, Event, Level, SendOptions, Substrate};
 use support::hosts::{Far, ROLE, ip, run_near};
 use support::{LIMIT, await_event, in_time, pattern};
@@ -45,6 +48,23 @@ fn a_host_that_vanishes_is_told_in_time_by_udp() {
     });
 }
 
+#[test]
+fn a_firewall_that_ends_a_connection_is_told_as_one() {
+    run_near("ended connection", |command| {
+        command.env(TRANSPORT, "tcp");
+    });
+}
+
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn keep(_: Severity, line: Arguments<'_>) {
+    LINES.lock().expect("nobody panics with it").push(line.to_string());
+}
+
+fn said(words: &str) -> bool {
+    LINES.lock().expect("nobody panics with it").iter().any(|line| line.contains(words))
+}
+
 fn open(name: &str, number: u8) -> Endpoint {
     let transport = std::env::var(TRANSPORT).expect("set with the role");
     ip("link set lo up");
@@ -61,9 +81,9 @@ fn open(name: &str, number: u8) -> Endpoint {
     Endpoint::create(device, &EndpointOptions::default()).expect("opened")
 }
 
-/// Two switches, one port of each for a host, and between them a link of 1500 bytes. The hosts' cables are `isthnear`
+/// Two switches, one port of each for a host, and between them a link of `mtu` bytes. The hosts' cables are `isthnear`
 /// here and `isthfar` there.
-fn build_network(far: &Far) {
+fn build_network(far: &Far, mtu: u32) {
     for (switch, port, host, netns) in
         [("swa", "porta", "isthnear", String::new()), ("swb", "portb", "isthfar", far.child.id().to_string())]
     {
@@ -74,7 +94,7 @@ fn build_network(far: &Far) {
         ip(&format!("link set {port} master {switch} up"));
         ip(&format!("link set {switch} up"));
     }
-    ip("link add name trunka mtu 1500 type veth peer name trunkb mtu 1500");
+    ip(&format!("link add name trunka mtu {mtu} type veth peer name trunkb mtu {mtu}"));
     ip("link set trunka master swa up");
     ip("link set trunkb master swb up");
 }
@@ -113,8 +133,9 @@ fn send_all(endpoint: &Endpoint, connection: Connection) {
 #[test]
 fn near() {
     let Ok(role) = std::env::var(ROLE) else { return };
+    set_hook(keep);
     let mut far = Far::start(&role, true);
-    build_network(&far);
+    build_network(&far, if role == "ended connection" { 9000 } else { 1500 });
     far.tell("go");
     let endpoint = open("isthnear", 1);
     let uri = far.hear("uri ");
@@ -123,6 +144,7 @@ fn near() {
     assert!(matches!(connected, Event::Connected { .. }), "{connected:?}");
     match role.as_str() {
         "vanishing packets" => packets_vanish(&endpoint, connection),
+        "ended connection" => connection_ends(&endpoint, connection),
         _ => host_vanishes(&endpoint, connection),
     }
     println!("seen inside");
@@ -130,16 +152,47 @@ fn near() {
 
 /// What goes each way arrives within seconds, although the first large packets do not.
 fn packets_vanish(endpoint: &Endpoint, connection: Connection) {
+    let both = there_and_back(endpoint, connection);
+    assert!(both < Duration::from_secs(20), "{both:?}");
+    let is_udp = std::env::var(TRANSPORT).as_deref() == Ok("udp");
+    assert!(is_udp || said("seem not to reach 10.99.8.2"), "{LINES:?}");
+}
+
+fn there_and_back(endpoint: &Endpoint, connection: Connection) -> Duration {
     let start = Instant::now();
     send_all(endpoint, connection);
-    let there = start.elapsed();
     for _ in 0..MESSAGES {
         while !matches!(await_event(endpoint), Event::Received(_)) {
-            in_time(start.elapsed() < LIMIT, || "nothing comes back");
+            in_time(start.elapsed() < LIMIT, || format!("nothing comes back: {LINES:?}"));
         }
     }
-    let both = start.elapsed();
-    assert!(both < Duration::from_secs(20), "there {there:?}, there and back {both:?}");
+    start.elapsed()
+}
+
+/// A firewall drops the packets of the connections that are there, and lets new ones through. They go on at once, and
+/// the log does not take that for a small MTU.
+fn connection_ends(endpoint: &Endpoint, connection: Connection) {
+    there_and_back(endpoint, connection);
+    let ports = connected_ports();
+    assert!(!ports.is_empty());
+    for (here, there) in &ports {
+        ip(&format!("rule add pref 5 iif isthnear ipproto tcp sport {there} dport {here} blackhole"));
+    }
+    ip("rule add pref 10 lookup local");
+    ip("rule del pref 0");
+    let took = there_and_back(endpoint, connection);
+    assert!(took < Duration::from_secs(30), "{took:?} {LINES:?}");
+    assert!(said("as a firewall or a NAT, has ended it"), "{LINES:?}");
+    assert!(!said("MTU"), "{LINES:?}");
+}
+
+/// The ports here and there of this host's TCP connections.
+fn connected_ports() -> Vec<(u16, u16)> {
+    let table = std::fs::read_to_string("/proc/self/net/tcp").expect("proc");
+    let port = |address: &str| u16::from_str_radix(address.split(':').nth(1)?, 16).ok();
+    let connected = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let connected = connected.filter(|fields| fields.get(3) == Some(&"01"));
+    connected.filter_map(|fields| Some((port(fields[1])?, port(fields[2])?))).collect()
 }
 
 /// An operation on a host whose cable is cut fails within `peer_timeout`, and a second.

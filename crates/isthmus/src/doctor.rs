@@ -273,7 +273,7 @@ fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
                 Verdict::Bad,
                 "endpoint",
                 error.to_string(),
-                "see the settings `interface` and `port`",
+                "see the settings `interface` and `port`, and the limits of this host",
             )];
         }
     };

@@ -418,6 +418,14 @@ fn a_full_disk_is_said_and_room_made_lets_the_same_command_go_on() {
 /// lab. The lab's report is there afterwards as report.json. The script at-b.sh, if there is one, is run at b
 /// before.
 fn copied_in_a_lab(sites: &Sites, links: &str, mib: usize, env: &[(&str, &str)]) -> Option<Output> {
+    fs::write(sites.path("file"), pattern(mib * MIB)).expect("written");
+    let done = run_in_a_lab(sites, links, "\"$PWD/file\" b:data/copy", env)?;
+    assert!(fs::read(sites.path("export/copy")).expect("whole") == pattern(mib * MIB));
+    Some(done)
+}
+
+/// Runs `isthmus cp` with these words at host a of a lab, beside a service at b. It must copy one file.
+fn run_in_a_lab(sites: &Sites, links: &str, words: &str, env: &[(&str, &str)]) -> Option<Output> {
     let lab = |words: &[&str]| isthmus(sites.folder.path()).arg("lab").args(words).output().expect("it runs");
     let check = lab(&["check"]);
     if !check.status.success() {
@@ -426,7 +434,6 @@ fn copied_in_a_lab(sites: &Sites, links: &str, mib: usize, env: &[(&str, &str)])
     }
     let config = format!("mgmt = true\n[[site]]\nname = \"a\"\n[[site]]\nname = \"b\"\n{links}");
     fs::write(sites.path("lab.toml"), config).expect("written");
-    fs::write(sites.path("file"), pattern(mib * MIB)).expect("written");
     // Both sides are told the other's address in the lab.
     let script = r#"
         at=$ISTHMUS_LAB_SITE_B_ADDRESS:4200
@@ -434,20 +441,38 @@ fn copied_in_a_lab(sites: &Sites, links: &str, mib: usize, env: &[(&str, &str)])
         if [ -f at-b.sh ]; then lab-rsh b sh "$PWD/at-b.sh" || exit; fi
         lab-rsh b "$PROGRAM" serve --config "$PWD/serve.toml" 2>serve.log & service=$!
         for _ in $(seq 100); do grep -q 'serving at' serve.log && break; sleep 0.1; done
-        lab-rsh a "$PROGRAM" cp --json --sites "$PWD/sites.toml" "$PWD/file" b:data/copy
+        lab-rsh a "$PROGRAM" cp --json --sites "$PWD/sites.toml" WORDS
         status=$?
         kill $service
         exit $status"#;
+    let script = script.replace("WORDS", words);
     let mut command = isthmus(sites.folder.path());
     command.env("PROGRAM", env!("CARGO_BIN_EXE_isthmus")).env_remove("FI_ISTHMUS_INTERFACE");
     command.envs(env.iter().copied());
     command.args(["lab", "run", "--config", "lab.toml", "--report", "report.json", "--timeout", "120"]);
-    let done = command.args(["--", "sh", "-c", script]).output().expect("it runs");
+    let done = command.args(["--", "sh", "-c", &script]).output().expect("it runs");
     assert_eq!(done.status.code(), Some(0), "{}{}", text(&done.stdout), text(&done.stderr));
     let end = &events(&done, "end")[0];
     assert_eq!((end["files"].as_u64(), end["failed"].as_u64()), (Some(1), Some(0)));
-    assert!(fs::read(sites.path("export/copy")).expect("whole") == pattern(mib * MIB));
     Some(done)
+}
+
+/// The service's administrator limits what it sends. A client that receives names that limit, and not the network.
+#[test]
+fn a_limit_of_the_service_is_told_as_the_limit() {
+    let sites = Sites::new();
+    let serve = fs::read_to_string(sites.path("serve.toml")).expect("written before");
+    fs::write(sites.path("serve.toml"), serve + "[device]\nrate_limit = \"8Mbit\"\n").expect("written");
+    fs::write(sites.path("export/file"), pattern(8 * MIB)).expect("written");
+    // The kernel keeps the rate of TCP exactly, however busy this machine is.
+    let env = [("FI_ISTHMUS_TRANSPORT", "tcp")];
+    let link = "[[link]]\nbetween = [\"a\", \"b\"]\nrate = \"1Gbit\"\nrtt = \"4ms\"\n";
+    let words = "--block 256KiB b:data/file \"$PWD/back\"";
+    let Some(done) = run_in_a_lab(&sites, link, words, &env) else { return };
+    assert!(fs::read(sites.path("back")).expect("whole") == pattern(8 * MIB));
+    let events = events(&done, "progress");
+    let named = |what: &str| events.iter().filter(|event| event["bottleneck"] == what).count();
+    assert!(named("limit") > 2 && named("limit") > named("network"), "{events:#?}");
 }
 
 #[test]

@@ -54,6 +54,7 @@ use path_sharing::PathSharing;
 use race::RaceLane;
 use sealed::SealedLane;
 use segments::Segments;
+pub(crate) use segments::{Cause, Stuck};
 use tcp::{Looked, Paths};
 pub(crate) use tcp::{TcpLane, limit_segments, listen};
 use tls::TlsLane;
@@ -489,9 +490,9 @@ impl Carrier {
         PathNews { sample, outdone, rtt_us: None }
     }
 
-    /// The segment size of a TCP lane that stands still ([`TcpLane::stuck_segment`]). Bytes.
-    pub(crate) fn stuck_segment(&self) -> Option<u32> {
-        self.tcp()?.stuck_segment()
+    /// What is known of a TCP lane that stands still ([`TcpLane::stuck`]).
+    pub(crate) fn stuck(&self) -> Option<Stuck> {
+        self.tcp()?.stuck()
     }
 
     /// The address at the other end of a TCP lane.
@@ -725,15 +726,14 @@ impl Carriers {
         self.udp.as_mut().ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
-    /// Begins a look at all lanes for paths that drop large packets.
+    /// Begins a look at all lanes for such that stand still.
     pub(crate) fn begin_segment_look(&mut self) {
         self.segments.begin_look();
     }
 
-    /// A TCP lane with segments of `segment` bytes to the process that listens at `at` stands still. `Some` if large
-    /// packets do not get through: the segment size from now on.
-    pub(crate) fn judge_segment(&mut self, at: SocketAddr, segment: u32) -> Option<u32> {
-        self.segments.judge(at, segment)
+    /// Why a TCP lane to the process that listens at `at` stands still. `None` while that is not known.
+    pub(crate) fn judge_stuck(&mut self, at: SocketAddr, stuck: Stuck) -> Option<Cause> {
+        self.segments.judge(at, stuck)
     }
 
     /// Whether this is an address of this host, as far as we know those.

@@ -20,6 +20,7 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use super::limit::Limit;
 use super::path_sharing::PathSharing;
+use super::segments::Stuck;
 use super::{Settled, Silence, Transfer};
 use crate::figures::LaneCounts;
 use crate::log::info_log;
@@ -530,12 +531,28 @@ impl TcpLane {
         self.socket.peer_addr().ok()?.as_socket()
     }
 
-    /// The segment size (bytes) if the lane stands still: its oldest data was retransmitted [`STUCK_RESENT`] times, and
+    /// What is known of the lane if it stands still: its oldest data was retransmitted [`STUCK_RESENT`] times, and
     /// nothing came back.
-    pub(super) fn stuck_segment(&self) -> Option<u32> {
+    pub(super) fn stuck(&self) -> Option<Stuck> {
         let info = info(&self.socket).filter(|_| !is_local(&self.socket))?;
-        let stuck = info.tcpi_unacked > 0 && info.tcpi_retransmits >= STUCK_RESENT;
-        stuck.then_some(info.tcpi_snd_mss)
+        if info.tcpi_unacked == 0 || info.tcpi_retransmits < STUCK_RESENT {
+            return None;
+        }
+        let first_sent = info.tcpi_data_segs_out.saturating_sub(info.tcpi_total_retrans);
+        let acked = u64::from(first_sent.saturating_sub(info.tcpi_unacked));
+        Some(Stuck {
+            segment: info.tcpi_snd_mss,
+            unacked: self.unacked().saturating_sub(u64::from(info.tcpi_notsent_bytes)),
+            mean_acked: info.tcpi_bytes_acked.checked_div(acked).unwrap_or(0),
+        })
+    }
+
+    /// Bytes that the kernel has taken and the peer has not acknowledged.
+    fn unacked(&self) -> u64 {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: the kernel writes one integer.
+        let status = unsafe { libc::ioctl(self.raw(), libc::TIOCOUTQ, &raw mut bytes) };
+        if status == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
     }
 
     fn raw(&self) -> RawFd {

@@ -123,9 +123,9 @@ impl Endpoint {
 
     /// Ends lanes whose large packets do not get through. The I/O thread calls this once a second. If it does not get
     /// the shell, the next call does the work.
-    pub(crate) fn end_blackholed(&self) {
+    pub(crate) fn end_stuck(&self) {
         if !self.is_closed() {
-            self.with_shell_within(SHELL_PATIENCE, |shell| shell.end_blackholed(&self.core));
+            self.with_shell_within(SHELL_PATIENCE, |shell| shell.end_stuck(&self.core));
         }
     }
 

@@ -1,15 +1,15 @@
 //! Ends lanes: closed by us, by the other end, or because they took too long.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use isthmus_proto::{LaneId, LaneLoss};
 
 use super::{Core, READS_PER_TURN, Shell};
-use crate::carrier::{OTHER_ROUTE_AFTER, Transfer, limit_segments};
+use crate::carrier::{Cause, OTHER_ROUTE_AFTER, Stuck, Transfer, limit_segments};
 use crate::lane::{Phase, fill};
 use crate::lock::Mutex;
-use crate::log::{debug_log, warn_log};
+use crate::log::{debug_log, warn_sparingly};
 
 /// Longest time for a lane to be connected, or to write the rest of its data.
 const SETTLE_TIME: Duration = Duration::from_secs(10);
@@ -101,14 +101,14 @@ impl Shell {
         self.count - self.open
     }
 
-    /// Ends TCP lanes whose large packets do not get through, and makes further ones smaller (`carrier/segments.rs`).
-    pub(crate) fn end_blackholed(&mut self, core: &Mutex<Core>) {
+    /// Ends TCP lanes that stand still although their peer's host answers (`carrier/segments.rs`).
+    pub(crate) fn end_stuck(&mut self, core: &Mutex<Core>) {
         self.carriers.begin_segment_look();
         for index in 0..self.lanes.len() {
             let Some(lane) = self.lanes[index].as_ref().filter(|lane| lane.phase == Phase::Open) else {
                 continue;
             };
-            let (Some(segment), Some(peer)) = (lane.carrier.stuck_segment(), lane.carrier.tcp_peer()) else {
+            let (Some(stuck), Some(peer)) = (lane.carrier.stuck(), lane.carrier.tcp_peer()) else {
                 continue;
             };
             // A peer that dialled us listens elsewhere, on the same host.
@@ -118,21 +118,39 @@ impl Shell {
                 let told = core.lock().engine.lane_locator(LaneId(index as u32));
                 told.filter(|told| told.ip() == peer.ip())
             };
-            let Some(limit) = listens_at.and_then(|at| self.carriers.judge_segment(at, segment)) else {
+            let Some(cause) = listens_at.and_then(|at| self.carriers.judge_stuck(at, stuck)) else {
                 continue;
             };
-            let text = format!(
-                "packets with {segment} bytes of data do not reach {}, where small ones do: the path's MTU is smaller than \
-                 the interface's, and nothing on it says so; lanes by TCP have segments of at most {limit} bytes for 10 \
-                 minutes; lower the interface's MTU, or let ICMP \"fragmentation needed\" through",
-                peer.ip()
-            );
-            warn_log!("{text}");
-            self.listeners.iter().for_each(|listener| limit_segments(listener, limit));
+            let text = self.tell_stuck(peer.ip(), stuck, cause);
             if let Some(lane) = &mut self.lanes[index] {
                 lane.carrier.discard();
             }
             self.lose(index, &LaneLoss::Broken(text), core);
+        }
+    }
+
+    /// Logs why a lane stands still. Incoming lanes have smaller segments, too, if large packets do not get through.
+    fn tell_stuck(&self, peer: IpAddr, Stuck { segment, .. }: Stuck, cause: Cause) -> String {
+        match cause {
+            Cause::Size(limit) => {
+                self.listeners.iter().for_each(|listener| limit_segments(listener, limit));
+                let text = format!(
+                    "packets with {segment} bytes of data seem not to reach {peer}, where small ones do: the path's MTU \
+                     is probably smaller than the interface's, and nothing on it says so; lanes by TCP have segments of \
+                     at most {limit} bytes for 10 minutes; lower the interface's MTU, or let ICMP \"fragmentation \
+                     needed\" through"
+                );
+                warn_sparingly!("{text}");
+                text
+            }
+            Cause::Ended => {
+                let text = format!(
+                    "a TCP connection with {peer} stands still, although {peer} answers new ones: something on the path, \
+                     such as a firewall or a NAT, has ended it; Isthmus connects again"
+                );
+                warn_sparingly!("{text}");
+                text
+            }
         }
     }
 

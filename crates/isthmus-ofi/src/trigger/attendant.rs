@@ -55,7 +55,7 @@ impl Attendant {
             std::thread::Builder::new().name("isthmus-trigger".into()).spawn(move || attend(&board));
         match spawned {
             Ok(handle) => *thread = Some(handle),
-            Err(error) => untended(&error.into()),
+            Err(error) => untended(&isthmus_io::log::no_thread(error).into()),
         }
     }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use isthmus_io::log::{accepted, warn};
+use isthmus_io::log::{accepted, no_thread, warn};
 use parking_lot::Mutex;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
@@ -238,7 +238,8 @@ impl Listener {
                 }
             }
         };
-        thread::Builder::new().name("isthmus-at".to_owned()).spawn(serve).map_err(wrong)?;
+        let thread = thread::Builder::new().name("isthmus-at".to_owned()).spawn(serve);
+        thread.map_err(|error| wrong(no_thread(error)))?;
         Ok(Self { ended, address })
     }
 

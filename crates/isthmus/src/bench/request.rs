@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use isthmus_io::log::no_thread;
 use isthmus_units::Size;
 
 use super::serve::{Place, REQUESTS};
@@ -73,9 +74,13 @@ fn measure(args: &Args) -> Result<Vec<f64>, Fault> {
     for round in 0..=args.count {
         let start = Instant::now();
         std::thread::scope(|scope| {
-            let asked: Vec<_> = pairs.iter_mut().map(|pair| scope.spawn(|| pair.ask())).collect();
-            let mut ended = asked.into_iter().map(std::thread::ScopedJoinHandle::join);
-            ended.try_for_each(|end| end.unwrap_or_else(|_| Err(std::io::Error::other("a thread failed"))))
+            let ask = |pair: &mut Pair| pair.ask();
+            let start = |pair| std::thread::Builder::new().spawn_scoped(scope, move || ask(pair));
+            let asked: Vec<_> = pairs.iter_mut().map(start).collect();
+            asked.into_iter().try_for_each(|thread| {
+                let end = thread.map_err(no_thread)?.join();
+                end.unwrap_or_else(|_| Err(std::io::Error::other("a thread failed")))
+            })
         })?;
         if round > 0 {
             each_us.push(start.elapsed().as_secs_f64() * 1e6);

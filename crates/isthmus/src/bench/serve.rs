@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 use std::thread;
 
+use isthmus_io::log::no_thread;
 use isthmus_substrate::{
     Access, Connection, Endpoint, EndpointOptions, Event, Region, SendOptions, Substrate,
 };
@@ -123,10 +124,10 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Fault> {
     let (tcp, udp) = plain(ip)?;
     outln!("{},{tcp},{udp}", endpoint.uri());
     if args.until_eof {
-        thread::spawn(|| {
+        spawn(|| {
             let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
             std::process::exit(0);
-        });
+        })?;
     }
     let mut guests = Guests::default();
     loop {
@@ -209,12 +210,14 @@ fn plain(ip: IpAddr) -> Result<(SocketAddr, SocketAddr), Fault> {
     let listener = TcpListener::bind((ip, 0))?;
     let udp = UdpSocket::bind((ip, 0))?;
     let places = (listener.local_addr()?, udp.local_addr()?);
-    thread::spawn(move || {
+    spawn(move || {
         for stream in isthmus_io::log::accepted(listener.incoming(), isthmus_io::log::warn) {
-            thread::spawn(move || tcp(stream));
+            if let Err(error) = spawn(move || tcp(stream)) {
+                isthmus_io::log::warn(format_args!("a connection is closed: {error}"));
+            }
         }
-    });
-    thread::spawn(move || {
+    })?;
+    spawn(move || {
         let mut bytes = vec![0; 65_536];
         // Fruitless polls left before it sleeps. At 0 it sleeps.
         let mut polls = 0;
@@ -232,8 +235,12 @@ fn plain(ip: IpAddr) -> Result<(SocketAddr, SocketAddr), Fault> {
                 return;
             }
         }
-    });
+    })?;
     Ok(places)
+}
+
+fn spawn(body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    thread::Builder::new().name("bench".to_owned()).spawn(body).map(drop).map_err(no_thread)
 }
 
 fn tcp(mut stream: TcpStream) {

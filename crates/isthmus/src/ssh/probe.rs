@@ -53,9 +53,13 @@ impl Reach {
     /// Probes by TCP and by UDP at once.
     pub(super) fn try_at(at: SocketAddr, nonce: &Nonce) -> Self {
         std::thread::scope(|scope| {
-            let udp = scope.spawn(|| by_udp(at, nonce).map_err(|error| error.to_string()));
+            let by_udp = || by_udp(at, nonce).map_err(|error| error.to_string());
+            let udp = std::thread::Builder::new().spawn_scoped(scope, by_udp).map_err(no_thread);
             let tcp = by_tcp(at, nonce).map_err(|error| error.to_string());
-            let udp = udp.join().unwrap_or_else(|_| Err("its thread ended".to_owned()));
+            let udp = match udp {
+                Ok(thread) => thread.join().unwrap_or_else(|_| Err("its thread ended".to_owned())),
+                Err(error) => Err(error.to_string()),
+            };
             Self { at, tcp, udp }
         })
     }

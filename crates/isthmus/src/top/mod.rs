@@ -67,7 +67,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
         std::thread::sleep(interval);
         let text = table::text(&gatherer.look());
         if terminal {
-            out!("{HOME}{}{CLEAR_REST}", fitted(&text));
+            out!("{HOME}{}{CLEAR_REST}", fitted(&text, size()));
         } else {
             outln!("{text}");
         }
@@ -77,10 +77,20 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     }
 }
 
-/// The lines of `text` that fit on the terminal. Each one also clears the rest of its line.
-fn fitted(text: &str) -> String {
-    let size = rustix::termios::tcgetwinsize(std::io::stdout());
-    let (rows, columns) = size.map_or((24, 80), |size| (size.ws_row.max(2), size.ws_col.max(20)));
+/// Rows and columns of the terminal.
+fn size() -> (u16, u16) {
+    let told = rustix::termios::tcgetwinsize(std::io::stdout());
+    usable(told.map_or((0, 0), |size| (size.ws_row, size.ws_col)))
+}
+
+/// A size of which something can be shown. Serial lines and terminals of containers do not know theirs, and say 0.
+fn usable((rows, columns): (u16, u16)) -> (u16, u16) {
+    let or = |told: u16, usual| if told == 0 { usual } else { told };
+    (or(rows, 24).max(2), or(columns, 80).max(20))
+}
+
+/// The lines of `text` that fit on a terminal of this size. Each one also clears the rest of its line.
+fn fitted(text: &str, (rows, columns): (u16, u16)) -> String {
     let lines: Vec<String> = text
         .lines()
         .take(usize::from(rows) - 1)
@@ -99,6 +109,13 @@ mod tests {
     struct Line {
         #[command(flatten)]
         args: Args,
+    }
+
+    #[test]
+    fn a_terminal_that_does_not_know_its_size_has_the_usual_one() {
+        assert_eq!([usable((0, 0)), usable((50, 132)), usable((1, 3))], [(24, 80), (50, 132), (2, 20)]);
+        let line = "x".repeat(100);
+        assert_eq!(fitted(&line, (24, 80)), format!("{}{CLEAR_LINE}\r\n", "x".repeat(80)));
     }
 
     #[test]
