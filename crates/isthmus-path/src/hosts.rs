@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use crate::evidence::{LaneSample, UdpLook};
 use crate::losses::Trace;
+use crate::segments::{Cause, Stuck};
 use crate::sharing::Sharing;
 use crate::thresholds::transport::HOSTS_MAX;
 use crate::trial::Change;
@@ -102,6 +103,12 @@ impl Hosts {
         sample: LaneSample,
     ) -> LossVerdict {
         self.state(now, host).on_tcp_sample(trace, sample)
+    }
+
+    /// A TCP lane to a host stands still, while `answers` new connections to its peer succeeded. The cause, once that
+    /// tells.
+    pub fn on_stuck(&mut self, now: Micros, host: IpAddr, answers: u32, stuck: Stuck) -> Option<Cause> {
+        self.state(now, host).on_stuck(now, answers, stuck)
     }
 
     /// The lanes to a host that share its path with other endpoints.

@@ -15,7 +15,7 @@
 //! - [`thresholds`] has every number that decides, with its unit and reason.
 //! - [`race`], [`provisional`] and [`blackhole`] tell whether UDP suits the path and gets through; [`trial`] whether TCP
 //!   would carry more; [`losses`] whether losses are the path's own; [`pacing`] and [`sharing`] how fast TCP lanes send;
-//!   [`streams`] how many TCP lanes there are to a peer; [`links`] which of a router's links carry new lanes.
+//!   [`segments`] whether large packets get through; [`streams`] how many TCP lanes there are to a peer; [`links`] which of a router's links carry new lanes.
 //!
 //! The crate does no I/O and has no clock: callers pass the time. How fast a UDP stream sends is decided by its own rate
 //! control, in `isthmus-udp`.
@@ -32,6 +32,7 @@ mod plan;
 pub mod provisional;
 mod queue;
 pub mod race;
+pub mod segments;
 pub mod sharing;
 pub mod streams;
 pub mod thresholds;

@@ -5,6 +5,7 @@ use std::fmt;
 use crate::Micros;
 use crate::evidence::{LaneSample, UdpLook};
 use crate::losses::{PathLosses, Trace};
+use crate::segments::{Cause, SegmentLimit, Stuck};
 use crate::sharing::{PathPart, Sharing};
 use crate::thresholds::distance::{LONG_US, REPAIR_US, VERY_LONG_US};
 use crate::thresholds::transport::VALID_US;
@@ -134,6 +135,7 @@ pub struct PathState {
     found: Option<(Finding, Micros)>,
     trial: TcpTrial,
     losses: PathLosses,
+    segment: SegmentLimit,
     pub(crate) sharing: Sharing,
 }
 
@@ -148,6 +150,8 @@ pub struct Plan {
     pub is_lossy: bool,
     /// The part of each TCP lane.
     pub part: PathPart,
+    /// The largest segment of TCP lanes; `None`: the interface decides. Bytes.
+    pub segment: Option<u32>,
     /// The reason for `carrier`, if something was found.
     pub why: Option<Finding>,
 }
@@ -167,6 +171,7 @@ pub fn decide(state: &PathState, policy: Policy, now: Micros) -> Plan {
         bulk: state.trial.bulk(),
         is_lossy: state.losses.is_lossy(),
         part: state.sharing.part(),
+        segment: state.segment.get(now),
         why: state.found.map(|(finding, _)| finding),
     }
 }
@@ -242,6 +247,11 @@ impl PathState {
     fn note(&mut self, now: Micros, change: Option<Change>) -> Option<Change> {
         self.found = change.map(|change| (Finding::Trial(change), now)).or(self.found);
         change
+    }
+
+    /// A TCP lane stands still, while `answers` new connections to its peer succeeded.
+    pub(crate) fn on_stuck(&mut self, now: Micros, answers: u32, stuck: Stuck) -> Option<Cause> {
+        self.segment.judge(now, answers, stuck)
     }
 
     /// Takes in a sample of a TCP lane; `trace` is the lane's last one.

@@ -198,6 +198,19 @@ thresholds! {
         FREE: f64 = 1.3, "times";
     }
 
+    /// Whether a path drops large packets silently (RFC 2923, 2.1).
+    segments {
+        /// Segment sizes that are tried in turn: for paths of 1500 bytes, of usual tunnels, and of the least that IPv6
+        /// allows (1280 bytes), less 60 for the headers of IPv6 and TCP.
+        SIZES: [u32; 3] = [1_440, 1_340, 1_220], "bytes";
+        /// The next size is smaller than the lane's by at least this: TCP's options are not in the lane's.
+        STEP: u32 = 60, "bytes";
+        /// New connections that must succeed while a lane stands still: after one, a path may just have come back.
+        ANSWERS: u32 = 2, "count";
+        /// Segments stay small for this long (RFC 8899, 5.1.1: PMTU_RAISE_TIMER).
+        VALID_US: Micros = 600_000_000, "µs";
+    }
+
     /// How many TCP lanes carry data to a peer.
     streams {
         /// Lanes where their number is not measured: through routers, and over several rails.

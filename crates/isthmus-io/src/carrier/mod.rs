@@ -29,6 +29,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use isthmus_fabric::{Hubs, News};
+pub(crate) use isthmus_path::segments::{Cause, Stuck};
 use isthmus_path::thresholds::distance::FAR_US;
 use isthmus_path::{Bulk, Hosts, LaneSample, Policy};
 use isthmus_proto::{LaneKind, Secret};
@@ -54,7 +55,6 @@ use path_sharing::PathSharing;
 use race::RaceLane;
 use sealed::SealedLane;
 use segments::Segments;
-pub(crate) use segments::{Cause, Stuck};
 use tcp::{Looked, Paths};
 pub(crate) use tcp::{TcpLane, limit_segments, listen};
 use tls::TlsLane;
@@ -733,7 +733,8 @@ impl Carriers {
 
     /// Why a TCP lane to the process that listens at `at` stands still. `None` while that is not known.
     pub(crate) fn judge_stuck(&mut self, at: SocketAddr, stuck: Stuck) -> Option<Cause> {
-        self.segments.judge(at, stuck)
+        let now = self.paths.now();
+        self.segments.judge(now, &mut self.paths.hosts, at, stuck)
     }
 
     /// Whether this is an address of this host, as far as we know those.

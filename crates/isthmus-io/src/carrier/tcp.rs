@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use isthmus_path::losses::Trace;
 use isthmus_path::pacing::{PaceVerdict, Pacing};
+use isthmus_path::segments::Stuck;
 use isthmus_path::sharing::PathLook;
 use isthmus_path::thresholds::distance::REPAIR_US;
 use isthmus_path::thresholds::sharing::LOOK_US;
@@ -20,7 +21,6 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use super::limit::Limit;
 use super::path_sharing::PathSharing;
-use super::segments::Stuck;
 use super::{Settled, Silence, Transfer};
 use crate::figures::LaneCounts;
 use crate::log::info_log;
