@@ -205,10 +205,13 @@ fn what_carries_more_is_found_within_seconds() {
         assert!(rtt_ms * 1_000 >= UDP_FROM_US, "UDP is the choice at first");
         let mut site = Site::new(row, true);
         let (choice, tcp) = (site.run(), Site::new(row, false).run());
+        // Bytes that waited behind a gap count when it is filled, so for a while more seem to arrive than the link carries.
+        let most = (row.carries(false, LASTS_US) - row.carries(false, LASTS_US - COUNTS_US)) * 8.0
+            / COUNTS_US as f64;
         let found: Vec<_> = site.found.iter().skip(1).map(|(at, why)| format!("{at:.1}: {why}")).collect();
         let _ =
             write!(text, "\n{name:<34} {mtu:>5} {rtt_ms:>6} {choice:>8.0} {tcp:>8.0}  {}", found.join("; "));
-        if choice < ENOUGH * tcp {
+        if choice < ENOUGH * tcp.min(most) {
             wrong.push(format!("{name}, MTU {mtu}: {choice:.0} Mb/s, by TCP {tcp:.0}"));
         }
     }

@@ -10,7 +10,6 @@
 use std::fmt::Write;
 
 use isthmus_lab::catalogue::{Catalogue, NamedLink};
-use isthmus_lab::model::DirectionSpec;
 
 use crate::golden::compare;
 use crate::neighbours::begin;
@@ -81,9 +80,10 @@ impl Row {
         self.link.spec.rtt_ns() / MS
     }
 
-    /// Bytes of stream that the link can carry from the start of a transfer until `until_us`.
-    fn carries(&self, link: &DirectionSpec, until_us: u64) -> f64 {
-        let rate = |rate: u64| link.passing_bps(rate, true) as f64;
+    /// Bytes of stream that the link can carry from the start of a transfer until `until_us`, by UDP or by TCP.
+    pub(crate) fn carries(&self, by_udp: bool, until_us: u64) -> f64 {
+        let link = &self.link.spec.directions[0];
+        let rate = |rate: u64| link.passing_bps(rate, by_udp) as f64;
         let (mut bits, mut at_us, mut now) = (0.0, 0, rate(link.rate_bps));
         for change in &link.changes {
             let next_us = change.at_ns / 1_000 - 1_000_000;
@@ -118,7 +118,7 @@ impl Row {
     /// The fraction of the link's capacity that the control delivers, and the bytes it sends per byte delivered.
     fn measure(&self, control: &str, seed: u64) -> (f64, f64) {
         let (net, flow) = self.run(control, seed);
-        let could = self.carries(&self.link.spec.directions[0], LASTS_US - self.rtt_ms() * 1_000);
+        let could = self.carries(true, LASTS_US - self.rtt_ms() * 1_000);
         (flow.read as f64 / could, net.sent_bytes[0] as f64 / flow.read.max(1) as f64)
     }
 }
