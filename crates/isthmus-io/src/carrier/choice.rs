@@ -29,7 +29,7 @@ impl Carriers {
     pub(crate) fn dial(&mut self, to: SocketAddr, key: &Key) -> io::Result<Carrier> {
         let by = self.way_to(to);
         let by_tcp = if to.ip() == self.own { for_tcp(to) } else { to };
-        let packets = (self.segments.limit(to.ip()), self.paths.dscp());
+        let packets = (self.segments.limit(to.ip()), self.paths.marks());
         let other = self.other_routes.interface(to.ip());
         if let Some(udp) = &mut self.udp {
             udp.leave_by(to.ip(), other);

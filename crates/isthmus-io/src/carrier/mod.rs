@@ -7,8 +7,10 @@
 mod buffers;
 mod choice;
 mod fabric;
+mod flows;
 mod grounds;
 mod limit;
+mod marks;
 mod memory;
 mod other_routes;
 mod path_sharing;
@@ -38,12 +40,14 @@ use isthmus_wire::AsId;
 use crate::figures::LaneCounts;
 use crate::log::info_log;
 use crate::poller::Ready;
+use crate::scitag::Fireflies;
 use crate::settings::{Admission, Encrypt, Protocols, Transport};
 use crate::{Settings, ledger};
 use buffers::SharedBuffers;
 use fabric::FabricLane;
 use grounds::Grounds;
 use limit::Limit;
+pub(crate) use marks::Marks;
 use memory::Memory;
 pub use memory::foreign::read_any_ring;
 pub use memory::try_shared_memory;
@@ -597,6 +601,8 @@ pub(crate) struct Carriers {
     changed_bulk: Vec<(usize, Bulk)>,
     /// The protocols that are set; `udp`, `paths` and the engine have copies of their parts.
     protocols: Protocols,
+    /// Set if flows are announced.
+    pub(crate) fireflies: Option<Box<Fireflies>>,
 }
 
 impl Carriers {
@@ -632,7 +638,7 @@ impl Carriers {
                 PathSharing::new(own, ledger),
                 Limit::new(settings.rate_limit.clone()),
                 settings.patience(),
-                settings.code_point(),
+                Marks::of(settings),
             ),
             segments: Segments::default(),
             other_routes: OtherRoutes::new(from),
@@ -646,6 +652,7 @@ impl Carriers {
             changed_bulk: Vec::new(),
             plain_allowed: settings.admission == Admission::Closed && settings.encrypt != Encrypt::Never,
             protocols,
+            fireflies: Fireflies::of(settings).map(Box::new),
         }
     }
 
