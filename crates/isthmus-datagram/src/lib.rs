@@ -1,12 +1,14 @@
 //! Sockets that send and receive packets in batches, never fragmented, with their time of arrival:
 //! over UDP, or as Ethernet frames of our own ethertype.
 //!
-//! `unsafe` is in `ethernet/sys.rs` and `memory.rs` only.
+//! `unsafe` is in `ethernet/sys.rs`, `flow_label.rs` and `memory.rs` only.
 
 #![deny(unsafe_code)]
 
 mod clocks;
 mod ethernet;
+pub mod flow_label;
+mod labels;
 mod memory;
 pub mod scarcity;
 mod udp;
@@ -21,6 +23,7 @@ pub use ethernet::{
     EthernetError, EthernetSocket, FRAME_HEADER_BYTES, Interface, LinkState, frame_header, is_bridge,
     is_frames_only, link_local_of, link_state, may_open, mtu_of, parse_frame,
 };
+pub use labels::Labels;
 pub use udp::{SEND_BYTES, UdpSocket, mark};
 
 /// Requested receive buffer: what arrives at 10 Gb/s while the program does not read for about

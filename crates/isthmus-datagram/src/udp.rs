@@ -13,6 +13,7 @@ use rustix::net::netdevice::name_to_index;
 use socket2::{Domain, MsgHdr, Protocol, Socket, Type};
 
 use crate::clocks::Clocks;
+use crate::labels::Labels;
 use crate::memory::Drops;
 use crate::{OwnRefusal, Received, Sent, enlarge, is_full};
 
@@ -43,6 +44,8 @@ pub struct UdpSocket {
     marked: bool,
     /// Hosts whose packets leave by an interface other than that of the kernel's route, and the index of it.
     by: HashMap<IpAddr, u32>,
+    /// The flow labels of packets by IPv6; none are chosen by default.
+    labels: Labels,
 }
 
 /// Counts attempts in a row for which the system had no buffer (`ENOBUFS`, `ENOMEM`).
@@ -86,6 +89,7 @@ impl UdpSocket {
             own_refusal: OwnRefusal::default(),
             marked: false,
             by: HashMap::new(),
+            labels: Labels::default(),
         })
     }
 
@@ -97,6 +101,16 @@ impl UdpSocket {
     pub fn mark(&mut self, dscp: u8, ecn: bool) -> io::Result<()> {
         self.marked = dscp != 0 || ecn;
         set_class(&self.socket, dscp << 2 | if ecn { ECT_0 } else { 0 })
+    }
+
+    /// Sends packets by IPv6 with flow labels ([`Labels`]) from now on. `bits` are the fixed bits, and those that differ
+    /// between destinations. `say` hears it if the kernel takes them no more.
+    ///
+    /// # Errors
+    /// The system's; then packets go as before.
+    pub fn label(&mut self, bits: (u32, u32), say: fn(Arguments<'_>)) -> io::Result<()> {
+        self.labels = Labels::on(&self.socket, bits, say)?;
+        Ok(())
     }
 
     /// Makes packets to `host` leave by `interface` from now on; `None`: by the kernel's route.
@@ -156,11 +170,11 @@ impl UdpSocket {
     /// Sends packets of `segment` bytes each. The last one may be shorter.
     pub fn send(&self, to: SocketAddr, segment: usize, packets: &[u8]) -> Sent {
         let by = if self.by.is_empty() { None } else { self.by.get(&to.ip()) };
-        let sent = match by {
+        let sent = self.labels.send(to, |to| match by {
             Some(interface) => self.send_by(*interface, to, segment, packets),
             None if self.marked => self.send_marked(to, segment, packets),
             None => self.send_unmarked(to, segment, packets),
-        };
+        });
         let (sent, error) = match sent {
             Ok(()) => (Sent::Yes, None),
             Err(error) if is_full(&error) => (Sent::BLOCKED, Some(error)),

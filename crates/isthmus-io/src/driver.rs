@@ -193,7 +193,7 @@ impl Driver {
         charges.iter().filter_map(|charge| charge.endpoint.upgrade()).for_each(|endpoint| {
             endpoint.warn_of_stalls();
             endpoint.warn_of_drops();
-            endpoint.end_stuck();
+            endpoint.look_at_lanes();
         });
     }
 

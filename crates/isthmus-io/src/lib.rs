@@ -41,6 +41,7 @@ pub mod log;
 mod memory;
 mod poller;
 mod regions;
+mod scitag;
 mod settings;
 mod shell;
 mod signals;
@@ -61,9 +62,9 @@ pub use isthmus_udp::{Composition, Dropped, SpecError};
 pub use isthmus_units::PerHost;
 pub use regions::{Access, RegionTable, RegisterError};
 pub use settings::{
-    Admission, Credit, Dscp, Encrypt, KeyFiles, LostPeer, MessageTransfer, PARAMETERS, Parameter, PortRange,
-    Priority, Protocols, RateLimits, Routers, Settings, SettingsError, Streams, Summary, Switch,
-    TcpCongestion, TlsMode, Transport, environment_name,
+    Admission, Credit, Dscp, Encrypt, Firefly, KeyFiles, LostPeer, MessageTransfer, PARAMETERS, Parameter,
+    PortRange, Priority, Protocols, RateLimits, Routers, Scitag, Settings, SettingsError, Streams, Summary,
+    Switch, TcpCongestion, TlsMode, Transport, environment_name,
 };
 pub use signals::{block_all as block_signals, process_number};
 pub use watch::Watch;

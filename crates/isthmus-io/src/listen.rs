@@ -10,7 +10,7 @@ use isthmus_datagram::{
 use isthmus_udp::PortConfig;
 use socket2::Socket;
 
-use crate::carrier::{self, Udp};
+use crate::carrier::{self, HeaderFields, Udp};
 use crate::endpoint::OpenError;
 use crate::interface::{Family, InterfaceError, interface_of, mtu_at};
 use crate::log::info_log;
@@ -77,6 +77,8 @@ fn listen_at(settings: &Settings, at: SocketAddr, rails: &[IpAddr]) -> Result<Li
     for at in &also {
         listeners.push(carrier::listen(*at).map_err(|cause| OpenError::Listen { at: *at, cause })?);
     }
+    let fields = HeaderFields::of(settings);
+    listeners.iter().for_each(|listener| fields.reflect(listener, bound));
     let (socket, config) = match settings.transport {
         Transport::Tcp => return Ok(Listening { listeners, at: bound, also, packets: None }),
         Transport::Ethernet => frames(settings, bound)?,
@@ -87,6 +89,7 @@ fn listen_at(settings: &Settings, at: SocketAddr, rails: &[IpAddr]) -> Result<Li
             if let Err(error) = socket.mark(settings.code_point(), settings.ecn) {
                 info_log!("lanes by UDP go without their dscp and ecn: {error}");
             }
+            fields.label_packets(&mut socket, bound);
             let mtu = rails.iter().chain([&bound.ip()]).filter_map(|ip| mtu_at(*ip)).max();
             (PacketSocket::Udp(socket), PortConfig::at(bound, mtu))
         }

@@ -79,7 +79,7 @@ fn strangers_are_not_admitted_and_leave_a_conversation_alone() {
     }
     let mut forged = [in_the_name_of_b(PROOF as u32), vec![0x5a; PROOF]].concat();
     bye.encode(&mut forged);
-    assert_eq!(answer(at, &forged), []);
+    assert_eq!(answer(at, &forged), [0_u8; 0]);
 
     // Another version, older or newer.
     let newer = Hello { version: 99, oldest: 90, ..hello(b.address(), a.address(), 0) };
@@ -90,7 +90,7 @@ fn strangers_are_not_admitted_and_leave_a_conversation_alone() {
     // Frames before any Hello.
     let mut farewell = Vec::new();
     bye.encode(&mut farewell);
-    assert_eq!(answer(at, &farewell), []);
+    assert_eq!(answer(at, &farewell), [0_u8; 0]);
 
     // A recorded Hello: it opens one lane, and never another.
     let c = open();
@@ -101,7 +101,7 @@ fn strangers_are_not_admitted_and_leave_a_conversation_alone() {
     first.read_exact(&mut welcome).expect("an answer");
     assert_eq!(welcome, [2], "a Welcome");
     for _ in 0..3 {
-        assert_eq!(answer(at, &words), []);
+        assert_eq!(answer(at, &words), [0_u8; 0]);
     }
     drop(first);
     c.leave();

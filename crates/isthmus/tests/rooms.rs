@@ -8,6 +8,7 @@ const UNSAFE: &[&str] = &[
     // Types of C's functions only.
     "isthmus-abi/src/abi.rs",
     "isthmus-datagram/src/ethernet/sys.rs",
+    "isthmus-datagram/src/flow_label.rs",
     "isthmus-datagram/src/memory.rs",
     "isthmus-fabric/src/hub/data.rs",
     "isthmus-fabric/src/hubs.rs",

@@ -30,7 +30,7 @@ impl Carriers {
         let by = self.way_to(to);
         let by_tcp = if to.ip() == self.own { for_tcp(to) } else { to };
         let plan = self.paths.hosts.plan(self.paths.now(), to.ip());
-        let packets = (plan.segment, self.paths.dscp());
+        let packets = (plan.segment, self.paths.fields());
         let other = self.other_routes.interface(to.ip());
         if let Some(udp) = &mut self.udp {
             udp.leave_by(to.ip(), other);

@@ -7,7 +7,9 @@
 mod buffers;
 mod choice;
 mod fabric;
+mod flows;
 mod grounds;
+mod header_fields;
 mod limit;
 mod memory;
 mod other_routes;
@@ -39,11 +41,13 @@ use isthmus_wire::AsId;
 use crate::figures::LaneCounts;
 use crate::log::info_log;
 use crate::poller::Ready;
+use crate::scitag::Fireflies;
 use crate::settings::{Admission, Encrypt, Protocols, Transport};
 use crate::{Settings, ledger};
 use buffers::SharedBuffers;
 use fabric::FabricLane;
 use grounds::Grounds;
+pub(crate) use header_fields::HeaderFields;
 use limit::Limit;
 use memory::Memory;
 pub use memory::foreign::read_any_ring;
@@ -598,6 +602,8 @@ pub(crate) struct Carriers {
     changed_bulk: Vec<(usize, Bulk)>,
     /// The protocols that are set; `udp`, `paths` and the engine have copies of their parts.
     protocols: Protocols,
+    /// Set if flows are announced.
+    pub(crate) fireflies: Option<Box<Fireflies>>,
 }
 
 impl Carriers {
@@ -633,7 +639,7 @@ impl Carriers {
                 PathSharing::new(own, ledger),
                 Limit::new(settings.rate_limit.clone()),
                 settings.patience(),
-                settings.code_point(),
+                HeaderFields::of(settings),
             ),
             segments: Segments::default(),
             other_routes: OtherRoutes::new(from),
@@ -647,6 +653,7 @@ impl Carriers {
             changed_bulk: Vec::new(),
             plain_allowed: settings.admission == Admission::Closed && settings.encrypt != Encrypt::Never,
             protocols,
+            fireflies: Fireflies::of(settings).map(Box::new),
         }
     }
 

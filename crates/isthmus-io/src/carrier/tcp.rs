@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
+use super::header_fields::HeaderFields;
 use super::limit::Limit;
 use super::path_sharing::PathSharing;
 use super::{Settled, Silence, Transfer};
@@ -90,12 +91,12 @@ pub(crate) struct Paths {
     limit: Limit,
     /// Silence after which a lane is given up.
     patience: Duration,
-    /// The DSCP of packets.
-    dscp: u8,
+    /// The fields of packets.
+    fields: HeaderFields,
 }
 
 impl Paths {
-    /// `congestion` is the setting of that name, `dscp` that of packets. Lanes are given up after `patience` of
+    /// `congestion` is the setting of that name, `fields` those of packets. Lanes are given up after `patience` of
     /// silence. `hosts` has times since `epoch`.
     pub(super) fn new(
         (hosts, epoch): (Hosts, Instant),
@@ -103,9 +104,9 @@ impl Paths {
         sharing: PathSharing,
         limit: Limit,
         patience: Duration,
-        dscp: u8,
+        fields: HeaderFields,
     ) -> Self {
-        Self { congestion, hosts, epoch, sharing, limit, patience, dscp }
+        Self { congestion, hosts, epoch, sharing, limit, patience, fields }
     }
 
     /// The time on the clock of [`Paths::hosts`].
@@ -113,9 +114,9 @@ impl Paths {
         self.epoch.elapsed().as_micros() as Micros
     }
 
-    /// The DSCP of packets.
-    pub(super) fn dscp(&self) -> u8 {
-        self.dscp
+    /// The fields of packets.
+    pub(super) fn fields(&self) -> HeaderFields {
+        self.fields
     }
 
     /// Changes the congestion control that is set.
@@ -193,12 +194,12 @@ impl TcpLane {
     }
 
     /// Starts to connect, from the address `from` and by the interface `by` if they are given. `packets` says how many
-    /// bytes segments have at most, both ways, and their DSCP.
+    /// bytes segments have at most, both ways, and their fields.
     pub(super) fn dial(
         to: SocketAddr,
         from: Option<IpAddr>,
         by: Option<&str>,
-        packets: (Option<u32>, u8),
+        packets: (Option<u32>, HeaderFields),
     ) -> io::Result<Self> {
         dial(to, from, by, packets).map(Self::new)
     }
@@ -238,7 +239,7 @@ impl TcpLane {
     fn prepare(&mut self, paths: &mut Paths) {
         self.patience = paths.patience;
         tune(&self.socket, paths.patience);
-        mark_with(&self.socket, paths.dscp);
+        paths.fields.apply(&self.socket);
         let (path, local) = (self.rtt_us(), is_local(&self.socket));
         match path {
             Some(rtt_us) if rtt_us >= REPAIR_US => {
@@ -526,6 +527,13 @@ impl TcpLane {
         info(&self.socket).map(|info| u64::from(info.tcpi_rtt)).filter(|rtt_us| *rtt_us > 0)
     }
 
+    /// The addresses of both ends; `None` if the other end is on this host.
+    pub(super) fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
+        let own = self.socket.local_addr().ok()?.as_socket()?;
+        let peer = self.peer().filter(|_| !is_local(&self.socket))?;
+        Some((own, peer))
+    }
+
     /// The address at the other end.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         self.socket.peer_addr().ok()?.as_socket()
@@ -574,25 +582,16 @@ pub(crate) struct Looked {
     pub(super) idled: bool,
 }
 
-/// Marks a lane's packets. The lane works without that, too.
-fn mark_with(socket: &Socket, dscp: u8) {
-    if dscp != 0
-        && let Err(error) = isthmus_datagram::mark(socket, dscp)
-    {
-        info_log!("a lane by TCP goes without its dscp: {error}");
-    }
-}
-
 /// Like [`TcpLane::dial`].
 fn dial(
     to: SocketAddr,
     from: Option<IpAddr>,
     by: Option<&str>,
-    (segment, dscp): (Option<u32>, u8),
+    (segment, fields): (Option<u32>, HeaderFields),
 ) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
-    mark_with(&socket, dscp);
+    fields.apply(&socket);
     if let Some(ip) = from {
         // Choose the port at connect: then it need only be unused towards this address. At bind it must be unused on
         // the whole host, and the host runs out of ports sooner.
@@ -609,7 +608,7 @@ fn dial(
     if let Some(segment) = segment {
         limit_segments(&socket, segment);
     }
-    match socket.connect(&to.into()) {
+    match fields.connect(&socket, to) {
         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
         _ => Ok(socket),
     }

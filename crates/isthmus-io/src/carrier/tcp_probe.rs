@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use super::header_fields::HeaderFields;
 use super::tcp::TcpLane;
 
 /// Most probes at a time. Count.
@@ -29,7 +30,11 @@ impl TcpProbes {
         if self.0.len() >= OPEN_MAX || self.0.iter().any(|tcp_probe| tcp_probe.to == to) {
             return;
         }
-        self.0.push(TcpProbe { to, lane: TcpLane::dial(to, None, None, (None, 0)), since: Instant::now() });
+        self.0.push(TcpProbe {
+            to,
+            lane: TcpLane::dial(to, None, None, (None, HeaderFields::default())),
+            since: Instant::now(),
+        });
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -121,11 +121,14 @@ impl Endpoint {
         Some(result)
     }
 
-    /// Ends lanes whose large packets do not get through. The I/O thread calls this once a second. If it does not get
-    /// the shell, the next call does the work.
-    pub(crate) fn end_stuck(&self) {
+    /// Ends lanes that stand still, and announces flows. The I/O thread calls this once a second.
+    /// If it does not get the shell, the next call does the work.
+    pub(crate) fn look_at_lanes(&self) {
         if !self.is_closed() {
-            self.with_shell_within(SHELL_PATIENCE, |shell| shell.end_stuck(&self.core));
+            self.with_shell_within(SHELL_PATIENCE, |shell| {
+                shell.end_stuck(&self.core);
+                shell.announce_flows();
+            });
         }
     }
 

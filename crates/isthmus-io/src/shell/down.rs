@@ -65,6 +65,7 @@ impl Shell {
     /// Ends a lane, and tells the engine.
     pub(super) fn lose(&mut self, index: usize, loss: &LaneLoss, core: &Mutex<Core>) {
         let Some(mut lane) = self.lanes.get_mut(index).and_then(Option::take) else { return };
+        self.carriers.end_flow(index, &lane.carrier);
         lane.carrier.release(&mut self.carriers);
         self.count -= 1;
         self.changed = true;
@@ -93,12 +94,26 @@ impl Shell {
         for index in 0..self.lanes.len() {
             self.lose(index, &LaneLoss::Closed, core);
         }
+        self.carriers.fireflies.iter_mut().for_each(|fireflies| fireflies.finish());
         self.ended = true;
     }
 
     /// Number of lanes that are coming up or going down.
     pub(super) fn unsettled(&self) -> usize {
         self.count - self.open
+    }
+
+    /// Announces the flows of lanes that are due, and sends what waits to be announced.
+    pub(crate) fn announce_flows(&mut self) {
+        let due = self.carriers.fireflies.as_ref().map_or_else(Vec::new, |fireflies| fireflies.due());
+        for index in due {
+            let Some(lane) = self.lanes.get(index).and_then(Option::as_ref) else { continue };
+            if lane.carrier.is_answered(&self.carriers) {
+                let counts = lane.carrier.counts(&self.carriers);
+                self.carriers.fireflies.iter_mut().for_each(|fireflies| fireflies.tell(index, counts));
+            }
+        }
+        self.carriers.fireflies.iter_mut().for_each(|fireflies| fireflies.send());
     }
 
     /// Ends TCP lanes that stand still although their peer's host answers (`carrier/segments.rs`).

@@ -188,6 +188,7 @@ impl Shell {
             self.open += 1;
             let now = guard.now();
             guard.engine.lane_connected(now, id);
+            self.carriers.begin_flow(index, &lane.carrier);
         } else {
             lane.phase = Phase::Ungreeted;
         }

@@ -36,6 +36,10 @@ impl UdpLane {
         self.stream
     }
 
+    pub(in super::super) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
     pub(in super::super) fn peer_ip(&self) -> IpAddr {
         self.peer.ip()
     }
