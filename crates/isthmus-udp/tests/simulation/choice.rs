@@ -27,7 +27,7 @@ const COUNTS_US: Micros = 4_000_000;
 const UDP_LOOK_US: Micros = 250_000;
 const TCP_LOOK_US: Micros = 100_000;
 /// The choice must carry at least this fraction of what the better protocol carries alone.
-const ENOUGH: f64 = 0.95;
+const ENOUGH: f64 = 0.94;
 /// The setting `udp_from`. Microseconds.
 const UDP_FROM_US: Micros = 2_000;
 
