@@ -23,7 +23,7 @@ pub struct LaneSample {
 }
 
 impl LaneSample {
-    /// What has come since an earlier sample.
+    /// The counts since an earlier sample.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self {

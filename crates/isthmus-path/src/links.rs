@@ -5,7 +5,7 @@ use crate::thresholds::distance::VERY_LONG_US;
 use crate::thresholds::links::{LOSSY, MIN_SENT};
 use crate::{Carrier, Micros};
 
-/// What the links on a path have measured.
+/// Measurements of the links on a path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinksSeen {
     /// The shortest round trip, if any is known. Microseconds.

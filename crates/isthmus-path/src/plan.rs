@@ -60,7 +60,7 @@ pub enum Weakness {
     },
 }
 
-/// What was found about a host that decides which protocol carries its lanes.
+/// A finding about a host that decides which protocol carries its lanes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Finding {
     /// UDP gets through, and the round trip is long.
@@ -120,7 +120,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What the settings allow.
+/// The choice that the settings leave.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
     /// Lanes may go by TCP and by UDP. Otherwise UDP carries wherever it gets through.

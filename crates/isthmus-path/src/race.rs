@@ -22,7 +22,7 @@ pub struct Race {
     pub long_us: Micros,
 }
 
-/// What was seen of a race so far. Microseconds since it began.
+/// The course of a race so far. Microseconds since it began.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RaceSeen {
     /// Now.

@@ -6,7 +6,7 @@
 use crate::Micros;
 use crate::thresholds::segments::{ANSWERS, SIZES, STEP, VALID_US};
 
-/// What is known of a lane that stands still.
+/// A lane that stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stuck {
     /// Largest segment. Bytes.

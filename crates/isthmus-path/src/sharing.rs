@@ -20,7 +20,7 @@ pub struct PathLook {
     pub in_flight: u64,
 }
 
-/// What the lanes of this endpoint to one host have done in a period.
+/// The work of this endpoint's lanes to one host in a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PathReport {
     /// Bytes/s.

@@ -31,7 +31,7 @@ macro_rules! thresholds {
         $(
             $(#[doc = $about])+
             pub mod $decision {
-                #[allow(unused_imports)]
+                #[allow(unused_imports, reason = "not every decision has a time")]
                 use super::Micros;
                 $(
                     $(#[doc = $meaning])+

@@ -535,15 +535,18 @@ impl Port {
 
     /// Takes in a packet. `arrived` is when the system received it, by the clock of `now`.
     pub fn on_packet(&mut self, now: Micros, arrived: Micros, from: SocketAddr, bytes: &mut [u8]) {
-        self.take(now, arrived, from, false, bytes);
+        self.on_datagram(now, arrived, from, false, bytes);
     }
 
-    /// The same for a packet that a router has marked, since its queue grows (CE of RFC 3168).
-    pub fn on_marked_packet(&mut self, now: Micros, arrived: Micros, from: SocketAddr, bytes: &mut [u8]) {
-        self.take(now, arrived, from, true, bytes);
-    }
-
-    fn take(&mut self, now: Micros, arrived: Micros, from: SocketAddr, marked: bool, bytes: &mut [u8]) {
+    /// The same for a packet of which it is known whether a router has `marked` it, since its queue grows (CE of RFC 3168).
+    pub fn on_datagram(
+        &mut self,
+        now: Micros,
+        arrived: Micros,
+        from: SocketAddr,
+        marked: bool,
+        bytes: &mut [u8],
+    ) {
         self.intake.note(now, arrived);
         match Packet::decode(bytes) {
             Ok(Packet::Numbered { header, number, ack_now, checked, body }) => {

@@ -14,7 +14,7 @@ use crate::Settings;
 use crate::log::info_log;
 use crate::scitag::ENTROPY;
 
-/// What the IP headers of packets have.
+/// Fields in the IP headers of packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HeaderFields {
     /// 0: none.
@@ -27,7 +27,7 @@ pub(crate) struct HeaderFields {
 static TOLD_UNLABELLED: Once = Once::new();
 
 impl HeaderFields {
-    /// What the settings say.
+    /// The fields that the settings ask for.
     pub(crate) fn of(settings: &Settings) -> Self {
         Self { dscp: settings.code_point(), label: settings.scitag.0.map(|tag| tag.flow_label()) }
     }
@@ -45,7 +45,7 @@ impl HeaderFields {
     pub(super) fn connect(self, socket: &Socket, to: SocketAddr) -> io::Result<()> {
         if let (Some(fixed), SocketAddr::V6(_)) = (self.label, to) {
             match connect_labelled(socket, to, fixed) {
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => tell_unlabelled(&error),
+                Err(error) if is_unleased(&error) => tell_unlabelled(&error),
                 done => return done,
             }
         }

@@ -91,7 +91,7 @@ pub(crate) struct Paths {
     limit: Limit,
     /// Silence after which a lane is given up.
     patience: Duration,
-    /// What the IP headers of packets have.
+    /// Fields in the IP headers of packets.
     fields: HeaderFields,
 }
 
@@ -114,7 +114,7 @@ impl Paths {
         self.epoch.elapsed().as_micros() as Micros
     }
 
-    /// What the IP headers of packets have.
+    /// Fields in the IP headers of packets.
     pub(super) fn fields(&self) -> HeaderFields {
         self.fields
     }

@@ -105,7 +105,7 @@ pub struct Config {
 
 impl Config {
     /// A peer is *far* from this round trip on, and may get more than one lane. Microseconds.
-    pub const FAR_US: u64 = 1_000;
+    pub const FAR_US: u64 = isthmus_path::thresholds::distance::FAR_US;
     /// First pause between attempts to connect; doubled each time up to [`Config::BACKOFF_MAX_US`]. Microseconds.
     pub const BACKOFF_US: Micros = 10_000;
     /// Longest pause between attempts to connect. Microseconds.

@@ -12,7 +12,7 @@ const PROBE_OFTEN_US: Micros = 4_000_000;
 const PROBE_SPACE_US: Micros = 5_000;
 /// Data that pauses for this long may not find the way any more, if a NAT before the receiver has forgotten it. A Ping
 /// then shows the sender where the receiver is. Microseconds (1 s).
-const PAUSE_US: Micros = 1_000_000;
+const QUIET_US: Micros = 1_000_000;
 /// Probes before the waits begin to grow: the answers to the first ones may themselves be lost. Count.
 const PROBES_EARLY: u32 = 3;
 /// Least packets of a probe, and most that are added on paths that lose packets in runs. Count.
@@ -69,7 +69,7 @@ impl Stream {
     /// When to ask whether the peer is still there, if nothing comes.
     pub(super) fn quiet_ends(&self) -> Micros {
         let keepalive = self.heard_at + self.config.keepalive_us;
-        self.data_at.map_or(keepalive, |at| keepalive.min(at + PAUSE_US))
+        self.data_at.map_or(keepalive, |at| keepalive.min(at + QUIET_US))
     }
 
     pub(super) fn patience_ends(&self) -> Micros {

@@ -488,10 +488,7 @@ impl Net {
     fn deliver(&mut self, mut delivery: Delivery) {
         let port = &mut self.ports[delivery.to];
         let Delivery { arrived, from, marked, bytes, .. } = &mut delivery;
-        match marked {
-            true => port.on_marked_packet(self.now, *arrived, *from, bytes),
-            false => port.on_packet(self.now, *arrived, *from, bytes),
-        }
+        port.on_datagram(self.now, *arrived, *from, *marked, bytes);
         self.buffers.push(delivery.bytes);
     }
 

@@ -521,10 +521,7 @@ impl Udp {
             let mut now = None;
             let came = self.socket.receive(|Received { from, arrived, marked }, packet| {
                 let now = *now.get_or_insert_with(|| since(Instant::now()));
-                match marked {
-                    true => port.on_marked_packet(now, since(arrived), from, packet),
-                    false => port.on_packet(now, since(arrived), from, packet),
-                }
+                port.on_datagram(now, since(arrived), from, marked, packet);
             });
             match came {
                 Ok(true) => {}
