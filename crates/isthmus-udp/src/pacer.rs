@@ -17,10 +17,12 @@ const ROOM_QUANTA: Micros = 2;
 /// Quanta that a late caller may catch up on at most.
 const LATE: Micros = 4;
 
-/// What a stream with a limit may always catch up on: ten packets (RFC 6928). Timers of a host that sleeps may be late by a
-/// millisecond, and a slow stream on a short path would lose that time. Its limit is below the path's rate, so such a
-/// burst does no harm. Bytes.
-const BURST_BYTES: u64 = 14_600;
+/// What a sender with a limit may always catch up on: as much as TCP hands to a network card at once (TSO). A busy host
+/// wakes a sender late by milliseconds, and a slow one on a short path would lose that time. Its limit is below the
+/// path's rate, so such a burst does no harm. Bytes.
+const BURST_BYTES: u64 = 64 << 10;
+/// But no longer than this at the sender's rate, so that a slow limit holds in each second. Microseconds.
+const BURST_US: Micros = 16_000;
 
 /// Whether the round trip is so short (under 16 ms) that quanta are shorter than `QUANTUM_US`.
 pub(crate) fn is_short(rtt_us: Micros) -> bool {
@@ -36,6 +38,11 @@ pub(crate) fn quantum_us(rtt_us: Micros) -> Micros {
 /// burst would bunch the acknowledgements behind it, and so make the other end burst.
 fn late_us(quantum_us: Micros) -> Micros {
     LATE * quantum_us * quantum_us / QUANTUM_US
+}
+
+/// Time that a sender with a limit may always catch up on, at this rate in bytes/s. Microseconds.
+fn burst_us(rate: u64) -> Micros {
+    (BURST_BYTES * 1_000_000 / rate.max(1)).min(BURST_US)
 }
 
 /// A limit on what streams and other senders send together, whatever their congestion controls allow. Clones share the
@@ -69,7 +76,8 @@ impl Cap {
 
     /// Counts bytes (wire) sent by a sender other than a stream.
     pub fn note(&self, now: Micros, bytes: u64) {
-        self.spread().note(now, bytes, self.bytes_per_s, late_us(QUANTUM_US));
+        let late_us = late_us(QUANTUM_US).max(burst_us(self.bytes_per_s));
+        self.spread().note(now, bytes, self.bytes_per_s, late_us);
     }
 
     fn spread(&self) -> MutexGuard<'_, Spread> {
@@ -104,8 +112,8 @@ impl Pacer {
         {
             self.own.forget(now.saturating_sub(most_us));
         }
-        let least_us = if self.cap.is_some() { BURST_BYTES * 1_000_000 / pace.max(1) } else { 0 };
-        self.own.note(now, bytes, pace, late_us(quantum_us).max(least_us.min(late_us(QUANTUM_US))));
+        let burst_us = if self.cap.is_some() { burst_us(pace) } else { 0 };
+        self.own.note(now, bytes, pace, late_us(quantum_us).max(burst_us));
         if let Some(cap) = &self.cap {
             cap.note(now, bytes);
         }

@@ -89,16 +89,22 @@ fn flows_of_a_host_that_share_a_plan_stay_below_the_cap_as_one_would() {
     }
 }
 
-/// Within a site the bandwidth-delay product is less than a packet. A host that sleeps wakes by timers of a millisecond.
+/// Within a site the bandwidth-delay product is less than a packet. A host that sleeps wakes by timers of a millisecond,
+/// and a busy one after some.
 #[test]
-fn low_caps_are_reached_on_short_paths_with_coarse_timers() {
-    for (rtt_us, mtu, cap, least) in
-        [(50, 1_500, 8_000_000, 0.99), (50, 9_000, 8_000_000, 0.99), (300, 1_500, 40_000_000, 0.92)]
-    {
+fn low_caps_are_reached_with_coarse_timers() {
+    for (rtt_us, mtu, cap, tick_us, least) in [
+        (50, 1_500, 8_000_000, 1_000, 0.99),
+        (50, 9_000, 8_000_000, 1_000, 0.99),
+        (300, 1_500, 40_000_000, 1_000, 0.99),
+        (300, 1_500, 10_000_000, 5_000, 0.93),
+        (24_000, 1_500, 10_000_000, 5_000, 0.99),
+        (24_000, 1_500, 1_000_000, 12_000, 0.98),
+    ] {
         for flows in [1, 3] {
             let path = PathSpec { rtt_us, mtu, ..Default::default() };
             let mut net = Net::new(&path, vec![config(&path); 6]);
-            net.tick_us = 1_000;
+            net.tick_us = tick_us;
             let cap = Cap::new(cap);
             let mut flows: Vec<_> =
                 (0..flows).map(|i| (0, Flow::new(&mut net, 0, 2 * i + 1, 1 << 40, false))).collect();
@@ -109,8 +115,12 @@ fn low_caps_are_reached_on_short_paths_with_coarse_timers() {
             let rate = (seen[seen.len() - 1] - seen[20]) as f64 / 2.9;
             let ip = f64::from(mtu);
             let part = rate / cap.bytes_per_s() as f64 * (ip + 38.0) / (ip - 60.0);
-            println!("{rtt_us} us, MTU {mtu}, {} B/s, {} flows: {part:.3}", cap.bytes_per_s(), flows.len());
-            assert!(part >= least, "{rtt_us} us, MTU {mtu}: {part:.3} of the cap");
+            println!(
+                "{rtt_us} us, MTU {mtu}, {} B/s, timers of {tick_us} us, {} flows: {part:.3}",
+                cap.bytes_per_s(),
+                flows.len()
+            );
+            assert!(part >= least, "{rtt_us} us, MTU {mtu}, timers of {tick_us} us: {part:.3} of the cap");
         }
     }
 }
