@@ -396,11 +396,13 @@ impl Shell {
             }
         } else {
             let news = lane.carrier.look(&mut self.carriers);
+            let limit = lane.carrier.tcp_limit();
             self.change_bulk(core);
             if news != PathNews::default() {
                 let mut guard = core.lock();
                 let (now, id) = (guard.now(), LaneId(index as u32));
                 if let Some(sample) = news.sample {
+                    guard.engine.set_lane_limit(id, limit);
                     guard.engine.lane_sample(now, id, sample);
                 }
                 if news.outdone {

@@ -7,11 +7,29 @@
 //!
 //! Lanes that lose nothing are not paced, since pacing costs processor time. If the path is slow as well, UDP takes
 //! over: it paces from the beginning, repairs losses within one or two round trips, and costs little on a slow path.
+//!
+//! A lane with a rate limit is given little at once, so that what comes later need not wait ([`quantum`]).
+
+use std::num::NonZeroU64;
 
 use crate::Micros;
 use crate::evidence::TcpLook;
-use crate::thresholds::pacing::{CHANCE_PART, FADES_PART, LOST, LOST_PART, MORE_PART, SLOW};
+use crate::thresholds::pacing::{
+    CHANCE_PART, FADES_PART, LOST, LOST_PART, MIN_QUANTUM, MORE_PART, QUANTA, QUANTUM_US, SLOW,
+};
 use crate::thresholds::queue::SITE_US;
+
+/// The most that a lane with this rate limit, in bytes/s, takes at once. Bytes.
+#[must_use]
+pub fn quantum(limit: NonZeroU64) -> u64 {
+    (limit.get() / (1_000_000 / QUANTUM_US)).max(MIN_QUANTUM)
+}
+
+/// The time that data waits in such a lane before it is sent, at most. Microseconds.
+#[must_use]
+pub fn backlog_us(limit: NonZeroU64) -> Micros {
+    (u128::from(QUANTA * 1_000_000) * u128::from(quantum(limit)) / u128::from(limit.get())) as Micros
+}
 
 /// Measurements of a lane on a short path.
 #[derive(Debug, Default)]
@@ -62,6 +80,15 @@ mod tests {
     fn look(packets: u64, resent: u64, rate: u64) -> TcpLook {
         let lane = LaneSample { rtt_us: 900, packets, resent, ..LaneSample::default() };
         TcpLook { lane, least_rtt_us: 100, rate, ..TcpLook::default() }
+    }
+
+    #[test]
+    fn a_limited_lane_takes_what_it_sends_in_20_ms_but_not_tiny_pieces() {
+        let at = |limit| NonZeroU64::new(limit).map(|limit| (quantum(limit), backlog_us(limit)));
+        assert_eq!(at(12_500_000), Some((250_000, 80_000)));
+        assert_eq!(at(250_000), Some((16_384, 262_144)));
+        assert_eq!(at(1), Some((16_384, 65_536_000_000)));
+        assert_eq!(at(u64::MAX).map(|(bytes, _)| bytes), Some(u64::MAX / 50));
     }
 
     #[test]

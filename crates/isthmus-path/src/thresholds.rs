@@ -182,6 +182,14 @@ thresholds! {
         MORE_PART: u64 = 20, "1/n";
         /// From look to look, the best delivery rate fades by this fraction.
         FADES_PART: u64 = 10_000, "1/n";
+        /// A lane with a rate limit is given as much at once as it sends in this time. Otherwise a small message would
+        /// wait behind seconds of data.
+        QUANTUM_US: Micros = 20_000, "µs";
+        /// But at least this much.
+        MIN_QUANTUM: u64 = 16_384, "bytes";
+        /// So many of those may lie between the program and the wire: one that the kernel has, one that the lane
+        /// writes, the last fragment of that, and the one that is being sent.
+        QUANTA: u64 = 4, "count";
     }
 
     /// The part of a path that one of several endpoints of a host takes by TCP.

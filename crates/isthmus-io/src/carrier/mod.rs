@@ -27,6 +27,7 @@ mod unencrypted;
 use std::fmt::Arguments;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -492,6 +493,11 @@ impl Carrier {
         }
         let outdone = weakness.is_some_and(|weakness| shared.on_weakness(host, weakness));
         PathNews { sample, outdone, rtt_us: None }
+    }
+
+    /// The part of `rate_limit` that a TCP lane has. Bytes/s; `None`: no limit.
+    pub(crate) fn tcp_limit(&self) -> Option<NonZeroU64> {
+        self.tcp()?.limit()
     }
 
     /// What is known of a TCP lane that stands still ([`TcpLane::stuck`]).

@@ -8,7 +8,7 @@ use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use isthmus_path::losses::Trace;
-use isthmus_path::pacing::{PaceVerdict, Pacing};
+use isthmus_path::pacing::{PaceVerdict, Pacing, quantum};
 use isthmus_path::segments::Stuck;
 use isthmus_path::sharing::PathLook;
 use isthmus_path::thresholds::distance::REPAIR_US;
@@ -212,6 +212,11 @@ impl TcpLane {
         Ok(lane)
     }
 
+    /// Its part of `rate_limit`. Bytes/s; `None`: no limit.
+    pub(super) fn limit(&self) -> Option<NonZeroU64> {
+        self.limit
+    }
+
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -389,7 +394,11 @@ impl TcpLane {
 
     /// Limits the lane to its part of `rate_limit`. Bytes/s.
     fn keep_to_limit(&mut self, part: Option<u64>) {
-        self.limit = part.and_then(NonZeroU64::new);
+        let limit = part.and_then(NonZeroU64::new);
+        if limit != std::mem::replace(&mut self.limit, limit) {
+            let most = limit.map_or(u64::MAX, quantum).min(NOTSENT_LOWAT.into());
+            let _ = SockRef::from(&self.socket).set_tcp_notsent_lowat(most as u32);
+        }
         self.pace();
     }
 

@@ -182,6 +182,7 @@ impl Shell {
         if let Some(rtt_us) = rtt_us {
             guard.engine.set_lane_rtt(id, rtt_us);
         }
+        guard.engine.set_lane_limit(id, lane.carrier.tcp_limit());
         self.changed = true;
         if lane.dialled {
             lane.phase = Phase::Open;

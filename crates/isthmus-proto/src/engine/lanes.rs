@@ -1,5 +1,7 @@
 //! Lanes that come up and greet. `losses.rs` handles lanes that break, `shutdown.rs` peers that are given up.
 
+use std::num::NonZeroU64;
+
 use isthmus_path::Bulk;
 use isthmus_wire::frame::{self, MAGIC, RefuseReason};
 use isthmus_wire::{Address, AsId, FrameError, Versions};
@@ -155,6 +157,13 @@ impl Engine {
         record.rtt_us = Some(rtt_us);
         if let Some(peer) = record.peer {
             self.update_rtt(peer, rtt_us);
+        }
+    }
+
+    /// Tells the part of the user's rate limit that a lane has. Bytes/s; `None`: no limit.
+    pub fn set_lane_limit(&mut self, lane: LaneId, limit: Option<NonZeroU64>) {
+        if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
+            record.limit = limit;
         }
     }
 

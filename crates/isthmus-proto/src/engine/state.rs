@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
 
 use isthmus_path::streams::Streams;
 use isthmus_path::{Bulk, LaneSample};
@@ -419,6 +420,8 @@ pub(crate) struct Lane {
     pub(crate) kind: super::LaneKind,
     /// Index of the rail that it uses (`rails.rs`).
     pub(crate) rail: usize,
+    /// The rate limit that the user set for it. Bytes/s.
+    pub(crate) limit: Option<NonZeroU64>,
     /// The shell's last report of it.
     pub(crate) sample: Option<Box<LaneSample>>,
     /// Time at which a fragment that it carried was last acknowledged, or at which it came up.
@@ -456,6 +459,7 @@ impl Lane {
             from: None,
             kind: super::LaneKind::default(),
             rail: 0,
+            limit: None,
             sample: None,
             moved_at: 0,
             filled_at: 0,

@@ -5,7 +5,11 @@
 //! longer than others goes out once more on a lane that moves, and the receiver drops the duplicate. A lane that stays
 //! stuck while others move is given up. If nothing moves at all, new lanes are dialled (`probe.rs`).
 //!
+//! A fragment on a lane with a rate limit is not late while the limit may be what it waits for.
+//!
 //! This is for TCP lanes with bulk data to far peers. A UDP lane repairs its losses itself.
+
+use isthmus_path::pacing;
 
 use super::probe::Probes;
 use super::state::{LaneState, Load, Micros};
@@ -85,9 +89,10 @@ impl Stragglers {
         ((1.0 + self.caution) * us as f64) as Micros
     }
 
-    /// Time after which a fragment counts as late, without caution. Microseconds.
-    fn patience(&self, rtt_us: Micros) -> Micros {
-        (TIMES * self.usual_us).max(rtt_us + rtt_us / 4 + SLACK_US).min(MAX_PATIENCE_US)
+    /// Time after which a fragment counts as late, without caution. `backlog_us` is the time that it may wait for the
+    /// rate limit of its lane. Microseconds.
+    fn patience(&self, rtt_us: Micros, backlog_us: Micros) -> Micros {
+        (TIMES * self.usual_us).min(MAX_PATIENCE_US).max(rtt_us + rtt_us / 4 + SLACK_US + backlog_us)
     }
 }
 
@@ -122,14 +127,20 @@ impl Engine {
         }
     }
 
+    /// The longest time that a fragment may wait for the rate limit of a lane to this peer. Microseconds.
+    fn backlog_us(&self, peer: PeerId) -> Micros {
+        let limit = |lane: &LaneId| self.lanes.get(lane.0 as usize)?.limit;
+        self.peers[peer.0 as usize].lanes().iter().filter_map(limit).min().map_or(0, pacing::backlog_us)
+    }
+
     /// Fragments were sent: schedules the first check for late ones.
     pub(super) fn schedule_straggler_check(&mut self, peer: PeerId) {
-        let now = self.clock;
+        let (now, backlog_us) = (self.clock, self.backlog_us(peer));
         let connection = self.connection(peer);
         let rtt_us = connection.rtt_us.unwrap_or(0);
         let Some(stragglers) = &mut connection.stragglers else { return };
         if stragglers.check_at.is_none() {
-            let at = now + stragglers.patience(rtt_us);
+            let at = now + stragglers.patience(rtt_us, backlog_us);
             stragglers.heard_at = now;
             stragglers.check_at = Some(at);
             self.timers.insert((at, peer));
@@ -140,13 +151,15 @@ impl Engine {
     /// that other data could go instead.
     pub(super) fn find_straggler(&mut self, peer: PeerId, lane: LaneId, beside: bool) -> Option<u64> {
         let now = self.clock;
-        let connection = self.peers[peer.0 as usize].connection.as_mut()?;
-        let stragglers = connection.stragglers.as_mut()?;
-        if now < stragglers.scan_at {
+        let scan_at = self.peers[peer.0 as usize].connection.as_ref()?.stragglers.as_ref()?.scan_at;
+        if now < scan_at {
             return None;
         }
+        let backlog_us = self.backlog_us(peer);
+        let connection = self.peers[peer.0 as usize].connection.as_mut()?;
+        let stragglers = connection.stragglers.as_mut()?;
         let rtt_us = connection.rtt_us.unwrap_or(0);
-        let (patience, newest) = (stragglers.patience(rtt_us), stragglers.newest);
+        let (patience, newest) = (stragglers.patience(rtt_us, backlog_us), stragglers.newest);
         let moved_at = self.lanes.get(lane.0 as usize)?.moved_at;
         if now > moved_at + TIMES * patience {
             return None;
@@ -162,7 +175,7 @@ impl Engine {
                 Load::Kept { .. } | Load::Inline(_) => true,
                 Load::Piece { len, .. } => u64::from(len) <= FRAGMENT_EXPRESS,
             };
-            let overtaken = newest > flight.sent_at + (behind << flight.tries);
+            let overtaken = newest > flight.sent_at + (behind << flight.tries) + backlog_us;
             let awaited = !beside && now > flight.sent_at + (due << flight.tries);
             flight.lane != lane
                 && (flight.sent_at < before || flight.tries < TRIES && (overtaken || awaited))
@@ -182,6 +195,7 @@ impl Engine {
 
     /// Checks whether fragments, lanes or the whole path have stopped, if a check is due.
     pub(super) fn check_stragglers(&mut self, now: Micros, peer: PeerId) {
+        let backlog_us = self.backlog_us(peer);
         let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { return };
         let rtt_us = connection.rtt_us.unwrap_or(0);
         let Some(stragglers) = &mut connection.stragglers else { return };
@@ -194,7 +208,8 @@ impl Engine {
             return;
         }
         stragglers.scan_at = 0;
-        let (patience, silent) = (stragglers.patience(rtt_us), now.saturating_sub(stragglers.heard_at));
+        let (patience, silent) =
+            (stragglers.patience(rtt_us, backlog_us), now.saturating_sub(stragglers.heard_at));
         let until = if waits { self.probe_if_silent(peer, now, silent, patience) } else { None };
         let at = until.unwrap_or_else(|| {
             self.give_up_stuck(now, peer, patience);

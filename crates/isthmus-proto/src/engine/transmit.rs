@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use isthmus_path::Bulk;
 use isthmus_path::thresholds::streams::SEVERAL;
+use isthmus_path::{Bulk, pacing};
 use isthmus_seal::Secret;
 use isthmus_wire::Key;
 use isthmus_wire::frame::{self, Frame};
@@ -149,6 +149,7 @@ impl Engine {
             let owed = connection.ack_owed;
             let mut frames = 0;
             let most = if connection.carriers() > MANY_LANES { FRAGMENT_MANY } else { BATCH_BYTES };
+            let most = most.min(self.quantum(lane));
             while ours && !batch.is_full(most) && self.next_frame(peer, lane, batch, mem) {
                 frames += 1;
             }
@@ -480,11 +481,12 @@ impl Engine {
 
     /// Sends the next fragment of the first operation with bulk data.
     fn put_bulk(&mut self, peer: PeerId, lane: LaneId, batch: &mut Batch, mem: &mut dyn Memory) -> bool {
-        let (longest, sent_at) = (self.fragment_max(peer, lane), self.clock);
-        let connection = self.connection(peer);
-        if longest == FRAGMENT_EXPRESS {
+        let several = self.connection(peer).carriers() > 1;
+        if several && self.is_express(peer, lane) {
             return false;
         }
+        let (longest, sent_at) = (self.fragment_max(peer, lane), self.clock);
+        let connection = self.connection(peer);
         let Some(&index) = connection.traffic.bulk.front() else { return false };
         let operation = &mut self.operations[index];
         let offset = operation.sent;
@@ -542,12 +544,18 @@ impl Engine {
     }
 
     fn fragment_max(&mut self, peer: PeerId, lane: LaneId) -> u64 {
-        match self.connection(peer).carriers() {
+        let most = match self.connection(peer).carriers() {
             0 | 1 => FRAGMENT_ALONE,
             _ if self.is_express(peer, lane) => FRAGMENT_EXPRESS,
             lanes if lanes > MANY_LANES => FRAGMENT_MANY,
             _ => FRAGMENT_SHARED,
-        }
+        };
+        most.min(self.quantum(lane))
+    }
+
+    /// The most that a lane takes at once because of its rate limit. Bytes.
+    fn quantum(&self, lane: LaneId) -> u64 {
+        self.lanes.get(lane.0 as usize).and_then(|record| record.limit).map_or(u64::MAX, pacing::quantum)
     }
 
     /// Whether the lane is the express lane, kept free for small messages:

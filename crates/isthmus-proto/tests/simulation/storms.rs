@@ -80,6 +80,7 @@ fn rough(rng: &mut Rng) -> Net {
         lost: 0,
         borrows: (rng.pick(&[0, 300, 1000]), delay.1 * rng.pick(&[0, 4, 1_000])),
         rate: 0,
+        limited: false,
     }
 }
 

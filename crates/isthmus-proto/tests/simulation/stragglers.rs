@@ -72,6 +72,46 @@ fn a_receiver_that_has_all_may_close_while_a_stuck_lane_is_still_written_to() {
     assert!(met > 0);
 }
 
+/// Four lanes that a rate limit of 8 Mb/s shares, at this delay one way in microseconds.
+fn limited(seed: u64, delay_us: u64) -> Program {
+    let (delay, rate) = ((delay_us, delay_us + 100), 250_000);
+    // What is in flight, and what the kernel holds.
+    let buffer = (rate * 2 * delay_us / 1_000_000) as usize + (32 << 10);
+    let net = Net { delay, rate, limited: true, buffer, ..Net::calm() };
+    let config = |config| Config { peer_timeout_us: 60_000_000, streams: 4, ..config };
+    Program::new(World::new(seed, 2, net, config))
+}
+
+#[test]
+fn what_waits_for_a_rate_limit_is_not_sent_again() {
+    const ALL: u64 = 4 << 20;
+    for (seed, delay_us) in (0..12).zip([1_000, 12_000, 50_000, 180_000].into_iter().cycle()) {
+        let mut program = limited(seed, delay_us);
+        program.recv(1, Some(0), TAGGED, Some(1), ALL);
+        program.send(0, 1, TAGGED, 1, ALL, at(Level::Delivery));
+        let took = until_done(&mut program);
+        let counters = program.world.nodes[0].engine.counters();
+        assert!(program.world.open_wires().len() == 4, "{}", program.world.open_wires().len());
+        assert_eq!(counters.fragments_late, 0, "seed {seed}, {delay_us} us one way: {counters:?}");
+        // The first lane is kept free for small messages, and carries alone until the others are up.
+        let limit = ALL * 4 / 3 + 8 * delay_us;
+        assert!(took < limit + limit / 8, "seed {seed}: {took} us instead of {limit} us");
+    }
+}
+
+#[test]
+fn what_a_stuck_lane_with_a_rate_limit_holds_goes_by_the_others() {
+    for seed in 0..6 {
+        let mut program = limited(seed, 12_000);
+        in_the_middle(&mut program);
+        let wires = program.world.open_wires();
+        program.world.hang_wire(wires[1 + seed as usize % (wires.len() - 1)]);
+        let took = until_done(&mut program);
+        // 16 MiB by three lanes.
+        assert!(took < 26_000_000, "seed {seed}: {took} us");
+    }
+}
+
 /// Cuts the path for `cut_us` in the middle of a transfer. Returns the time from its return until data came again.
 /// Microseconds.
 fn cut_for(program: &mut Program, cut_us: u64) -> u64 {

@@ -76,6 +76,7 @@ impl World {
         if self.wires[wire].fills_path {
             self.nodes[node].engine.set_lane_fills_path(lane);
         }
+        self.nodes[node].engine.set_lane_limit(lane, self.net.limit());
         if self.seals && lane.0.is_multiple_of(2) {
             self.nodes[node].engine.seal_lane(lane);
         }
@@ -97,6 +98,7 @@ impl World {
         let lane = self.nodes[node].engine.lane_accepted();
         side.lane = Some(lane);
         self.nodes[node].lanes.insert(lane.0, (wire, 1));
+        self.nodes[node].engine.set_lane_limit(lane, self.net.limit());
         if fills_path {
             self.nodes[node].engine.set_lane_fills_path(lane);
         }

@@ -8,6 +8,7 @@ mod shell;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::sync::LazyLock;
 
 use isthmus_proto::{
@@ -48,6 +49,8 @@ pub(crate) struct Net {
     pub(crate) borrows: (u64, u64),
     /// Rate of each direction of a lane. Bytes/s; 0: as fast as the shell writes, with pauses.
     pub(crate) rate: u64,
+    /// That rate is the user's limit, which the shell tells.
+    pub(crate) limited: bool,
 }
 
 impl Net {
@@ -66,7 +69,13 @@ impl Net {
             lost: 0,
             borrows: (0, 0),
             rate: 0,
+            limited: false,
         }
+    }
+
+    /// The limit that a shell tells of each lane. Bytes/s.
+    fn limit(&self) -> Option<NonZeroU64> {
+        NonZeroU64::new(self.rate).filter(|_| self.limited)
     }
 }
 
