@@ -1,19 +1,98 @@
-//! Chooses the block length by the layout of files on this host's storage.
+//! Where files lie on this host's storage: on which device or, in a parallel file system, on which of its targets.
+//!
+//! - The block length follows the layout: with a block of one stripe, or a part of one, each request goes to one target.
+//! - Reads and writes are scheduled by target (`plan`, `pool`), so that no target has two threads while another has none.
+//!   Y. Kim and others call this layout-aware scheduling (LADS, FAST '15).
 //!
 //! Lustre gives a file's stripes in an attribute (`lustre.lov`: `lov_user_md` of its `lustre_user.h`). Other file
-//! systems give a good length for reads and writes in `st_blksize` (`stat(2)`). With a block of one stripe, or a part
-//! of one, each request goes to one server.
+//! systems give a good length for reads and writes in `st_blksize` (`stat(2)`); their device counts as one target.
 
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::getxattr;
+use rustix::fs::{fgetxattr, getxattr};
 
 /// The usual block length, and the longest one chosen. Bytes. With longer blocks, reading and sending overlap less.
 const USUAL: u64 = 1 << 20;
 const LONGEST: u64 = 4 << 20;
 /// Longest attribute that is read. Bytes; enough for some thousands of stripes.
 const ATTRIBUTE_MAX: usize = 64 << 10;
+/// Length of a stripe's entry in that attribute, and the place of the target's number in it. Bytes.
+const STRIPE_LEN: usize = 24;
+const TARGET_AT: usize = 20;
+
+/// What holds bytes: a device, or one storage target of a parallel file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Volume {
+    device: u64,
+    target: u32,
+}
+
+impl Volume {
+    /// The device with this number (`st_dev` of `stat(2)`).
+    pub fn of_device(device: u64) -> Self {
+        Self { device, target: 0 }
+    }
+}
+
+/// The volumes of a file. Its stripes lie on them in turn.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    device: u64,
+    /// Length of a stripe. Bytes.
+    stripe: u64,
+    /// The storage targets of the stripes; empty if the file has one volume.
+    targets: Box<[u32]>,
+}
+
+impl Layout {
+    /// A file with one volume.
+    pub fn on_device(device: u64) -> Self {
+        Self { device, ..Self::default() }
+    }
+
+    /// A file whose stripes of `stripe` bytes lie on these storage targets in turn.
+    pub fn striped(device: u64, stripe: u64, targets: &[u32]) -> Self {
+        let targets = if stripe == 0 || targets.len() < 2 { &[] } else { targets };
+        Self { device, stripe, targets: targets.into() }
+    }
+
+    /// The layout of an open file on this device.
+    pub(crate) fn of(file: impl AsFd, device: u64) -> Self {
+        let mut attribute = vec![0; ATTRIBUTE_MAX];
+        let told = fgetxattr(file, "lustre.lov", &mut attribute[..]).ok();
+        let striped = told.and_then(|len| striped(&attribute[..len]));
+        striped.map_or_else(
+            || Self::on_device(device),
+            |(stripe, targets)| Self::striped(device, stripe, &targets),
+        )
+    }
+
+    /// The volume of the byte at this offset.
+    pub fn volume(&self, offset: u64) -> Volume {
+        self.turn((offset.checked_div(self.stripe).unwrap_or(0) % self.turns()) as usize)
+    }
+
+    /// How many volumes take turns in blocks of `block` bytes; 1 if a block lies on several.
+    pub(crate) fn turns_in(&self, block: u64) -> u64 {
+        if self.stripe > 0 && self.stripe.is_multiple_of(block) { self.turns() } else { 1 }
+    }
+
+    /// Length of a stripe. Bytes; 0 if there is none.
+    pub(crate) fn stripe(&self) -> u64 {
+        self.stripe
+    }
+
+    /// The volume whose turn it is.
+    pub(crate) fn turn(&self, turn: usize) -> Volume {
+        Volume { device: self.device, target: self.targets.get(turn).copied().unwrap_or(0) }
+    }
+
+    fn turns(&self) -> u64 {
+        self.targets.len().max(1) as u64
+    }
+}
 
 /// The block length for files at these places. Bytes. The same places give the same length, because a partial file
 /// continues only with the block length that it began with.
@@ -28,18 +107,28 @@ fn fitting(length: u64) -> u64 {
 fn good_length(place: &Path) -> Option<u64> {
     let mut layout = vec![0; ATTRIBUTE_MAX];
     let told = getxattr(place, "lustre.lov", &mut layout[..]).ok();
-    let striped = told.and_then(|len| stripe_of(&layout[..len]));
-    striped.or_else(|| std::fs::metadata(place).ok().map(|found| found.blksize()))
+    let striped = told.and_then(|len| striped(&layout[..len]));
+    striped.map(|(stripe, _)| stripe).or_else(|| std::fs::metadata(place).ok().map(|found| found.blksize()))
 }
 
-/// The length of a stripe, if the file has several. Versions 1 and 3 begin alike: magic, pattern, owner, length and
-/// number of stripes. Other layouts, such as composite ones, give `None`.
-fn stripe_of(layout: &[u8]) -> Option<u64> {
+/// The length of a stripe and the target of each, if there are several. Versions 1 and 3 begin alike: magic, pattern,
+/// owner, length and number of stripes. Version 3 adds the name of a pool. A folder has no targets yet. Other layouts,
+/// such as composite ones, give `None`.
+fn striped(layout: &[u8]) -> Option<(u64, Vec<u32>)> {
     let magic = u32::from_le_bytes(*layout.first_chunk()?);
     let size = u32::from_le_bytes(*layout.get(24..)?.first_chunk()?);
     let count = u16::from_le_bytes(*layout.get(28..)?.first_chunk()?);
-    let known = matches!(magic, 0x0bd1_0bd0 | 0x0bd3_0bd0);
-    (known && count != 1 && size != 0 && size.is_multiple_of(64 << 10)).then_some(u64::from(size))
+    let head = match magic {
+        0x0bd1_0bd0 => 32,
+        0x0bd3_0bd0 => 48,
+        _ => return None,
+    };
+    if count == 1 || size == 0 || !size.is_multiple_of(64 << 10) {
+        return None;
+    }
+    let entries = layout.get(head..).unwrap_or_default().chunks_exact(STRIPE_LEN).take(count.into());
+    let target = |entry: &[u8]| Some(u32::from_le_bytes(*entry.get(TARGET_AT..)?.first_chunk()?));
+    Some((size.into(), entries.filter_map(target).collect()))
 }
 
 #[cfg(test)]
@@ -52,8 +141,37 @@ mod tests {
         layout.resize(24, 0);
         layout.extend(size.to_le_bytes());
         layout.extend(count.to_le_bytes());
-        layout.resize(72, 0);
+        layout.resize(if version == 1 { 32 } else { 48 }, 0);
+        for stripe in 0..u32::from(count) {
+            layout.resize(layout.len() + TARGET_AT, 0xee);
+            layout.extend((100 + stripe).to_le_bytes());
+        }
         layout
+    }
+
+    fn stripe_of(layout: &[u8]) -> Option<u64> {
+        striped(layout).map(|(stripe, _)| stripe)
+    }
+
+    #[test]
+    fn targets_are_read_as_lustre_tells_them_and_take_turns() {
+        for version in [1, 3] {
+            let (stripe, targets) = striped(&recorded(version, 1 << 20, 3)).expect("three stripes");
+            assert_eq!(targets, [100, 101, 102], "version {version}");
+            let layout = Layout::striped(7, stripe, &targets);
+            let of = |offset: u64| layout.volume(offset << 19);
+            assert!(of(0) == of(1) && of(0) != of(2) && of(0) == of(6) && of(2) == of(8), "{layout:?}");
+            assert_eq!([1 << 20, 1 << 19, 2 << 20].map(|block| layout.turns_in(block)), [3, 3, 1]);
+        }
+        let folder = &recorded(3, 1 << 20, 4)[..48];
+        assert_eq!(striped(folder), Some((1 << 20, Vec::new())), "a folder's default");
+        let one = Layout::on_device(7);
+        assert_eq!((one.volume(5 << 30), one.turns_in(1 << 20)), (Volume::of_device(7), 1));
+        assert_eq!(
+            Layout::striped(7, 1 << 20, &[3]).volume(0),
+            Volume::of_device(7),
+            "one target is the device"
+        );
     }
 
     #[test]

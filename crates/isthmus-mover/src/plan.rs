@@ -1,13 +1,17 @@
 //! The sender's plan: which pieces of which files form the next block. No I/O is done here.
 //!
-//! Files are sent in the order of their announcement. A file longer than a block is cut at multiples of the block
-//! length. Shorter files share a block. The sender expects the receiver to want all files, so it sends before the
+//! Each volume of the storage (`layout`) has a queue. The next block comes from the volume with the fewest blocks under
+//! way ("join the shortest queue"), so that none idles while another is crowded. In a queue, files are in the order of
+//! their announcement. A file whose stripes lie on several volumes is in the queue of each.
+//!
+//! A file longer than a block is cut at multiples of the block length. Shorter files of a volume share a block. The sender expects the receiver to want all files, so it sends before the
 //! answers come. Up to the first answer, the amount sent ahead is limited. After it, the sender goes on like this until
 //! an answer shows that the receiver already has something. On a short path nothing is sent ahead.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
+use crate::layout::{Layout, Volume};
 use crate::wire::{Answer, PIECES_MAX};
 
 /// A piece of a file to read.
@@ -30,11 +34,25 @@ pub struct Unasked(pub u64);
 struct File {
     size: u64,
     answered: bool,
-    /// The next block to look at, and the end of the blocks to send.
-    next: u64,
+    /// The end of the blocks to send.
     end: u64,
     /// Blocks that the receiver has, in order: first and count.
-    have: VecDeque<(u64, u64)>,
+    have: Vec<(u64, u64)>,
+    /// Blocks of a stripe, and volumes that take turns at stripes.
+    stripe: u64,
+    turns: u64,
+    /// Its entries in queues. Count.
+    queued: u64,
+}
+
+/// A file in the queue of a volume.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    id: u64,
+    /// Which of the file's volumes it is.
+    turn: u64,
+    /// The next block to look at.
+    next: u64,
 }
 
 /// The plan; see the module.
@@ -47,7 +65,9 @@ pub struct Plan {
     ahead: u64,
     answers: bool,
     files: BTreeMap<u64, File>,
-    queue: VecDeque<u64>,
+    queues: BTreeMap<Volume, VecDeque<Entry>>,
+    /// Blocks that were handed out and not read yet.
+    under_way: BTreeMap<Volume, usize>,
     exhausted: Vec<u64>,
     /// Entries that are not settled, with the memory of each at the receiver. Bytes.
     unsettled: BTreeMap<u64, usize>,
@@ -55,16 +75,26 @@ pub struct Plan {
 }
 
 impl File {
-    /// The next block that the receiver lacks.
-    fn missing(&mut self) -> Option<u64> {
-        while let Some(&(first, count)) = self.have.front() {
-            if self.next < first {
-                break;
-            }
-            self.next = self.next.max(first + count);
-            self.have.pop_front();
+    /// The first block from `index` on that lies on the volume of this turn.
+    fn on_turn(&self, index: u64, turn: u64) -> u64 {
+        let stripe = index / self.stripe;
+        match (turn + self.turns - stripe % self.turns) % self.turns {
+            0 => index,
+            later => (stripe + later) * self.stripe,
         }
-        (self.next < self.end).then_some(self.next)
+    }
+
+    /// The next block of this entry that the receiver lacks.
+    fn missing(&self, entry: &Entry) -> Option<u64> {
+        let mut index = self.on_turn(entry.next, entry.turn);
+        while index < self.end {
+            let after = self.have.partition_point(|(first, _)| *first <= index);
+            let held =
+                after.checked_sub(1).map(|at| self.have[at]).filter(|(first, count)| index - first < *count);
+            let Some((first, count)) = held else { return Some(index) };
+            index = self.on_turn(first + count, entry.turn);
+        }
+        None
     }
 }
 
@@ -78,7 +108,8 @@ impl Plan {
             ahead,
             answers: false,
             files: BTreeMap::new(),
-            queue: VecDeque::new(),
+            queues: BTreeMap::new(),
+            under_way: BTreeMap::new(),
             exhausted: Vec::new(),
             unsettled: BTreeMap::new(),
             weight: 0,
@@ -106,16 +137,25 @@ impl Plan {
     pub fn announce(&mut self, id: u64, size: Option<u64>) {
         self.unsettled.insert(id, 0);
         if let Some(size) = size {
-            self.announce_blocks(id, size, 0..size.div_ceil(self.block));
+            self.announce_blocks(id, size, 0..size.div_ceil(self.block), &Layout::default());
         }
     }
 
     /// Adds a file of `size` bytes, of which these blocks are sent. A file of one block is sent whole.
-    pub fn announce_blocks(&mut self, id: u64, size: u64, blocks: Range<u64>) {
+    pub fn announce_blocks(&mut self, id: u64, size: u64, blocks: Range<u64>, layout: &Layout) {
         self.unsettled.insert(id, 0);
         let Range { start: next, end } = blocks;
-        self.files.insert(id, File { size, answered: false, next, end, have: VecDeque::new() });
-        self.queue.push_back(id);
+        let (stripe, turns) = ((layout.stripe() / self.block).max(1), layout.turns_in(self.block));
+        let mut file = File { size, answered: false, end, have: Vec::new(), stripe, turns, queued: 0 };
+        for turn in 0..turns {
+            let entry = Entry { id, turn, next };
+            // It is in one queue at least, which finds that nothing is to send.
+            if turn == 0 || file.missing(&entry).is_some() {
+                self.queues.entry(layout.turn(turn as usize)).or_default().push_back(entry);
+                file.queued += 1;
+            }
+        }
+        self.files.insert(id, file);
     }
 
     /// Takes the receiver's answer about a file. True if the answer settles the file.
@@ -195,14 +235,44 @@ impl Plan {
         std::mem::take(&mut self.exhausted)
     }
 
-    /// The pieces of the next block. None while nothing is to send, or nothing may be sent before more answers come.
-    pub fn next_block(&mut self) -> Option<Vec<Part>> {
+    /// The pieces of the next block, and the volume that they lie on. None while nothing is to send, or nothing may be
+    /// sent before more answers come.
+    pub fn next_block(&mut self) -> Option<(Volume, Vec<Part>)> {
+        let under_way = |volume: &Volume| self.under_way.get(volume).copied().unwrap_or(0);
+        let mut volumes: Vec<_> = self
+            .queues
+            .iter()
+            .filter_map(|(volume, queue)| Some((under_way(volume), queue.front()?.id, *volume)))
+            .collect();
+        volumes.sort_unstable();
+        let found = volumes.into_iter().find_map(|(_, _, volume)| Some((volume, self.block_on(volume)?)));
+        self.queues.retain(|_, queue| !queue.is_empty());
+        if let Some((volume, _)) = &found {
+            *self.under_way.entry(*volume).or_default() += 1;
+        }
+        found
+    }
+
+    /// A block of this volume was read.
+    pub fn on_read(&mut self, volume: Volume) {
+        if let Some(count) = self.under_way.get_mut(&volume) {
+            *count -= 1;
+            if *count == 0 {
+                self.under_way.remove(&volume);
+            }
+        }
+    }
+
+    /// The pieces of the next block of a volume.
+    fn block_on(&mut self, volume: Volume) -> Option<Vec<Part>> {
+        let queue = self.queues.get_mut(&volume)?;
         let mut batch: Vec<Part> = Vec::new();
         let mut room = self.block;
-        while let Some(&id) = self.queue.front() {
+        while let Some(entry) = queue.front_mut() {
+            let id = entry.id;
             let may_run_ahead = self.trusting && (self.answers || self.ahead > 0);
             let Some(file) = self.files.get_mut(&id) else {
-                self.queue.pop_front();
+                queue.pop_front();
                 continue;
             };
             if !file.answered && !may_run_ahead {
@@ -212,14 +282,17 @@ impl Plan {
                 if !batch.is_empty() {
                     break;
                 }
-                let part = file.missing().map(|index| {
-                    file.next = index + 1;
+                let part = file.missing(entry).map(|index| {
+                    entry.next = index + 1;
                     let offset = index * self.block;
                     Part { id, offset, len: self.block.min(file.size - offset) }
                 });
-                if file.missing().is_none() {
-                    self.queue.pop_front();
-                    self.exhausted.push(id);
+                if file.missing(entry).is_none() {
+                    file.queued -= 1;
+                    if file.queued == 0 {
+                        self.exhausted.push(id);
+                    }
+                    queue.pop_front();
                 }
                 if let Some(part) = part {
                     self.ahead = self.ahead.saturating_sub(part.len);
@@ -232,7 +305,7 @@ impl Plan {
                 room -= file.size;
                 self.ahead = self.ahead.saturating_sub(file.size);
                 batch.push(Part { id, offset: 0, len: file.size });
-                self.queue.pop_front();
+                queue.pop_front();
             }
         }
         (!batch.is_empty()).then_some(batch)
@@ -247,8 +320,14 @@ mod tests {
 
     const BLOCK: u64 = 100;
 
+    fn next(plan: &mut Plan) -> Option<Vec<Part>> {
+        let (volume, parts) = plan.next_block()?;
+        plan.on_read(volume);
+        Some(parts)
+    }
+
     fn drain(plan: &mut Plan) -> Vec<Vec<Part>> {
-        std::iter::from_fn(|| plan.next_block()).collect()
+        std::iter::from_fn(|| next(plan)).collect()
     }
 
     #[test]
@@ -277,9 +356,9 @@ mod tests {
         (0..6).for_each(|id| plan.announce(id, Some(100)));
         assert_eq!(drain(&mut plan).len(), 2, "so much before the first answer");
         assert_eq!(plan.answer(0, &Answer::Send), Ok(false));
-        assert_eq!(plan.next_block().map(|block| block[0].id), Some(2), "then as long as all is wanted");
+        assert_eq!(next(&mut plan).map(|block| block[0].id), Some(2), "then as long as all is wanted");
         assert_eq!(plan.answer(1, &Answer::Same), Ok(true));
-        assert_eq!(plan.next_block(), None, "then only what is asked for");
+        assert_eq!(next(&mut plan), None, "then only what is asked for");
         for id in 2..6 {
             assert_eq!(plan.answer(id, &Answer::Send), Ok(false));
         }
@@ -291,17 +370,17 @@ mod tests {
     fn where_it_is_to_wait_each_file_waits_for_its_own_answer() {
         let mut plan = Plan::new(BLOCK, 250);
         (0..4).for_each(|id| plan.announce(id, Some(100)));
-        assert!(plan.next_block().is_some() && !plan.is_answered(0));
+        assert!(next(&mut plan).is_some() && !plan.is_answered(0));
         plan.distrust();
         for id in [0, 2] {
             assert_eq!(plan.answer(id, &Answer::Send), Ok(false));
         }
         assert!(plan.is_answered(0) && !plan.is_answered(1));
-        assert_eq!(plan.next_block(), None, "the second has no answer");
+        assert_eq!(next(&mut plan), None, "the second has no answer");
         assert_eq!(plan.answer(1, &Answer::Same), Ok(true));
         assert!(plan.is_answered(1));
-        assert_eq!(plan.next_block().map(|block| block[0].id), Some(2));
-        assert_eq!(plan.next_block(), None, "the last has none either");
+        assert_eq!(next(&mut plan).map(|block| block[0].id), Some(2));
+        assert_eq!(next(&mut plan), None, "the last has none either");
     }
 
     #[test]
@@ -309,16 +388,66 @@ mod tests {
         let mut plan = Plan::new(BLOCK, 0);
         plan.announce(0, Some(250));
         assert_eq!(plan.answer(0, &Answer::Have(vec![(0, 3)])), Ok(false));
-        assert_eq!((plan.next_block(), plan.take_exhausted()), (None, vec![0]));
+        assert_eq!((next(&mut plan), plan.take_exhausted()), (None, vec![0]));
     }
 
     #[test]
     fn of_a_shared_file_a_range_is_sent_but_for_what_is_there() {
         let mut plan = Plan::new(BLOCK, 0);
-        plan.announce_blocks(0, 950, 3..7);
+        plan.announce_blocks(0, 950, 3..7, &Layout::default());
         assert_eq!(plan.answer(0, &Answer::Have(vec![(4, 1)])), Ok(false));
         let offsets: Vec<_> = drain(&mut plan).iter().map(|block| block[0].offset).collect();
         assert_eq!((offsets, plan.take_exhausted()), (vec![300, 500, 600], vec![0]));
+    }
+
+    #[test]
+    fn the_next_block_comes_from_the_volume_with_the_fewest_under_way() {
+        let mut plan = Plan::new(BLOCK, 1 << 30);
+        for (id, device) in [(0, 1), (1, 1), (2, 2), (3, 3)] {
+            plan.announce_blocks(id, 300, 0..3, &Layout::on_device(device));
+        }
+        let first: Vec<_> = (0..3).filter_map(|_| plan.next_block()).collect();
+        assert_eq!(first.iter().map(|(_, parts)| parts[0].id).collect::<Vec<_>>(), [0, 2, 3]);
+        // The third volume is twice as fast as the first; the second stands still.
+        let mut sent = [0; 4];
+        for turn in 0..6 {
+            plan.on_read(Volume::of_device(3));
+            if turn % 2 == 0 {
+                plan.on_read(Volume::of_device(1));
+            }
+            while let Some((_, parts)) = plan.next_block() {
+                sent[parts[0].id as usize] += 1;
+                if plan.under_way.values().sum::<usize>() >= 4 {
+                    break;
+                }
+            }
+        }
+        assert_eq!(
+            (sent[2], sent[3]),
+            (2, 2),
+            "{sent:?}: of the file on 3 all are read, and 2 got no more than others"
+        );
+    }
+
+    #[test]
+    fn stripes_of_a_file_are_read_from_all_its_volumes_and_none_is_left_out() {
+        let layout = Layout::striped(1, 2 * BLOCK, &[5, 6, 7]);
+        let mut plan = Plan::new(BLOCK, 1 << 30);
+        plan.announce_blocks(0, 1950, 1..20, &layout);
+        let mut took = Vec::new();
+        let mut waits = VecDeque::new();
+        while let Some((volume, parts)) = plan.next_block() {
+            assert_eq!(layout.volume(parts[0].offset), volume);
+            took.push(parts[0].offset / BLOCK);
+            waits.push_back(volume);
+            if waits.len() == 3 {
+                assert!(waits[0] != waits[1] && waits[1] != waits[2] || took.len() > 15, "{took:?}");
+                waits.pop_front().into_iter().for_each(|volume| plan.on_read(volume));
+            }
+        }
+        took.sort_unstable();
+        assert_eq!(took, (1..20).collect::<Vec<_>>());
+        assert_eq!(plan.take_exhausted(), [0]);
     }
 
     #[test]
@@ -336,12 +465,14 @@ mod tests {
         fn what_is_missing_is_sent_once(
             files in prop::collection::vec((0u64..1000, prop::collection::vec(any::<bool>(), 10), 0usize..20), 1..30),
             ahead in 0u64..2000,
+            stripe in prop::sample::select(vec![0, 50, 100, 300]),
         ) {
             let mut plan = Plan::new(BLOCK, ahead);
             let mut sent: Vec<Vec<Part>> = vec![Vec::new(); files.len()];
             let mut before = vec![0; files.len()];
             for (id, (size, _, _)) in files.iter().enumerate() {
-                plan.announce(id as u64, Some(*size));
+                let layout = Layout::striped(id as u64 % 3, stripe, &[1, 2, 3][..id % 4]);
+                plan.announce_blocks(id as u64, *size, 0..size.div_ceil(BLOCK), &layout);
             }
             for step in 0..40 {
                 for (id, (size, have, at)) in files.iter().enumerate() {
@@ -354,7 +485,7 @@ mod tests {
                     }
                 }
                 for _ in 0..if step < 20 { 2 } else { 1000 } {
-                    let Some(block) = plan.next_block() else { break };
+                    let Some(block) = next(&mut plan) else { break };
                     prop_assert!(!block.is_empty() && block.len() <= PIECES_MAX);
                     prop_assert!(block.iter().map(|part| part.len).sum::<u64>() <= BLOCK);
                     block.iter().for_each(|part| sent[part.id as usize].push(*part));
@@ -362,6 +493,7 @@ mod tests {
             }
             for (id, (size, have, _)) in files.iter().enumerate() {
                 let mut offsets: Vec<u64> = sent[id].iter().map(|part| part.offset).collect();
+                offsets.sort_unstable();
                 offsets.dedup();
                 prop_assert_eq!(offsets.len(), sent[id].len(), "twice");
                 let held = |index: u64| *size > BLOCK && have[index as usize];

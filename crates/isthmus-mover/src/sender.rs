@@ -4,8 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, never, select};
-use isthmus_io::log::no_thread;
+use crossbeam_channel::{Receiver, Select, TryRecvError};
 
 use crate::MoverError;
 use crate::buffer::Buffer;
@@ -19,7 +18,7 @@ use crate::pool::{Block, Done, Job, Pool, Sealing};
 use crate::seal::TAG_LEN;
 use crate::session::{BEAT, Event, Wire, key};
 use crate::source::{HEAD_ROOM, Source};
-use crate::walk::{Filter, Found, Item, Roots, walk};
+use crate::walk::{self, Filter, Found, Item, Roots};
 use crate::watch::{
     Allowance, Bottleneck, Heard, Named, Notice, Progress, Spans, Stages, Summary, Watch, What, since,
 };
@@ -56,8 +55,18 @@ pub(crate) struct Sending {
     pub(crate) rules: Rules,
 }
 
+/// What one walk finds.
+struct List {
+    found: Receiver<Found>,
+    ended: bool,
+    /// Files of several blocks that it found, announced and not settled. Count.
+    large: usize,
+}
+
 struct Flying {
     source: Arc<Source>,
+    /// The list that it was found in.
+    list: usize,
     /// Blocks that the receiver already has: first and count.
     have: Vec<(u64, u64)>,
     /// Blocks handed to the disk threads and not read yet.
@@ -84,7 +93,8 @@ pub(crate) struct SendingSide<'a> {
     watch: &'a mut Watch<'a>,
     pool: Pool,
     plan: Plan,
-    found: Receiver<Found>,
+    /// What the walks find, device by device.
+    lists: Vec<List>,
     walked: bool,
     sealing: Arc<Sealing>,
     entities: HashMap<u64, Entity>,
@@ -135,18 +145,15 @@ impl<'a> SendingSide<'a> {
         wire: &'a mut Wire,
         watch: &'a mut Watch<'a>,
     ) -> Result<Self, MoverError> {
-        let (out, found) = crossbeam_channel::bounded(4096);
-        std::thread::Builder::new()
-            .name("mover-walk".to_owned())
-            .spawn(move || walk(roots, &filter, &out))
-            .map_err(no_thread)?;
+        let lists = walk::start(roots, &filter)?;
+        let lists = lists.into_iter().map(|found| List { found, ended: false, large: 0 }).collect();
         let pool = Pool::new(sending.threads, sending.disk, &wire.sender())?;
         let now = Instant::now();
         let ahead = if sending.rules.dry_run || sending.rules.update { 0 } else { AHEAD };
         Ok(Self {
             plan: Plan::new(sending.block, ahead),
             pool,
-            found,
+            lists,
             walked: false,
             sealing: Arc::default(),
             entities: HashMap::new(),
@@ -251,26 +258,22 @@ impl<'a> SendingSide<'a> {
 
     /// Waits for an event, and processes all events that are there.
     fn wait(&mut self, heard: &mut Vec<Control>) -> Result<(), MoverError> {
-        let nothing = never();
-        let found = if self.wants_entries() { &self.found } else { &nothing };
         let mut pause = REST;
         let now = Instant::now();
         if self.may_read_at > now {
             pause = pause.min(self.may_read_at - now);
         }
         let inbox = self.wire.inbox.clone();
-        let first = select! {
-            recv(inbox) -> event => event.ok(),
-            recv(found) -> found => {
-                match found {
-                    Ok(found) => self.find(found)?,
-                    Err(_) => self.end_walk()?,
-                }
-                None
+        let mut select = Select::new();
+        select.recv(&inbox);
+        if self.wants_entries() {
+            for list in self.lists.iter().filter(|list| !list.ended) {
+                select.recv(&list.found);
             }
-            default(pause) => None,
-        };
-        for event in first.into_iter().chain(inbox.try_iter()) {
+        }
+        // What the walks have found is taken next (`fill`).
+        let _ = select.ready_timeout(pause);
+        for event in inbox.try_iter() {
             self.on_event(event, heard)?;
         }
         Ok(())
@@ -300,7 +303,22 @@ impl<'a> SendingSide<'a> {
         !self.walked && has_room && self.large < self.large_most
     }
 
-    fn find(&mut self, found: Found) -> Result<(), MoverError> {
+    /// The next thing that a walk has found, and its list: the one with the fewest files of several blocks that are
+    /// announced, so that slow devices leave room for the others. `None`: nothing is there yet, or the walks have ended.
+    fn next_found(&mut self) -> Option<(usize, Found)> {
+        let mut order: Vec<usize> = (0..self.lists.len()).filter(|list| !self.lists[*list].ended).collect();
+        order.sort_by_key(|list| self.lists[*list].large);
+        for at in order {
+            match self.lists[at].found.try_recv() {
+                Ok(found) => return Some((at, found)),
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => self.lists[at].ended = true,
+            }
+        }
+        None
+    }
+
+    fn find(&mut self, list: usize, found: Found) -> Result<(), MoverError> {
         match found {
             Found::Trouble(trouble) => {
                 self.wire.say(&Control::Trouble(trouble.clone()))?;
@@ -311,12 +329,12 @@ impl<'a> SendingSide<'a> {
                 (self.watch)(Notice::Warning { path: Named(trouble.path), text: trouble.text });
             }
             Found::Item(item) if item.kind == Kind::FolderEnd => self.ends.push_back((self.next_id, item)),
-            Found::Item(item) => self.announce(item)?,
+            Found::Item(item) => self.announce(list, item)?,
         }
         Ok(())
     }
 
-    fn announce(&mut self, item: Item) -> Result<(), MoverError> {
+    fn announce(&mut self, list: usize, item: Item) -> Result<(), MoverError> {
         let id = self.next_id;
         self.next_id += 1;
         let source = Source::new(&item).map(Arc::new);
@@ -326,12 +344,15 @@ impl<'a> SendingSide<'a> {
         let entity = match source {
             Some(source) => {
                 let Source { size, share, .. } = *source;
-                self.plan.announce_blocks(id, size, share.blocks(size.div_ceil(block)));
+                self.plan.announce_blocks(id, size, share.blocks(size.div_ceil(block)), &source.layout);
                 self.files_total += 1;
                 self.bytes_total += share.bytes(size, block);
-                self.large += usize::from(source.size > self.sending.block);
+                let is_large = usize::from(source.size > block);
+                self.large += is_large;
+                self.lists[list].large += is_large;
                 Entity::File(Flying {
                     source,
+                    list,
                     have: Vec::new(),
                     reading: 0,
                     exhausted: false,
@@ -371,20 +392,20 @@ impl<'a> SendingSide<'a> {
     /// Announces the entries found, and gives the disk threads as many blocks as there is room for.
     fn fill(&mut self) -> Result<(), MoverError> {
         while self.wants_entries() {
-            match self.found.try_recv() {
-                Ok(found) => self.find(found)?,
-                Err(crossbeam_channel::TryRecvError::Empty) => break,
-                Err(crossbeam_channel::TryRecvError::Disconnected) => self.end_walk()?,
+            match self.next_found() {
+                Some((list, found)) => self.find(list, found)?,
+                None if self.lists.iter().all(|list| list.ended) => self.end_walk()?,
+                None => break,
             }
         }
         while self.ends.front().is_some_and(|(before, _)| self.plan.settled_before(*before)) {
             if let Some((_, item)) = self.ends.pop_front() {
-                self.announce(item)?;
+                self.announce(0, item)?;
             }
         }
         self.put_entries()?;
         while Instant::now() >= self.may_read_at && self.has_room() {
-            let Some(parts) = self.plan.next_block() else { break };
+            let Some((from, parts)) = self.plan.next_block() else { break };
             let bytes: u64 = parts.iter().map(|part| part.len).sum();
             if let Some(pause) = self.pause(bytes) {
                 self.may_read_at = self.may_read_at.max(Instant::now()) + pause;
@@ -403,7 +424,7 @@ impl<'a> SendingSide<'a> {
             };
             self.reading += 1;
             let (block, sealing) = (self.sending.block, self.sealing.clone());
-            self.pool.put(Job::Read { parts: sources, buffer, block, sealing });
+            self.pool.put(Job::Read { from, parts: sources, buffer, block, sealing });
         }
         for id in self.plan.take_exhausted() {
             if let Some(Entity::File(file)) = self.entities.get_mut(&id) {
@@ -444,7 +465,7 @@ impl<'a> SendingSide<'a> {
     }
 
     /// Gives a disk thread the check of a file that was read.
-    fn judge(&self, id: u64) {
+    fn judge(&mut self, id: u64) {
         let Some(Entity::File(Flying { source, is_doubtful, .. })) = self.entities.get(&id) else { return };
         let (source, is_doubtful, block) = (source.clone(), *is_doubtful, self.sending.block);
         self.pool.put(Job::Verdict { id, source, block, is_doubtful });
@@ -463,6 +484,9 @@ impl<'a> SendingSide<'a> {
 
     fn on_read(&mut self, mut block: Block) -> Result<(), MoverError> {
         self.reading -= 1;
+        if let Some(volume) = block.from.take() {
+            self.plan.on_read(volume);
+        }
         let read = &mut block.read;
         self.status.disk_ns += std::mem::take(&mut read.disk_ns);
         self.status.cpu_ns += std::mem::take(&mut read.cpu_ns);
@@ -636,7 +660,9 @@ impl<'a> SendingSide<'a> {
     fn forget(&mut self, id: u64) {
         if let Some(Entity::File(file)) = self.entities.remove(&id) {
             self.files += 1;
-            self.large -= usize::from(file.source.size > self.sending.block);
+            let is_large = usize::from(file.source.size > self.sending.block);
+            self.large -= is_large;
+            self.lists[file.list].large -= is_large;
         }
     }
 

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use crate::buffer::{Buffer, PAGE};
 use crate::cache::Opened;
 use crate::descriptors::wait_for;
+use crate::layout::Layout;
 use crate::plan::Part;
 use crate::wire::{HEADER_MAX, Header, Kind, Piece, Share, Time, Verdict};
 use crate::{confine, digest, meta, names};
@@ -39,6 +40,8 @@ pub(crate) struct Source {
     mtime: Time,
     ctime: Time,
     sparse: bool,
+    /// The volumes that it lies on.
+    pub(crate) layout: Layout,
     /// The share of its blocks that this process sends.
     pub(crate) share: Share,
     /// The open file while its blocks are read. Files of one block are not kept open.
@@ -86,6 +89,7 @@ impl Source {
             mtime: item.meta.mtime,
             ctime,
             sparse,
+            layout: item.layout.clone(),
             share,
             open: Mutex::new(None),
             look: Mutex::default(),

@@ -19,6 +19,7 @@ use crate::cache::Opened;
 use crate::descriptors::{self, wait_for};
 use crate::digest::{self, Digest};
 use crate::journal::{self, HEAD_LEN, Head};
+use crate::layout::{Layout, Volume};
 use crate::meta::Kept;
 use crate::source::CHANGED;
 use crate::wire::{Answer, Meta, Outcome, Piece, Share, Time, Verdict};
@@ -119,6 +120,8 @@ struct Partial {
 #[derive(Debug)]
 pub(crate) struct Target {
     wanted: Wanted,
+    /// The volumes that it lies on.
+    layout: Layout,
     partial: Option<Partial>,
     /// Blocks of an earlier transfer may be of another version; the source's digest tells.
     is_doubtful: bool,
@@ -162,10 +165,9 @@ impl Target {
     /// An error of the system, with a remedy.
     pub(crate) fn begin(mut wanted: Wanted, alive: &mut dyn FnMut()) -> io::Result<Begun> {
         if wanted.head.size <= wanted.head.block {
-            return Ok(Begun {
-                target: Self { wanted, partial: None, is_doubtful: false },
-                have: Vec::new(),
-            });
+            let layout = Layout::on_device(fstat(&wanted.parent)?.st_dev);
+            let target = Self { wanted, layout, partial: None, is_doubtful: false };
+            return Ok(Begun { target, have: Vec::new() });
         }
         if wanted.head.blocks() > BLOCKS_MAX {
             let text = format!("it has more than {BLOCKS_MAX} blocks; use longer ones (--block)");
@@ -195,7 +197,8 @@ impl Target {
         let is_doubtful = ctime != wanted.head.ctime && blocks.iter().any(Option::is_some);
         // The journal keeps the version that it began with. Otherwise the next transfer would trust its blocks.
         wanted.head.ctime = ctime;
-        let is_new = fstat(&file)?.st_size == 0;
+        let stat = fstat(&file)?;
+        let (is_new, layout) = (stat.st_size == 0, Layout::of(&file, stat.st_dev));
         let zeros = Zeros::of(wanted.sparse, is_new);
         if let Err(error) = make_room(&wanted, &file) {
             if blocks.iter().all(Option::is_none) && !shared {
@@ -207,13 +210,18 @@ impl Target {
         let have = ranges(&blocks, wanted.range().start);
         let growing = Mutex::new(Growing { blocks, left, confirmed: None, reserving: false, over: false });
         let partial = Some(Partial { file: Opened::long(file), journal, zeros, growing });
-        let target = Self { wanted, partial, is_doubtful };
+        let target = Self { wanted, layout, partial, is_doubtful };
         Ok(Begun { target, have })
     }
 
     /// Path at the destination, for people.
     pub(crate) fn path(&self) -> &[u8] {
         &self.wanted.path
+    }
+
+    /// The volume of the byte at this offset.
+    pub(crate) fn volume(&self, offset: u64) -> Volume {
+        self.layout.volume(offset)
     }
 
     /// Length. Bytes.

@@ -1,22 +1,28 @@
 //! Walks the trees to copy, and lists their entries.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Receiver, Sender};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use isthmus_io::log::no_thread;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, readlinkat, statat};
 
 use crate::descriptors::wait_for;
+use crate::layout::Layout;
 use crate::wire::{Choice, ITSELF, Kind, Meta, RANKS_MAX, Share, Trouble};
 use crate::{confine, meta, names};
 
 /// Limits on the patterns of a choice: their number, and the length of each in bytes.
 const PATTERNS_MAX: usize = 64;
 const PATTERN_LEN_MAX: usize = 1024;
+/// Most devices that are walked at the same time. Count.
+const WALKS_MAX: usize = 16;
+/// Most entries of a device that were found and not announced yet. Count.
+const LIST_MAX: usize = 4096;
 const NO_KIND: &str = "neither file, folder nor symbolic link; not copied";
 
 /// A source: a path in an open folder, and its name at the destination.
@@ -109,6 +115,8 @@ pub(crate) struct Item {
     pub(crate) kind: Kind,
     /// Its attributes.
     pub(crate) meta: Meta,
+    /// The volumes that it lies on, if it is a file.
+    pub(crate) layout: Layout,
 }
 
 /// The compiled filter of files to leave out.
@@ -200,8 +208,36 @@ fn trouble(at: &[u8], path: &[u8], error: &dyn std::fmt::Display) -> Trouble {
 /// The listener is gone: the walk ends.
 struct Gone;
 
+/// Starts to walk the roots: those of each device one after the other, and the devices side by side, each with its own
+/// list of what was found.
+pub(crate) fn start(roots: Roots, filter: &Filter) -> io::Result<Vec<Receiver<Found>>> {
+    let mut missing = roots.missing;
+    let mut groups: BTreeMap<u64, Vec<Root>> = BTreeMap::new();
+    for root in roots.found {
+        let stat = statat(&root.dir, &root.at[..], AtFlags::SYMLINK_NOFOLLOW);
+        let device = stat.map_or(0, |stat| stat.st_dev);
+        let is_one_more = groups.len() >= WALKS_MAX && !groups.contains_key(&device);
+        let group = if is_one_more { groups.values_mut().next() } else { None };
+        match group {
+            Some(group) => group.push(root),
+            None => groups.entry(device).or_default().push(root),
+        }
+    }
+    let mut lists = Vec::new();
+    for found in groups.into_values() {
+        let (out, list) = crossbeam_channel::bounded(LIST_MAX);
+        let (roots, filter) = (Roots { found, missing: std::mem::take(&mut missing) }, filter.clone());
+        std::thread::Builder::new()
+            .name("mover-walk".to_owned())
+            .spawn(move || walk(roots, &filter, &out))
+            .map_err(no_thread)?;
+        lists.push(list);
+    }
+    Ok(lists)
+}
+
 /// Walks all roots one after the other. It ends early if the listener is gone.
-pub(crate) fn walk(roots: Roots, filter: &Filter, out: &Sender<Found>) {
+fn walk(roots: Roots, filter: &Filter, out: &Sender<Found>) {
     for trouble in roots.missing {
         if out.send(Found::Trouble(trouble)).is_err() {
             return;
@@ -248,12 +284,18 @@ impl Walker<'_> {
     }
 
     fn item(&self, at: &[u8], path: &[u8], kind: Kind, meta: Meta) -> Result<(), Gone> {
+        self.laid_out(at, path, kind, meta, Layout::default())
+    }
+
+    /// An entry with this layout.
+    fn laid_out(&self, at: &[u8], path: &[u8], kind: Kind, meta: Meta, layout: Layout) -> Result<(), Gone> {
         self.emit(Found::Item(Item {
             dir: self.dir.clone(),
             at: at.to_vec(),
             path: path.to_vec(),
             kind,
             meta,
+            layout,
         }))
     }
 
@@ -330,7 +372,10 @@ impl Walker<'_> {
         let meta = self.with_xattrs(file, &stat, at, path)?;
         let size = stat.st_size as u64;
         let (sparse, share) = (sparse(&stat), self.share_of(&stat));
-        self.item(at, path, Kind::File { size, ctime: meta::ctime(&stat), sparse, share }, meta)
+        let device = stat.st_dev;
+        let is_long = size > self.filter.block;
+        let layout = if is_long { Layout::of(file, device) } else { Layout::on_device(device) };
+        self.laid_out(at, path, Kind::File { size, ctime: meta::ctime(&stat), sparse, share }, meta, layout)
     }
 
     fn with_xattrs(&self, file: &OwnedFd, stat: &Stat, at: &[u8], path: &[u8]) -> Result<Meta, Gone> {

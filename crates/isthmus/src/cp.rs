@@ -94,7 +94,7 @@ pub(crate) struct Args {
     /// Use at most this much memory for blocks
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     memory: Size,
-    /// Read or write with this many threads
+    /// Read or write with this many threads, and with one for each storage target if these are more (up to 16)
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: u8,
     /// How these threads read and write: threads (by system calls), or uring (each by an io_uring, several pieces of a

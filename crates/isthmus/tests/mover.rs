@@ -414,6 +414,62 @@ fn a_full_disk_is_said_and_room_made_lets_the_same_command_go_on() {
     }
 }
 
+/// Runs its arguments where three file systems are mounted, from which it may read 10, 10 and 20 MB/s.
+const SLOW_VOLUMES: &str = r#"
+set -e
+group=/sys/fs/cgroup/blkio/isthmus-test-$$
+mkdir $group
+trap 'rmdir $group' EXIT
+for one in 1:10 2:10 3:20; do
+    name=volume${one%:*}
+    mkfs.ext4 -q -d $name-files $name-image 64M
+    mount -o loop,ro $name-image $name
+    echo "$(mountpoint -d $name) ${one#*:}000000" > $group/blkio.throttle.read_bps_device
+done
+sh -c 'echo $$ > '$group/cgroup.procs' && exec "$@"' sh "$@"
+"#;
+
+/// Y. Kim and others: LADS: Optimizing Data Transfers Using Layout-Aware Data Scheduling. FAST '15.
+#[test]
+fn files_of_several_devices_are_read_side_by_side() {
+    let sites = Sites::new();
+    let _service = sites.serve();
+    for (volume, mib) in [(1, 10), (2, 10), (3, 20)] {
+        let of = |what: &str| sites.path(&format!("volume{volume}{what}"));
+        fs::create_dir(of("")).expect("made");
+        fs::create_dir(of("-files")).expect("made");
+        for half in ["a", "b"] {
+            fs::write(of("-files").join(format!("{volume}{half}")), pattern(mib * MIB / 2)).expect("written");
+        }
+    }
+    let in_volumes = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.current_dir(sites.folder.path()).stdin(Stdio::null()).env_remove("ISTHMUS_LOG");
+        command.env("FI_ISTHMUS_INTERFACE", "127.0.0.1");
+        command.args(["--mount", "sh", "-c", SLOW_VOLUMES, "sh"]).args(words).output().expect("it runs")
+    };
+    let can = in_volumes(&["true"]);
+    if !can.status.success() {
+        let said = text(&can.stderr);
+        return eprintln!("skipped: it takes root, mkfs.ext4, loop devices and the cgroup blkio: {said}");
+    }
+    let program = isthmus(sites.folder.path()).get_program().to_owned();
+    let words =
+        ["cp", "--sites", "sites.toml", "--json", "volume1/1a", "volume1/1b", "volume2/2a", "volume2/2b"];
+    let rest = ["volume3/3a", "volume3/3b", "b:data/"];
+    let done = in_volumes(&[&[program.to_str().expect("a path")], &words[..], &rest].concat());
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    // Each device takes a second at least, so one after the other takes three.
+    let seconds = events(&done, "end")[0]["seconds"].as_f64().expect("a number");
+    assert!(seconds < 2.0, "{seconds} s: they were read one after the other");
+    for (volume, mib) in [(1, 10), (2, 10), (3, 20)] {
+        for half in ["a", "b"] {
+            let name = format!("export/{volume}{half}");
+            assert!(fs::read(sites.path(&name)).expect("whole") == pattern(mib * MIB / 2), "{name}");
+        }
+    }
+}
+
 /// Copies a file between two hosts of a lab, whose links these are; `None` where there can be no
 /// lab. The lab's report is there afterwards as report.json. The script at-b.sh, if there is one, is run at b
 /// before.
