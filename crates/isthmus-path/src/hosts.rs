@@ -63,7 +63,7 @@ impl Hosts {
         let oldest = self.states.iter().min_by_key(|(_, state)| state.used).map(|(host, _)| *host);
         let Some((host, state)) = oldest.and_then(|host| self.states.remove_entry(&host)) else { return };
         if state.bulk() != Bulk::All {
-            self.news.push_back(News { host, why: Finding::GetsThrough, bulk: Some(Bulk::All) });
+            self.news.push_back(News { host, why: Finding::Forgotten, bulk: Some(Bulk::All) });
         }
     }
 

@@ -88,6 +88,8 @@ pub enum Finding {
     Overflows,
     /// A trial of TCP began or ended.
     Trial(Change),
+    /// The host's state was dropped for that of another, which was used later.
+    Forgotten,
 }
 
 impl Finding {
@@ -95,7 +97,7 @@ impl Finding {
     #[must_use]
     pub fn carrier(&self) -> Carrier {
         match self {
-            Self::Far { .. } | Self::GetsThrough => Carrier::Udp,
+            Self::Far { .. } | Self::GetsThrough | Self::Forgotten => Carrier::Udp,
             Self::Near { .. } => Carrier::Tcp,
             Self::NoAnswer | Self::Silent { .. } => Carrier::TcpOnly,
             Self::LostWithoutQueue | Self::Overflows => Carrier::UdpIfItPasses,
@@ -116,6 +118,7 @@ impl fmt::Display for Finding {
             Self::LostWithoutQueue => f.write_str("packets are lost without a queue"),
             Self::Overflows => f.write_str("bursts by TCP overflow the queue of a short path"),
             Self::Trial(change) => change.fmt(f),
+            Self::Forgotten => f.write_str("what was known of the host made room for others"),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A stream's part in the host's ledger: reports its bulk data and its delivery rate, and takes its share of the plan.
 
 use isthmus_ledger::{Flow, Group, Report};
+use isthmus_path::thresholds::distance::FAR_US;
 
 use crate::Micros;
 use crate::congestion::{AckSample, CongestionControl};
@@ -9,8 +10,6 @@ use crate::congestion::{AckSample, CongestionControl};
 const BULK_BYTES: u64 = 128 << 10;
 /// Below this many bytes it no longer has. The gap keeps it from switching back and forth.
 const LITTLE_BYTES: u64 = 16 << 10;
-/// Flows are planned together from this round trip on. Microseconds.
-const FAR_US: Micros = 1_000;
 /// Interval between looks at the other flows. Microseconds.
 const LOOK_US: Micros = 250;
 /// A stream that must wait for its share looks again after this time. Microseconds.

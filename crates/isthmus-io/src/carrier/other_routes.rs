@@ -15,6 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use isthmus_datagram::{LinkState, link_state};
+use isthmus_path::thresholds::transport::HOSTS_MAX;
 
 use crate::interface::{interface_of, source_to};
 use crate::log::warn_log;
@@ -26,8 +27,6 @@ pub(crate) const OTHER_ROUTE_AFTER: Duration = Duration::from_secs(3);
 const VALID: Duration = Duration::from_secs(600);
 /// The absence of other routes is remembered for this long.
 const NONE_VALID: Duration = Duration::from_secs(10);
-/// Most hosts that are remembered. Count.
-const HOSTS_MAX: usize = 1_024;
 
 /// The kernel's table of IPv4 routes.
 const ROUTES_V4: &str = "/proc/self/net/route";

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use isthmus_ledger::{Flow, Kind, Ledger, PathKey, Report};
 use isthmus_path::sharing::{PathLook, PathPart, PathReport};
 use isthmus_path::thresholds::distance::FAR_US;
+use isthmus_path::thresholds::transport::HOSTS_MAX;
 use isthmus_path::{Hosts, Micros};
 
 use crate::ledger;
@@ -50,6 +51,10 @@ impl PathSharing {
     fn tell(&mut self, host: IpAddr, report: PathReport) -> (u32, f64) {
         let PathReport { rate, in_flight, lanes } = report;
         let Some(ledger) = &self.ledger else { return (1, rate) };
+        if self.flows.len() >= HOSTS_MAX && !self.flows.contains_key(&host) {
+            // Those that still carry come back at their next report.
+            self.flows.clear();
+        }
         let (flow, key) = self.flows.entry(host).or_insert_with(|| {
             let key = PathKey::new(Some(self.own), host);
             (ledger.flow(key, Kind::System), key)

@@ -5,12 +5,10 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use isthmus_path::thresholds::distance::FAR_US;
+use isthmus_path::thresholds::transport::HOSTS_MAX;
 use parking_lot::Mutex;
 
 use crate::log::{info_log, warn_log};
-
-/// Most hosts that are remembered in each set. Count.
-const HOSTS_MAX: usize = 1_024;
 
 /// Hosts that were logged.
 static TOLD: Mutex<BTreeSet<IpAddr>> = Mutex::new(BTreeSet::new());
