@@ -449,21 +449,25 @@ fn of_who_has_not_shown_its_address_no_report_counts() {
     let mut port = Port::new(PortConfig::default(), [1; 16]);
     let mut out = Vec::new();
     for source in 1..=50 {
+        let start = source * 20_000;
         // Bytes that the port may answer with some packets.
-        for number in 0..3 {
+        for number in 0..6 {
             let mut bytes = reopening(source, number, &[Frame::Ping]);
             put_stream_head(&mut bytes, 1000 * number, 1000, false);
             bytes.resize(bytes.len() + 1000, 7);
-            port.on_packet(number, number, address(0), &mut bytes);
+            port.on_packet(start, start, address(0), &mut bytes);
         }
         let id = std::iter::from_fn(|| port.poll_event()).find_map(|event| match event {
             Event::Accepted(id, _) => Some(id),
             _ => None,
         });
         let id = id.expect("accepted");
-        port.with(3, id, |stream| stream.write(&[7; 100_000]));
-        while port.poll_transmit(3, 1, 65_000, &mut out).is_some() {
-            out.clear();
+        port.with(start, id, |stream| stream.write(&[7; 100_000]));
+        let now = start + 10_000;
+        for now in (start..now).step_by(100) {
+            while port.poll_transmit(now, 1, 65_000, &mut out).is_some() {
+                out.clear();
+            }
         }
         let sent = port.stream(id).expect("it lives").status().counters.packets_sent;
         assert!((5..64).contains(&sent), "{sent} packets, of which some can be said to be lost");
@@ -475,20 +479,20 @@ fn of_who_has_not_shown_its_address_no_report_counts() {
         let overload = Strain { busy_us: 90_000, dropped: 1_000 };
         // Strain and Marks travel as padding, which ends a packet.
         for (number, frames) in
-            [(3, [Frame::Ack(ack), Frame::Strain(overload)]), (4, [Frame::Ping, Frame::Marks(9)])]
+            [(6, [Frame::Ack(ack), Frame::Strain(overload)]), (7, [Frame::Ping, Frame::Marks(9)])]
         {
-            port.on_packet(4, 4, address(0), &mut reopening(source, number, &frames));
+            port.on_packet(now, now, address(0), &mut reopening(source, number, &frames));
         }
         let status = port.stream(id).expect("it lives").status();
         assert_eq!(
             (status.counters.packets_received, status.counters.packets_stale),
-            (5, 0),
+            (8, 0),
             "they are read"
         );
         assert_eq!((status.rtt_us, status.counters.answers, status.counters.packets_lost), (None, 0, 0));
         assert_eq!((status.counters.peer_busy_us, status.counters.packets_marked), (0, 0));
     }
-    let honest = port.open(5, address(0));
+    let honest = port.open(2_000_000, address(0));
     assert_eq!(port.stream(honest).map(|stream| stream.status().loss), Some(0.0));
 }
 
