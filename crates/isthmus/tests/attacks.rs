@@ -105,9 +105,12 @@ impl Service {
         line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") << 10
     }
 
-    /// Lines of the log, without those about sessions of the known client.
-    fn lines(&self) -> Vec<String> {
-        self.log().lines().filter(|line| !line.contains("data/file")).map(str::to_owned).collect()
+    /// The log has few warnings, and few lines about lanes and peers however many came.
+    fn log_is_short(&self) {
+        let log = self.log();
+        let warnings: Vec<_> = log.lines().filter(|line| !line.contains(" INFO ")).collect();
+        assert!(warnings.len() < 10, "{} warnings: {warnings:#?}", warnings.len());
+        assert!(log.lines().count() < 250, "{} lines: {log}", log.lines().count());
     }
 
     /// A crowd of connections from many addresses, each of which says something. Some may be closed by then.
@@ -190,8 +193,7 @@ fn crowds_of_all_kinds_keep_nobody_out() {
     service.serves();
     let grown = service.most_memory() - before;
     assert!(grown < 64 << 20, "{grown} bytes more");
-    let lines = service.lines();
-    assert!(lines.len() < 60, "{} lines: {lines:#?}", lines.len());
+    service.log_is_short();
 }
 
 /// The first packet of a stream, with this token (isthmus-udp/src/wire.rs).
@@ -238,20 +240,20 @@ fn flood(at: SocketAddr, stop: &AtomicBool) {
 fn floods_of_packets_keep_nobody_out() {
     let service = Service::start();
     let before = service.most_memory();
+    // Each of the streams that wait takes about 40 KiB, and 2,048 may.
     for attack in [flood, open_streams] {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| attack(service.at, &stop));
-            std::thread::sleep(Duration::from_secs(2));
+            std::thread::sleep(Duration::from_secs(3));
             service.serves();
             stop.store(true, Ordering::Relaxed);
         });
         service.serves();
     }
     let grown = service.most_memory() - before;
-    assert!(grown < 64 << 20, "{grown} bytes more");
-    let lines = service.lines();
-    assert!(lines.len() < 20, "{} lines: {lines:#?}", lines.len());
+    assert!(grown < 128 << 20, "{grown} bytes more");
+    service.log_is_short();
 }
 
 #[test]
@@ -264,8 +266,7 @@ fn a_service_without_descriptors_serves_whom_it_knows() {
     let greeted = service.crowd(300, |number| service.hello(number));
     service.serves();
     drop((silent, greeted));
-    let lines = service.lines();
-    assert!(lines.len() < 20, "{} lines: {lines:#?}", lines.len());
+    service.log_is_short();
 }
 
 /// Each client of an AS that is not admitted gets a reason, and the log a line now and then.
@@ -277,6 +278,5 @@ fn clients_that_are_not_admitted_fill_no_log() {
         assert!(!refused.status.success() && !refused.stderr.is_empty());
     }
     service.serves();
-    let lines = service.lines();
-    assert!(lines.len() < 15, "{} lines: {lines:#?}", lines.len());
+    service.log_is_short();
 }
