@@ -142,7 +142,7 @@ fn many_files() {
     }
 }
 
-/// Sends packets as fast as it can until it is told to stop: random ones, openings of streams, and packets of streams
+/// Sends packets, some 10,000 a second, until it is told to stop: random ones, openings of streams, and packets of streams
 /// that do not exist.
 fn flood(from: &UdpSocket, to: SocketAddr, stop: &AtomicBool) {
     let (mut number, begun) = (0_u64, Instant::now());
@@ -153,6 +153,9 @@ fn flood(from: &UdpSocket, to: SocketAddr, stop: &AtomicBool) {
         bytes[0] = [bytes[0], 0x91, 0x93, 0x15][number as usize % 4];
         // Where the socket's buffer is full it is dropped, as on any network.
         let _ = from.send_to(&bytes, to);
+        if number % 20 == 0 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 }
 
@@ -181,6 +184,7 @@ fn crowds_of_all_kinds_keep_nobody_out() {
         let handshake = [&[22, 3, 1, 2, 0, 1, 0, 1, 252][..], &[0; 40]].concat();
         for router in sites.r2 {
             for words in [vec![], handshake.clone(), pattern(7, 4_000)] {
+                let begun = Instant::now();
                 let crowd: Vec<_> = (0..CROWD)
                     .map(|number| {
                         let host = [127, 9, (number / 250) as u8, 1 + (number % 250) as u8];
@@ -190,6 +194,8 @@ fn crowds_of_all_kinds_keep_nobody_out() {
                         lane
                     })
                     .collect();
+                // If the queue of those who wait is too short, some try again after seconds.
+                assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
                 passes();
                 drop(crowd);
             }
@@ -202,5 +208,5 @@ fn crowds_of_all_kinds_keep_nobody_out() {
     let log = sites.world.log();
     let warnings: Vec<_> =
         log.lines().filter(|line| line.contains("WARN") || line.contains("ERROR")).collect();
-    assert!(warnings.len() < 100, "{} lines: {:#?}", warnings.len(), &warnings[..10]);
+    assert!(warnings.len() < 60, "{} lines: {:#?}", warnings.len(), &warnings[..10]);
 }
