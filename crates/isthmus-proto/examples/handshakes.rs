@@ -84,7 +84,7 @@ fn call(caller: &mut Engine, listener: &Address, seals: bool) -> (LaneId, Vec<u8
 /// The time of the listener and that of the callers.
 fn round(seals: bool) -> [Duration; 2] {
     let mut listener = endpoint(0);
-    let mut callers: Vec<_> = (1..=CALLERS).map(|number| endpoint(number)).collect();
+    let mut callers: Vec<_> = (1..=CALLERS).map(endpoint).collect();
     let to = address(0);
     let [mut listening, mut calling] = [Duration::ZERO; 2];
     for caller in &mut callers {
