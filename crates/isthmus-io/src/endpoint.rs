@@ -29,6 +29,7 @@ use crate::signals;
 use crate::watch::Watch;
 use crate::{Admission, Credit, Encrypt, Protocols, RegionTable, Settings, Summary, TlsMode, carrier};
 
+pub(crate) mod asking;
 pub(crate) mod diagnosis;
 mod drive;
 mod post;

@@ -52,7 +52,7 @@ pub use carrier::read_any_ring;
 pub use carrier::try_shared_memory;
 pub use datagrams::Datagrams;
 pub use devices::{DEVICE_PARAMETERS, DeviceSettings, devices_from_file, devices_from_toml};
-pub use endpoint::diagnosis::{figures_of, processes, state_of};
+pub use endpoint::asking::{figures_of, processes, state_of};
 pub use endpoint::{Endpoint, OpenError, PostError};
 pub use figures::{DatagramCounts, EndpointFigures, LaneFigures, PeerFigures};
 pub use interface::{

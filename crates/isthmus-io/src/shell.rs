@@ -585,7 +585,9 @@ impl Shell {
             lane.phase = Phase::Open;
             lane.vouched =
                 self.unauthenticated.vouches_for(core.lock().engine.lane_peer(LaneId(index as u32)));
-            lane.carrier.admitted(&mut self.carriers);
+            if lane.vouched {
+                lane.carrier.admitted(&mut self.carriers);
+            }
             self.carriers.begin_flow(index, &lane.carrier);
             self.open += 1;
             self.ungreeted -= 1;

@@ -4,8 +4,10 @@
 mod support;
 
 use std::fmt::Arguments;
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -240,12 +242,59 @@ fn another_user_is_told_nothing_of_a_process() {
     let endpoint = open();
     let asked = || isthmus_io::state_of(std::process::id()).unwrap_or_default();
     assert!(asked().contains("endpoint"), "{}", asked());
-    let other = std::thread::spawn(move || {
-        let (nobody, same) = (65_534, libc::uid_t::MAX);
-        // SAFETY: changes the user of this thread only, which ends after its question.
-        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, same, nobody, same) }, 0);
-        asked()
-    });
-    assert_eq!(other.join().expect("an answer, or none"), "");
+    assert_eq!(as_user(NOBODY, asked), "");
     endpoint.leave();
+}
+
+/// User ids that no process of this test has otherwise.
+const NOBODY: libc::uid_t = 65_534;
+const SOMEBODY: libc::uid_t = 65_533;
+
+/// What `work` returns to a thread of another user.
+fn as_user<R: Send + 'static>(user: libc::uid_t, work: impl FnOnce() -> R + Send + 'static) -> R {
+    let other = std::thread::spawn(move || {
+        let same = libc::uid_t::MAX;
+        // SAFETY: changes the user of this thread only, which ends after its work.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, same, user, same) }, 0);
+        work()
+    });
+    other.join().expect("an answer, or none")
+}
+
+/// A state socket of the user nobody, in the name of `process`. It answers everybody.
+fn impostor(process: u32, index: u32) {
+    let name = format!("isthmus-state-{process}-{index}");
+    let name = UnixAddr::from_abstract_name(name).expect("short");
+    let listener = as_user(NOBODY, move || UnixListener::bind_addr(&name).expect("free"));
+    std::thread::spawn(move || {
+        for mut asker in listener.incoming().flatten() {
+            // Who does not believe it has gone by now.
+            let _ = asker.write_all(b"endpoint \x1b[2Jof nobody\n");
+        }
+    });
+}
+
+/// `isthmus state` and `isthmus top` believe a process of their own user and of root, and root believes each process
+/// about itself only.
+#[test]
+fn nobody_answers_in_another_users_name() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: it takes root to become another user");
+    }
+    let (own, process) = (std::process::id(), 1 << 22); // Linux gives no process this number (proc(5), pid_max)
+    impostor(process, 0);
+    let refused = |user, text: &str| {
+        let asked = move || [isthmus_io::state_of(process).err(), isthmus_io::figures_of(process).err()];
+        for error in as_user(user, asked) {
+            let error = error.expect("refused");
+            assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::PermissionDenied, text));
+        }
+    };
+    refused(0, &format!("its state socket belongs to process {own} of user 65534, not to process {process}"));
+    refused(SOMEBODY, "its state socket belongs to user 65534, neither to root nor to you (user 65533)");
+    let heard = as_user(NOBODY, move || isthmus_io::state_of(process)).expect("its own");
+    assert_eq!(heard, "endpoint  [2Jof nobody\n", "and nothing reaches the terminal but text");
+    // This process is of root, but its thread is not.
+    impostor(own, 3);
+    assert!(isthmus_io::state_of(own).expect("believed").contains("of nobody"));
 }

@@ -6,13 +6,14 @@ mod support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use isthmus_io::log::{FEW, Severity, set_hook};
 use isthmus_io::{Admission, Endpoint, Settings, Transport};
+use isthmus_udp::wire::{self, Header, Packet, put_small};
 use isthmus_wire::frame::{Hello, MAGIC};
 use isthmus_wire::{Address, PROTOCOL_OLDEST, PROTOCOL_VERSION};
 use socket2::{Domain, Socket, Type};
@@ -104,6 +105,7 @@ fn strangers_lock_nobody_out_hold_little_memory_and_fill_no_log() {
     half_open_connections_lock_nobody_out(&a, &b);
     who_greets_an_open_endpoint_is_a_stranger_until_it_is_vouched_for();
     what_is_held_of_a_stranger_is_bounded();
+    a_greeting_by_packets_is_no_proof_at_an_open_endpoint();
     exhausted_descriptors_cost_neither_lines_nor_time(&a);
     exchange(&a, &b);
     wait_until("who says nothing stays for longer than 5 s", || is_closed(&mut silent[0]));
@@ -183,6 +185,58 @@ fn what_is_held_of_a_stranger_is_bounded() {
     assert!(held <= (COUNT * (4 << 10)) as isize + (256 << 10), "{held} bytes of {COUNT} strangers");
     // Nor do faults of many fill the log.
     assert!(lines("a lane is closed").len() <= 2, "{:?}", lines("a lane is closed"));
+}
+
+/// A guest of an open endpoint has greeted, and sends all but the first byte of what follows. Until the program vouches
+/// for it, little of that is held, and all of it after.
+fn a_greeting_by_packets_is_no_proof_at_an_open_endpoint() {
+    const PACKETS: u64 = 8_000;
+    let settings = Settings { admission: Admission::Open, transport: Transport::UdpEverywhere, ..settings() };
+    let a = Endpoint::open(&settings, None, Arc::default()).expect("loopback");
+    a.await_proof();
+    let (at, socket) = (a.address().locator, UdpSocket::bind("127.0.0.1:0").expect("loopback"));
+    socket.set_read_timeout(Some(LIMIT)).expect("a socket");
+    socket.connect(at).expect("loopback");
+    let source = Address { incarnation: 5, ..socket.local_addr().expect("bound").into() };
+    let (version, oldest, target) = (PROTOCOL_VERSION, PROTOCOL_OLDEST, a.address());
+    let hello = Hello { magic: MAGIC, version, source, target, credit: 1 << 20, hops: 0, oldest, payload: 0 };
+    let say = |header, number, offset, data: &[u8]| {
+        let mut bytes = Vec::new();
+        Packet::Numbered { header, number, ack_now: true, checked: false, body: 0 }.encode(&mut bytes);
+        put_small(&mut bytes, &wire::Frame::Stream { offset, data, fin: false });
+        // The answer may have three times as many bytes.
+        put_small(&mut bytes, &wire::Frame::Padding);
+        bytes.resize(1_200, 0);
+        socket.send(&bytes).expect("room");
+    };
+    say(Header::Open { source: 7, token: [0; 24], window: 1 << 20 }, 0, 0, &hello.to_bytes());
+    let mut answer = [0; 2048];
+    let len = socket.recv(&mut answer).expect("an answer");
+    let Ok(Packet::Numbered { header: Header::Accept { source: target, .. }, .. }) =
+        Packet::decode(&answer[..len])
+    else {
+        panic!("no Accept")
+    };
+    let mut number = 0;
+    let mut flood = || {
+        let before = IN_USE.load(Relaxed);
+        for packet in 0..PACKETS {
+            number += 1;
+            let offset = Hello::LEN as u64 + 1 + 1000 * packet;
+            say(Header::Data { target, keyed: false }, number, offset, &[7; 1000]);
+            if packet % 20 == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        IN_USE.load(Relaxed) - before
+    };
+    let held = flood();
+    assert!(held < 1 << 20, "{held} bytes of a guest");
+    a.vouch(a.peer(&source).expect("it has greeted"));
+    let held = flood();
+    assert!(held > 2 << 20, "{held} bytes of one that has proved who it is");
+    a.leave();
 }
 
 fn exhausted_descriptors_cost_neither_lines_nor_time(a: &Endpoint) {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use isthmus_datagram::scarcity::{ACCEPT_PAUSE, Sparing, remedy};
 use isthmus_wire::SubnetId;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
@@ -17,6 +17,10 @@ use crate::dial::{tune_lane, tune_link};
 use crate::router::{Arrival, Router};
 use crate::settings::Carrier;
 use crate::wire::Transport;
+
+/// Most connections that may wait to be accepted, as at an endpoint. If there are more, a caller's kernel tries again after
+/// a second. Count.
+const BACKLOG: u32 = 4_096;
 
 /// The connections that a listener accepts: plain lanes (`None`), or links by this transport.
 type Links = Option<Transport>;
@@ -62,7 +66,7 @@ impl Listeners {
                 let port = router.datagrams.at(address).map_err(cannot)?;
                 tokio::spawn(accept_streams(router.clone(), port, subnet))
             } else {
-                let listener = TcpListener::bind(address).await.map_err(cannot)?;
+                let listener = listen(address).map_err(cannot)?;
                 tokio::spawn(accept(router.clone(), listener, subnet, links.is_some()))
             };
             let transport = links.unwrap_or(Transport::Tcp);
@@ -92,6 +96,14 @@ impl Listeners {
 fn present() -> String {
     let all = if_addrs::get_if_addrs().unwrap_or_default();
     all.iter().map(|i| format!("{} ({})", i.name, i.ip())).collect::<Vec<_>>().join(", ")
+}
+
+/// Listens as [`TcpListener::bind`] does, with a longer queue.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 async fn accept(router: Arc<Router>, listener: TcpListener, subnet: SubnetId, links: bool) {

@@ -12,7 +12,7 @@ use isthmus_wire::Address;
 use isthmus_wire::frame::Hello;
 use isthmus_wire::rendezvous::{Answer, REQUEST_HEAD, Request};
 use parking_lot::Mutex;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tracing::info;
@@ -128,7 +128,7 @@ impl Router {
                         info!(name, source = %hello.source, "published");
                         let publication = Publication { names: &self.names, name, number };
                         self.names.changed.notify_waiters();
-                        self.keep(&mut lane).await;
+                        keep(&mut lane, || self.is_draining()).await;
                         drop(publication);
                     }
                     Err(answer) => say(&mut lane, answer, "").await,
@@ -146,22 +146,6 @@ impl Router {
                         found.map_or((Answer::Absent, String::new()), |text| (Answer::Found, text));
                     say(&mut lane, answer, &text).await;
                 }
-            }
-        }
-    }
-
-    /// Waits until the publisher closes its lane or falls silent.
-    async fn keep(&self, lane: &mut Lane) {
-        if lane.write_all(&Answer::Published.encode("")).await.is_err() {
-            return;
-        }
-        let mut heard = Instant::now();
-        let mut bytes = [0; 64];
-        while heard.elapsed() < SILENCE && !self.is_draining() {
-            match timeout(LOOK, lane.read(&mut bytes)).await {
-                Ok(Ok(0) | Err(_)) => return,
-                Ok(Ok(_)) => heard = Instant::now(),
-                Err(_) => {}
             }
         }
     }
@@ -185,6 +169,24 @@ impl Router {
                 _ = lane.read(&mut byte) => return None,
                 () = tokio::time::sleep(left.min(LOOK)) => {}
             }
+        }
+    }
+}
+
+/// Tells a publisher that its name is published. Then waits until it closes its lane or falls silent, or until the router
+/// drains.
+async fn keep(lane: &mut (impl AsyncRead + AsyncWrite + Unpin), is_draining: impl Fn() -> bool) {
+    let told = timeout(HELLO_TIME, lane.write_all(&Answer::Published.encode(""))).await;
+    if !matches!(told, Ok(Ok(()))) {
+        return;
+    }
+    let mut heard = Instant::now();
+    let mut bytes = [0; 64];
+    while heard.elapsed() < SILENCE && !is_draining() {
+        match timeout(LOOK, lane.read(&mut bytes)).await {
+            Ok(Ok(0) | Err(_)) => return,
+            Ok(Ok(_)) => heard = Instant::now(),
+            Err(_) => {}
         }
     }
 }
@@ -243,6 +245,31 @@ mod tests {
         assert_eq!(table.entries["a"].text, "three");
         table.withdraw("a", second);
         assert!(table.publish("a", "two".to_owned(), owner(2)).is_ok());
+    }
+
+    /// The publisher's host may be gone without a word. A byte now and then shows that it is there.
+    #[tokio::test(start_paused = true)]
+    async fn a_publisher_that_is_silent_loses_its_name_in_its_time() {
+        let (mut lane, mut publisher) = tokio::io::duplex(64);
+        let keeps = tokio::spawn(async move { keep(&mut lane, || false).await });
+        let mut told = Answer::Published.encode("");
+        publisher.read_exact(&mut told).await.expect("an answer");
+        for _ in 0..3 {
+            tokio::time::sleep(SILENCE - 5 * LOOK).await;
+            publisher.write_all(&[0]).await.expect("it is kept");
+        }
+        let last = Instant::now();
+        keeps.await.expect("an end");
+        assert!((SILENCE..SILENCE + 2 * LOOK).contains(&last.elapsed()), "{:?}", last.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_publisher_that_does_not_read_its_answer_is_not_waited_for() {
+        let (mut lane, publisher) = tokio::io::duplex(1);
+        let begun = Instant::now();
+        keep(&mut lane, || false).await;
+        assert_eq!(begun.elapsed().as_secs(), HELLO_TIME.as_secs());
+        drop(publisher);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use isthmus_datagram::scarcity::Sparing;
 use isthmus_routes::{Measured, Table};
 use isthmus_wire::frame::{HOPS_MAX, Hello, RefuseReason};
 use isthmus_wire::{AsId, SubnetId};
@@ -30,6 +31,10 @@ use crate::quota::{Quotas, Share, Source};
 use crate::relay::relay;
 use crate::settings::{Interface, Settings};
 use crate::step::{is_router, may_claim};
+
+/// Most lines about faults of peers in 10 s ([`isthmus_datagram::scarcity::LINE_PAUSE`]), however many addresses they
+/// come from. Count.
+const COMPLAINTS_MAX: u32 = 10;
 
 /// The subnet, address and neighbour that a lane came from.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +70,8 @@ pub(crate) struct Router {
     /// Notified when the last lane ends.
     pub(crate) idle: Notify,
     complaints: Complaints,
+    /// Bounds them also when each comes from another address.
+    complaints_of_all: Sparing,
 }
 
 impl Router {
@@ -85,6 +92,7 @@ impl Router {
             look_ups: Arc::default(),
             idle: Notify::new(),
             complaints: Complaints::default(),
+            complaints_of_all: Sparing::letting(COMPLAINTS_MAX),
         })
     }
 
@@ -245,9 +253,12 @@ impl Router {
 
     /// Logs a fault of a peer, with a rate limit.
     pub(crate) fn complain(&self, arrival: &Arrival, what: std::fmt::Arguments<'_>) {
-        if let Some(left_out) = self.complaints.due(arrival.peer.ip().to_canonical(), Instant::now()) {
+        let now = Instant::now();
+        if let Some(left_out) = self.complaints.due(arrival.peer.ip().to_canonical(), now)
+            && let Some(others) = self.complaints_of_all.due(now)
+        {
             let neighbour = arrival.neighbour.map(|id| id.0);
-            warn!(peer = %arrival.peer, subnet = arrival.subnet.0, neighbour, left_out, "{what}");
+            warn!(peer = %arrival.peer, subnet = arrival.subnet.0, neighbour, left_out, "{what}{others}");
         }
     }
 }

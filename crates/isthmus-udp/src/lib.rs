@@ -57,7 +57,9 @@ pub mod wire;
 pub use congestion::Limits;
 pub use pacer::Cap;
 pub use path::Learned;
-pub use port::{Dropped, Event, GUEST_GAP, GUESTS_MEMORY, PORT_MEMORY, Port, PortConfig, StreamId, Transmit};
+pub use port::{
+    Dropped, Event, GUEST_GAP, GUESTS_MAX, GUESTS_MEMORY, PORT_MEMORY, Port, PortConfig, StreamId, Transmit,
+};
 pub use protection::{Initial, Session};
 pub use receiving::StreamFault;
 pub use spec::{

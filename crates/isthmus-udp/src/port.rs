@@ -36,7 +36,8 @@ const GRAVES_MAX: usize = 4_096;
 const STRANGER_US: Micros = 5_000_000;
 /// Time in which an ended stream answers the peer's retransmissions and repeats its own end. Microseconds (1 s).
 const LINGER_US: Micros = 1_000_000;
-/// Time in which the peer may end its direction of a released stream. Microseconds (10 s).
+/// Time in which the peer may end its direction of a released stream, and in which a guest may acknowledge what was
+/// written before its release. Microseconds (10 s).
 const PARTING_US: Micros = 10_000_000;
 /// Most sessions that wait for their stream. Count; a further one replaces the oldest.
 const EXPECTED_MAX: usize = 1_024;
@@ -85,8 +86,12 @@ pub struct PortConfig {
     /// A peer with such an address gets the whole receive window at once while there are fewer of them than this. That
     /// saves it a round trip. Default 4.
     pub strangers_trusted: usize,
-    /// Most memory for unread data of guests: streams that a peer opened without a session and the application has not
-    /// admitted ([`Port::admit_stream`]). Beyond it the largest one fails. Bytes. Default: no bound; with
+    /// Most guests: streams that a peer opened without a session and the application has not admitted
+    /// ([`Port::admit_stream`]). For a further one, the one that the application released first goes. If it has released
+    /// none, the further one gets no answer yet. Default: no bound; with [`PortConfig::at`] and [`PortConfig::framed`]
+    /// [`GUESTS_MAX`].
+    pub guests_max: usize,
+    /// Most memory for unread data of guests. Beyond it the largest one fails. Bytes. Default: no bound; with
     /// [`PortConfig::at`] and [`PortConfig::framed`] [`GUESTS_MEMORY`].
     pub guests_memory: usize,
     /// Most data that a guest may hold behind the first missing byte. Packets beyond it are dropped as if lost. Bytes.
@@ -103,6 +108,9 @@ pub const GUEST_GAP: u64 = 64 << 10;
 /// Unread data of all streams of a port (1 GiB). Data behind a lost packet waits for it, so this is three times the
 /// bandwidth-delay product of 10 Gb/s and 250 ms. Bytes.
 pub const PORT_MEMORY: usize = 1 << 30;
+/// Guests of a port (2,048). The endpoint keeps 1,024 connections that have not proved who they are, so as many may be
+/// about to end. Count.
+pub const GUESTS_MAX: usize = 2_048;
 /// Unread data of all guests (64 MiB). Each sends a few KiB, so hundreds may have packets out of order. Bytes.
 pub const GUESTS_MEMORY: usize = 64 << 20;
 
@@ -116,6 +124,7 @@ impl Default for PortConfig {
             streams_max: 65_536,
             strangers_max: 64,
             strangers_trusted: 4,
+            guests_max: usize::MAX,
             guests_memory: usize::MAX,
             guest_gap: u64::MAX,
             memory_max: usize::MAX,
@@ -127,6 +136,7 @@ impl PortConfig {
     /// Settings with bounds on the memory that peers can make a port use.
     fn bounded() -> Self {
         Self {
+            guests_max: GUESTS_MAX,
             guests_memory: GUESTS_MEMORY,
             guest_gap: GUEST_GAP,
             memory_max: PORT_MEMORY,
@@ -240,6 +250,9 @@ pub struct Port {
     due: BTreeSet<(Micros, u64, usize)>,
     turn: u64,
     strangers: usize,
+    guests: usize,
+    /// Guests that the application has released, the first one first. Some of them may have ended since.
+    released_guests: VecDeque<ConnectionId>,
     /// Memory of unread data of all guests. Bytes.
     guests_memory: usize,
     /// Memory of unread data of all streams. Bytes.
@@ -270,6 +283,8 @@ impl Port {
             due: BTreeSet::new(),
             turn: 0,
             strangers: 0,
+            guests: 0,
+            released_guests: VecDeque::new(),
             guests_memory: 0,
             memory: 0,
             answers: VecDeque::new(),
@@ -336,6 +351,7 @@ impl Port {
         if let Some(&key) = self.by_id.get(&id.0) {
             let entry = &mut self.streams[key];
             if std::mem::take(&mut entry.guest) {
+                self.guests -= 1;
                 self.guests_memory -= entry.memory;
             }
         }
@@ -429,6 +445,8 @@ impl Port {
             stream.share(ledger.flow(key, Kind::Paced));
         }
         self.strangers += usize::from(stranger);
+        let guest = opened_by.is_some() && label == 0;
+        self.guests += usize::from(guest);
         let told_open = opened_by.is_some();
         let key = self.streams.insert(Entry {
             stream,
@@ -438,7 +456,7 @@ impl Port {
             since: now,
             due: None,
             stranger,
-            guest: opened_by.is_some() && label == 0,
+            guest,
             memory: 0,
             released: None,
             wants_room: false,
@@ -493,7 +511,26 @@ impl Port {
         let entry = &mut self.streams[key];
         entry.stream.finish();
         entry.released = Some(now);
+        if entry.guest {
+            let lives = |id: &ConnectionId| self.by_id.contains_key(id);
+            while self.released_guests.pop_front_if(|first| !lives(first)).is_some() {}
+            self.released_guests.push_back(id.0);
+        }
         self.refresh(now, key);
+    }
+
+    /// Makes room for one more guest. False if there is none.
+    fn make_room_for_guest(&mut self, now: Micros) -> bool {
+        while self.guests >= self.config.guests_max {
+            let Some(first) = self.released_guests.pop_front() else { return false };
+            // It may have been admitted after its release.
+            if let Some(&key) = self.by_id.get(&first)
+                && self.streams[key].guest
+            {
+                self.remove(now, key);
+            }
+        }
+        true
     }
 
     /// Knowledge of the path to a host, if a stream used it in the last 10 min.
@@ -666,6 +703,9 @@ impl Port {
             self.answer(from, Packet::Challenge { target: source, token });
             return None;
         }
+        if expected.is_none() && !self.make_room_for_guest(now) {
+            return None;
+        }
         let learned = self.learned(now, from.ip());
         let config = self.config.stream.clone();
         let trust = Trust { proved, generous: proved || self.strangers < self.config.strangers_trusted };
@@ -787,7 +827,8 @@ impl Port {
         let over = match entry.released {
             None => entry.stranger && now >= entry.since + STRANGER_US,
             Some(at) if entry.has_parted() => now >= at + LINGER_US,
-            Some(at) => entry.stream.is_settled() && now >= at + PARTING_US,
+            // Nobody waits for what a guest has not acknowledged by then.
+            Some(at) => (entry.stream.is_settled() || entry.guest) && now >= at + PARTING_US,
         };
         if over {
             self.remove(now, key);
@@ -819,6 +860,7 @@ impl Port {
         let entry = self.streams.remove(key);
         self.memory -= entry.memory;
         if entry.guest {
+            self.guests -= 1;
             self.guests_memory -= entry.memory;
         }
         self.by_id.remove(&entry.stream.local());

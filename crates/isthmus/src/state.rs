@@ -20,6 +20,11 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     for pid in &args.pids {
         match isthmus_io::state_of(*pid) {
             Ok(text) => out!("process {pid}\n{text}"),
+            // Somebody else's socket in its name.
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                errln!("isthmus state: process {pid}: its answer does not count: {error}");
+                status = ExitCode::from(NO);
+            }
             Err(error) => {
                 errln!(
                     "isthmus state: process {pid} does not answer ({error}): has it an open Isthmus endpoint, is it \

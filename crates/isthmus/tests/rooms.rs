@@ -32,6 +32,7 @@ const UNSAFE: &[&str] = &[
     "isthmus-io/src/carrier/udp/lane.rs",
     "isthmus-io/src/carrier/udp/loans.rs",
     "isthmus-io/src/datagrams.rs",
+    "isthmus-io/src/endpoint/asking.rs",
     "isthmus-io/src/endpoint/post.rs",
     "isthmus-io/src/endpoint/sleep.rs",
     "isthmus-io/src/lane.rs",

@@ -1,20 +1,20 @@
 //! Diagnosis: a log line when an operation stalls, the whole state for `isthmus state PID`, and figures for
-//! `isthmus top`.
+//! `isthmus top`. `asking.rs` has the side that asks.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
-use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use isthmus_proto::{PeerCounters, PeerId, PeerState};
 
 use super::Endpoint;
-use crate::figures::{DatagramCounts, EndpointFigures, decode};
+use super::asking::{DOORS, FIGURES, ROOT, door, user_at};
+use crate::figures::DatagramCounts;
 use crate::lock::MutexGuard;
 use crate::log::warn_log;
 use crate::shell::Core;
@@ -23,15 +23,6 @@ use crate::shell::Core;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The I/O thread waits this long for the question. An asker of an older release asks nothing and gets the state.
 const QUESTION_TIME: Duration = Duration::from_millis(100);
-/// The question for figures. Without a question the answer is the state.
-const FIGURES: &[u8] = b"figures\n";
-/// Beginning of the sockets' names.
-const DOOR: &str = "isthmus-state-";
-/// The kernel's list of Unix sockets of this network namespace. The names of the abstract namespace begin with "@".
-const SOCKETS: &str = "/proc/net/unix";
-
-/// Most I/O threads of one process: the provider's, that of `libisthmus.so`, and two more. Count.
-const DOORS: u32 = 4;
 
 /// When an endpoint next warns of a stall.
 #[derive(Debug)]
@@ -196,15 +187,11 @@ impl Endpoint {
 #[derive(Debug)]
 pub(crate) struct StateDoor(UnixListener);
 
-fn door(process: u32, index: u32) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("{DOOR}{process}-{index}"))
-}
-
 impl StateDoor {
     pub(crate) fn open(process: u32) -> io::Result<Self> {
         let mut last = io::Error::from(io::ErrorKind::AddrInUse);
         for index in 0..DOORS {
-            match UnixListener::bind_addr(&door(process, index)?) {
+            match UnixListener::bind_addr(&SocketAddr::from_abstract_name(door(process, index))?) {
                 Ok(listener) => {
                     listener.set_nonblocking(true)?;
                     return Ok(Self(listener));
@@ -225,10 +212,8 @@ impl StateDoor {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             Err(error) => return Err(error),
         };
-        let own = rustix::process::geteuid();
-        let may_know = rustix::net::sockopt::socket_peercred(&asker)
-            .is_ok_and(|who| who.uid == own || who.uid.is_root());
-        if !may_know {
+        let own = rustix::process::geteuid().as_raw();
+        if !user_at(&asker).is_ok_and(|who| who.uid == own || who.uid == ROOT) {
             return Ok(());
         }
         let _ = asker.set_read_timeout(Some(QUESTION_TIME));
@@ -254,64 +239,5 @@ pub(crate) enum Asked {
 impl AsFd for StateDoor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
-    }
-}
-
-/// The state of the endpoints of another process on this host, in this network namespace.
-///
-/// # Errors
-/// The error of connecting, if the process has no endpoint or is another user's.
-pub fn state_of(process: u32) -> io::Result<String> {
-    Ok(ask(process, b"")?.concat())
-}
-
-/// The figures of the endpoints of another process on this host, in this network namespace.
-///
-/// # Errors
-/// The error of connecting, if the process has no endpoint or is another user's; and if it is of a release that tells
-/// no figures.
-pub fn figures_of(process: u32) -> io::Result<Vec<EndpointFigures>> {
-    let texts = ask(process, FIGURES)?;
-    let read: Vec<_> = texts.iter().map(|text| decode(text)).collect::<io::Result<_>>()?;
-    Ok(read.into_iter().flatten().collect())
-}
-
-/// The processes of this network namespace that can be asked, in order; those of other users among them.
-///
-/// # Errors
-/// The kernel's list of sockets cannot be read.
-pub fn processes() -> io::Result<Vec<u32>> {
-    let list = std::fs::read_to_string(SOCKETS)?;
-    let process = |line: &str| {
-        let name = line.split_whitespace().last()?.strip_prefix('@')?.strip_prefix(DOOR)?;
-        name.split_once('-')?.0.parse().ok()
-    };
-    let mut found: Vec<u32> = list.lines().filter_map(process).collect();
-    found.sort_unstable();
-    found.dedup();
-    Ok(found)
-}
-
-/// Asks all I/O threads of a process. Their answers are not empty.
-fn ask(process: u32, question: &[u8]) -> io::Result<Vec<String>> {
-    let mut texts = Vec::new();
-    let mut failure = None;
-    for index in 0..DOORS {
-        match UnixStream::connect_addr(&door(process, index)?) {
-            Ok(mut stream) => {
-                stream.set_read_timeout(Some(10 * PATIENCE))?;
-                stream.write_all(question)?;
-                stream.shutdown(Shutdown::Write)?;
-                let mut text = String::new();
-                stream.read_to_string(&mut text)?;
-                texts.push(text);
-            }
-            Err(error) => failure = failure.or(Some(error)),
-        }
-    }
-    texts.retain(|text| !text.is_empty());
-    match failure {
-        Some(error) if texts.is_empty() => Err(error),
-        _ => Ok(texts),
     }
 }

@@ -7,7 +7,7 @@
 //! stay readable all that time, and watching them would keep the processor busy.
 //!
 //! At an open endpoint a greeting proves nothing. If its program can tell who has proved who it is ([`Shell::vouch`]),
-//! lanes of all others count as those of strangers, whatever they have said.
+//! lanes of all others count as those of strangers, whatever they have said. So do their UDP streams at the port.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -111,7 +111,9 @@ impl Shell {
         guard.engine.vouch_for(peer);
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             let of_peer = guard.engine.lane_peer(LaneId(index as u32)) == Some(peer);
-            lane.iter_mut().for_each(|lane| lane.vouched |= of_peer);
+            let Some(lane) = lane.as_mut().filter(|lane| of_peer && !lane.vouched) else { continue };
+            lane.vouched = true;
+            lane.carrier.admitted(&mut self.carriers);
         }
     }
 

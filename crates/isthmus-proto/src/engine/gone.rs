@@ -16,6 +16,7 @@
 //! At an open endpoint everybody can come and leave, under any number of addresses. Nor does a Hello prove anything
 //! there, so a recorded one is worth no more than a new one. If the program says so ([`Engine::reuse_entries`]), the
 //! engine therefore keeps the last [`DEPARTED_MAX`] such peers only, and gives the entries of earlier ones to new peers.
+//! Others break off without a farewell and might come back until `peer_timeout`. [`ABSENT_MAX`] of these are waited for.
 
 use isthmus_wire::Address;
 
@@ -32,6 +33,10 @@ const LOOKS: usize = 4;
 /// Departed peers of an open endpoint whose entries are kept. Count: about 1 MiB, and late enough that the program has
 /// long been told of their loss when an entry is used again.
 const DEPARTED_MAX: usize = 4_096;
+
+/// Guests of an open endpoint that are waited for after they lost their lanes. Count: about 1 MiB. Those that the program
+/// has vouched for or named do not count.
+const ABSENT_MAX: usize = 1_024;
 
 /// The error of operations with a peer that was forgotten.
 pub(super) fn departed(address: &Address) -> OpError {
@@ -108,6 +113,30 @@ impl Engine {
     /// that it has not vouched for ([`Engine::vouch_for`]). No effect at a closed endpoint.
     pub fn reuse_entries(&mut self) {
         self.reuses = !self.is_closed();
+    }
+
+    /// A peer has lost its lanes without a farewell. If too many guests have, gives up those that did so first.
+    pub(super) fn await_return(&mut self, peer: PeerId, mem: &mut dyn Memory) {
+        if !self.reuses || !self.is_absent_guest(peer) {
+            return;
+        }
+        self.absent.push_back(peer);
+        while self.absent.len() > ABSENT_MAX {
+            let Some(first) = self.absent.pop_front() else { return };
+            if self.is_absent_guest(first) {
+                let error = departed(&self.peers[first.0 as usize].address);
+                self.fail_peer(first, error, mem);
+            }
+        }
+    }
+
+    /// Whether this is a peer without lanes for which nobody speaks: the program has neither named it nor vouched for it.
+    fn is_absent_guest(&self, peer: PeerId) -> bool {
+        let known = &self.peers[peer.0 as usize];
+        let is_absent = known.connection.as_ref().is_some_and(|connection| {
+            connection.lanes.is_empty() && connection.dialing == 0 && connection.trouble.failed.is_none()
+        });
+        is_absent && !known.named && !known.vouched
     }
 
     /// This peer has proved to the program who it is. Nobody else ever gets its [`PeerId`].

@@ -66,6 +66,7 @@ impl Engine {
             // A lane that was not answered was out of reach from its beginning.
             let unanswered = record.pinged_at.filter(|_| record.state == LaneState::Greeting);
             self.schedule_retry(now, peer, loss, unanswered.map_or(0, |since| now.saturating_sub(since)));
+            self.await_return(peer, mem);
         } else {
             if was_dialing {
                 self.schedule_spread(now, peer);

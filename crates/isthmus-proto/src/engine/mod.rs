@@ -260,6 +260,9 @@ pub struct Engine {
     gone: VecDeque<PeerId>,
     /// Peers that have left and may be forgotten (`gone.rs`).
     leaving: VecDeque<PeerId>,
+    /// Guests of an open endpoint that lost their lanes without a farewell, the first one first (`gone.rs`). Some of them
+    /// may have come back or left since.
+    absent: VecDeque<PeerId>,
     /// The counters of forgotten peers.
     departed: VecDeque<(PeerId, PeerCounters)>,
     /// The entries of forgotten peers that the program has not vouched for may be used again (`gone.rs`).
@@ -323,6 +326,7 @@ impl Engine {
             credit_given: 0,
             gone: VecDeque::new(),
             leaving: VecDeque::new(),
+            absent: VecDeque::new(),
             departed: VecDeque::new(),
             reuses: false,
             entered: 0,

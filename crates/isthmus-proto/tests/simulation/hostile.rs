@@ -646,6 +646,44 @@ fn the_table_of_an_open_endpoint_does_not_grow_with_those_who_have_left() {
     assert!(kept(true) < 4_200, "entries are not used again");
 }
 
+/// Guests that break off without a farewell are waited for. At an open endpoint only the last of them are, however many
+/// come, and those that the program has vouched for.
+#[test]
+fn guests_that_break_off_are_bounded_and_make_room_for_each_other_only() {
+    let mut victim = Victim::new();
+    victim.engine.watch_peers();
+    victim.engine.reuse_entries();
+    let come_and_break = |victim: &mut Victim, incarnation| {
+        let lane = victim.engine.lane_accepted();
+        let source = Address { incarnation, ..address(1) };
+        victim.say(lane, frame::Hello { source, ..hello(1 << 20) }, &[]).unwrap();
+        let peer = victim.engine.lane_peer(lane).expect("it has greeted");
+        if incarnation == 2 {
+            victim.engine.vouch_for(peer);
+        }
+        victim.drain();
+        victim.engine.lane_lost(victim.now, lane, &LaneLoss::Closed, &mut victim.mem);
+        peer
+    };
+    let known = come_and_break(&mut victim, 2);
+    let (mut most, mut lost) = (0, Vec::new());
+    for incarnation in 3..20_003 {
+        most = most.max(come_and_break(&mut victim, incarnation).0);
+        lost.extend(std::iter::from_fn(|| victim.engine.poll_lost()).map(|(peer, _)| peer));
+    }
+    assert!(most < 5_400, "{most} entries");
+    assert!(lost.len() > 18_000 && !lost.contains(&known), "{}: the program is told", lost.len());
+    // Who is waited for comes back as who it was.
+    assert_eq!(come_and_break(&mut victim, 2), known);
+    let last = come_and_break(&mut victim, 20_003);
+    assert_eq!(come_and_break(&mut victim, 20_003), last);
+    // Who is waited for no longer counts as having left.
+    let lane = victim.engine.lane_accepted();
+    let source = Address { incarnation: 18_000, ..address(1) };
+    let _ = victim.say(lane, frame::Hello { source, ..hello(1 << 20) }, &[]);
+    assert_eq!(victim.engine.lane_peer(lane), None);
+}
+
 /// A guest claims to listen at a third host, asks for an answer, and breaks its lane. The engine dials the third host
 /// only if the program itself has named the guest.
 #[test]

@@ -81,11 +81,13 @@ impl Stream {
         self.ours.marked = self.ours.marked.wrapping_add(u32::from(packet.marked));
         self.heard_at = self.heard_at.max(now);
         self.on_header(now, &packet.header);
-        // This comes first: it explains losses that an acknowledgement in the same packet reports.
-        if let Some(strain) = strain {
+        // Whoever forges an address could otherwise invent losses, which count for all streams to that host.
+        let validated = self.is_proved();
+        if let Some(strain) = strain.filter(|_| validated) {
+            // This comes first: it explains losses that an acknowledgement in the same packet reports.
             self.on_strain(now, strain);
         }
-        if let Some(marks) = marks {
+        if let Some(marks) = marks.filter(|_| validated) {
             self.on_marks(marks);
         }
         let mut eliciting = false;
@@ -167,6 +169,8 @@ impl Stream {
                 self.data_at = Some(now);
                 self.receiving.take(offset, data, fin)?;
             }
+            // An honest peer uses our id in each acknowledgement, and that validates its address.
+            Frame::Ack(_) if !self.is_proved() => {}
             Frame::Ack(ack) => self.on_ack(now, &ack)?,
             Frame::Parity(shard) => {
                 if self.receiving.take_parity(&shard) {

@@ -4,7 +4,9 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use isthmus_lab::model::Loss;
 use isthmus_lab::rng::Rng;
-use isthmus_udp::wire::{Ack, Frame, Header, Packet, Words, put_parity_head, put_small, put_stream_head};
+use isthmus_udp::wire::{
+    Ack, Frame, Header, Packet, Strain, Words, put_parity_head, put_small, put_stream_head,
+};
 use isthmus_udp::{Event, Failure, Port, PortConfig, StreamFault};
 
 use crate::net::{Flow, Net, PathSpec, address, config, seeds, transfer};
@@ -429,4 +431,160 @@ fn an_honest_stream_arrives_whole_whatever_may_be_held() {
             transfer(&mut net, 1_000_000, true, 60.0).expect("it ends");
         }
     }
+}
+
+/// A packet that repeats the opening of a stream, with these frames.
+fn reopening(source: u64, number: u64, frames: &[Frame<'_>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let header = Header::Open { source, token: [0; 24], window: 1 << 20 };
+    Packet::Numbered { header, number, ack_now: false, checked: false, body: 0 }.encode(&mut bytes);
+    frames.iter().for_each(|frame| put_small(&mut bytes, frame));
+    bytes
+}
+
+/// Somebody opens streams in another host's name, and sees none of the answers. Whatever it reports of them counts
+/// neither for these streams nor for those of that host: no acknowledgement, loss, mark or overload.
+#[test]
+fn of_who_has_not_shown_its_address_no_report_counts() {
+    let mut port = Port::new(PortConfig::default(), [1; 16]);
+    let mut out = Vec::new();
+    for source in 1..=50 {
+        let start = source * 20_000;
+        // Bytes that the port may answer with some packets.
+        for number in 0..6 {
+            let mut bytes = reopening(source, number, &[Frame::Ping]);
+            put_stream_head(&mut bytes, 1000 * number, 1000, false);
+            bytes.resize(bytes.len() + 1000, 7);
+            port.on_packet(start, start, address(0), &mut bytes);
+        }
+        let id = std::iter::from_fn(|| port.poll_event()).find_map(|event| match event {
+            Event::Accepted(id, _) => Some(id),
+            _ => None,
+        });
+        let id = id.expect("accepted");
+        port.with(start, id, |stream| stream.write(&[7; 100_000]));
+        let now = start + 10_000;
+        for now in (start..now).step_by(100) {
+            while port.poll_transmit(now, 1, 65_000, &mut out).is_some() {
+                out.clear();
+            }
+        }
+        let sent = port.stream(id).expect("it lives").status().counters.packets_sent;
+        assert!((5..64).contains(&sent), "{sent} packets, of which some can be said to be lost");
+        // The last one arrived, and no other.
+        let words = (1_u64 << (sent - 1)).to_le_bytes();
+        let recent = Words { first: 0, bytes: &words };
+        let sweep = Words { first: 0, bytes: &[] };
+        let ack = Ack { largest: sent - 1, arrived: 9, delay_us: 0, upto: 0, window: 1 << 20, recent, sweep };
+        let overload = Strain { busy_us: 90_000, dropped: 1_000 };
+        // Strain and Marks travel as padding, which ends a packet.
+        for (number, frames) in
+            [(6, [Frame::Ack(ack), Frame::Strain(overload)]), (7, [Frame::Ping, Frame::Marks(9)])]
+        {
+            port.on_packet(now, now, address(0), &mut reopening(source, number, &frames));
+        }
+        let status = port.stream(id).expect("it lives").status();
+        assert_eq!(
+            (status.counters.packets_received, status.counters.packets_stale),
+            (8, 0),
+            "they are read"
+        );
+        assert_eq!((status.rtt_us, status.counters.answers, status.counters.packets_lost), (None, 0, 0));
+        assert_eq!((status.counters.peer_busy_us, status.counters.packets_marked), (0, 0));
+    }
+    let honest = port.open(2_000_000, address(0));
+    assert_eq!(port.stream(honest).map(|stream| stream.status().loss), Some(0.0));
+}
+
+/// Whoever has an address of its own may open more streams than strangers may. So many wait for admission and no more.
+/// The ones that the application gave up make room, and nobody else.
+#[test]
+fn guests_that_wait_for_admission_are_bounded() {
+    const MOST: usize = 100;
+    let config = PortConfig { guests_max: MOST, strangers_max: usize::MAX, ..PortConfig::default() };
+    let mut port = Port::new(config, [1; 16]);
+    let accepted = |port: &mut Port| -> Vec<_> {
+        let events = std::iter::from_fn(|| port.poll_event());
+        events.filter_map(|event| if let Event::Accepted(id, _) = event { Some(id) } else { None }).collect()
+    };
+    (1..1_000).for_each(|source| {
+        say(&mut port, source, 0, 0);
+    });
+    let guests = accepted(&mut port);
+    assert_eq!((guests.len(), port.len()), (MOST, MOST));
+    // One that is admitted is no guest any more.
+    port.admit_stream(guests[0]);
+    say(&mut port, 1_000, 0, 0);
+    assert_eq!((accepted(&mut port).len(), port.len()), (1, MOST + 1));
+    // Released ones give their memory to the next, the first of them first. One that was admitted stays.
+    guests[..3].iter().for_each(|id| port.release(1, *id));
+    say(&mut port, 1_001, 0, 0);
+    let lives = |port: &Port| [0, 1, 2, 3].map(|number| port.stream(guests[number]).is_some());
+    assert_eq!((accepted(&mut port).len(), port.len()), (1, MOST + 1));
+    assert_eq!(lives(&port), [true, false, true, true]);
+    (2_000..3_000).for_each(|source| {
+        say(&mut port, source, 0, 0);
+        assert!(port.len() <= MOST + 1);
+    });
+    assert_eq!(lives(&port), [true, false, false, true]);
+}
+
+/// A guest that the application gave up and that acknowledges nothing is forgotten in 10 s, though it still writes.
+#[test]
+fn a_guest_that_was_given_up_is_forgotten_in_its_time() {
+    let mut net = Net::pair(&PathSpec::default());
+    let target = id_of_port_1(&mut net);
+    while net.event(1).is_some() {}
+    let (_, id) = *net.opened.iter().find(|(port, _)| *port == 1).expect("accepted");
+    let (mut now, mut out) = (net.now, Vec::new());
+    net.ports[1].with(now, id, |stream| stream.write(b"refused"));
+    net.ports[1].release(now, id);
+    let end = now + 11_000_000;
+    for number in 1_000.. {
+        net.ports[1].on_packet(now, now, address(0), &mut forged(target, number, &[Frame::Ping]));
+        while net.ports[1].poll_transmit(now, 64, 65_000, &mut out).is_some() {
+            out.clear();
+        }
+        if now >= end {
+            break;
+        }
+        now += 100_000;
+    }
+    assert!(net.ports[1].is_empty(), "it is still there");
+}
+
+/// The opener of a stream takes the first answer to its opening. Another one changes neither the id nor the window.
+#[test]
+fn a_second_answer_to_an_opening_changes_nothing() {
+    let mut port = Port::new(PortConfig::default(), [1; 16]);
+    let id = port.open(0, address(1));
+    let mut out = Vec::new();
+    let mut next = |port: &mut Port, now| {
+        port.with(now, id, |stream| stream.write(b"x"));
+        out.clear();
+        port.poll_transmit(now, 1, 65_000, &mut out).expect("it sends");
+        let Ok(Packet::Numbered { header, .. }) = Packet::decode(&out) else { panic!("no packet") };
+        header
+    };
+    let Header::Open { source: target, .. } = next(&mut port, 0) else { panic!("no Open") };
+    let accept = |source, number| {
+        let mut bytes = Vec::new();
+        let header = Header::Accept { target, source, token: [source as u8; 24], window: source << 20 };
+        Packet::Numbered { header, number, ack_now: true, checked: false, body: 0 }.encode(&mut bytes);
+        put_small(&mut bytes, &Frame::Ping);
+        bytes
+    };
+    let first = accept(7, 0);
+    // The first one, the same again, another one, and one from elsewhere.
+    for (now, from, bytes) in
+        [(1_000, 1, &first), (2_000, 1, &first), (3_000, 1, &accept(8, 1)), (4_000, 2, &accept(9, 2))]
+    {
+        port.on_packet(now, now, address(from), &mut bytes.clone());
+        let header = next(&mut port, now + 500);
+        assert!(matches!(header, Header::Data { target: 7, .. }), "{header:?}");
+        let learned = port.stream(id).and_then(|stream| stream.learned(now)).expect("a round trip");
+        assert_eq!((learned.token, learned.peer_window), ([7; 24], 7 << 20));
+    }
+    let counters = port.stream(id).expect("it lives").status().counters;
+    assert_eq!((counters.packets_received, counters.packets_stale, port.dropped().strange), (2, 1, 1));
 }

@@ -120,3 +120,41 @@ fn both_ends_come_to_use_keys_that_others_who_know_the_address_do_not_have() {
         );
     }
 }
+
+/// The opener takes the first answer only. The same again counts for nothing, nor does the answer of somebody else who
+/// knows the address and has heard the opening.
+#[test]
+fn a_second_answer_to_an_opening_is_not_heard() {
+    let mut net = known_pair(&PathSpec::default());
+    let now = net.now;
+    let id = net.ports[0].open_known(now, address(1), &initial());
+    let opening = first_packet(&mut net.ports[0], now);
+    // Port 1 in two roles: it answers each address by an id of its own.
+    let mut answer = |host| {
+        net.ports[1].on_packet(now, now, address(host), &mut opening.clone());
+        let accepted = std::iter::from_fn(|| net.ports[1].poll_event()).find_map(|event| match event {
+            Event::Accepted(id, _) => Some(id),
+            _ => None,
+        });
+        let first = first_packet(&mut net.ports[1], now);
+        net.ports[1].with(now, accepted.expect("it was accepted"), |stream| stream.write(b"x"));
+        [first, first_packet(&mut net.ports[1], now)]
+    };
+    let ([first, _], [_, others]) = (answer(0), answer(5));
+    let Ok(Packet::Numbered { header: Header::Accept { source, .. }, .. }) = Packet::decode(&first) else {
+        panic!("no Accept")
+    };
+    for (packet, heard) in [(&first, (1, 0, 0)), (&first, (1, 1, 0)), (&others, (1, 1, 1))] {
+        net.ports[0].on_packet(now, now, address(1), &mut packet.clone());
+        let counters = net.ports[0].stream(id).expect("it lives").status().counters;
+        let forged = net.ports[0].dropped().forged;
+        assert_eq!((counters.packets_received, counters.packets_stale, forged), heard);
+    }
+    net.ports[0].with(now, id, |stream| stream.write(b"x"));
+    let bytes = first_packet(&mut net.ports[0], now);
+    let packet = Packet::decode(&bytes);
+    assert!(
+        matches!(packet, Ok(Packet::Numbered { header: Header::Data { target, .. }, .. }) if target == source),
+        "{packet:?}"
+    );
+}

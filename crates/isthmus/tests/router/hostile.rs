@@ -1,12 +1,14 @@
 //! Whoever speaks something else: bytes from anywhere at a port that anybody can reach.
 
+use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::harness::{
-    Endpoint, HANG, NOWHERE, address, bytes_of, exchange, hello, pattern, socket_from, through,
+    Endpoint, HANG, NOWHERE, Running, address, bytes_of, exchange, hello, pattern, socket_from, through,
 };
 use crate::site::Sites;
 
@@ -121,4 +123,90 @@ fn who_says_little_is_closed_in_time() {
         assert!(start.elapsed() < HANG, "{} are still there: {:?}", slow.len(), slow);
     }
     assert!(start.elapsed() > Duration::from_secs(5), "{:?}: what was said was wrong", start.elapsed());
+}
+
+/// Most memory that the process ever had. Bytes.
+fn most_memory(router: &Running) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", router.child.id())).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its memory");
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") << 10
+}
+
+/// Lets this process open 8,192 files, if it may.
+fn many_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = maximum.map_or(8_192, |most| most.min(8_192));
+    if current.is_some_and(|current| current < wanted) {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).expect("below the maximum");
+    }
+}
+
+/// Sends packets, some 10,000 a second, until it is told to stop: random ones, openings of streams, and packets of streams
+/// that do not exist.
+fn flood(from: &UdpSocket, to: SocketAddr, stop: &AtomicBool) {
+    let (mut number, begun) = (0_u64, Instant::now());
+    while !stop.load(Ordering::Relaxed) && begun.elapsed() < HANG {
+        number += 1;
+        let mut bytes = pattern(number, 200);
+        // Kinds 1 (Open), 3 (Data) and 5 (Reset) of version 1 (isthmus-udp/src/wire.rs).
+        bytes[0] = [bytes[0], 0x91, 0x93, 0x15][number as usize % 4];
+        // Where the socket's buffer is full it is dropped, as on any network.
+        let _ = from.send_to(&bytes, to);
+        if number % 20 == 0 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// Crowds at each port of a router, at most 2,000 connections at a time: silent ones, beginnings of handshakes, random
+/// bytes. All the while packets come at the port of its links. Lanes pass, memory is bounded, and the log is short.
+#[test]
+fn crowds_of_all_kinds_keep_nobody_out() {
+    const CROWD: usize = 2_000;
+    many_files();
+    let sites = Sites::new();
+    let (r2, _s1) = sites.joined();
+    let target = Endpoint::new();
+    let (from, to) = (address(1, 1, NOWHERE), target.address(2, 1));
+    let passes = || {
+        let begun = Instant::now();
+        let (near, far) = through(sites.r2[0], from, &target, to);
+        exchange(near, far, 100_000);
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    };
+    passes();
+    let before = most_memory(&r2);
+    let socket = UdpSocket::bind((sites.r1[0].ip(), 0)).expect("a port");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| flood(&socket, sites.r2[1], &stop));
+        let handshake = [&[22, 3, 1, 2, 0, 1, 0, 1, 252][..], &[0; 40]].concat();
+        for router in sites.r2 {
+            for words in [vec![], handshake.clone(), pattern(7, 4_000)] {
+                let begun = Instant::now();
+                let crowd: Vec<_> = (0..CROWD)
+                    .map(|number| {
+                        let host = [127, 9, (number / 250) as u8, 1 + (number % 250) as u8];
+                        let mut lane = socket_from(SocketAddr::from((host, 0)), router);
+                        // It may have been closed by then.
+                        let _ = lane.write_all(&words);
+                        lane
+                    })
+                    .collect();
+                // If the queue of those who wait is too short, some try again after seconds.
+                assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+                passes();
+                drop(crowd);
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    passes();
+    let grown = most_memory(&r2) - before;
+    assert!(grown < 128 << 20, "{grown} bytes more");
+    let log = sites.world.log();
+    let warnings: Vec<_> =
+        log.lines().filter(|line| line.contains("WARN") || line.contains("ERROR")).collect();
+    assert!(warnings.len() < 60, "{} lines: {:#?}", warnings.len(), &warnings[..10]);
 }

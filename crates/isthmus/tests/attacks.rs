@@ -1,0 +1,282 @@
+//! Strangers at a running `isthmus serve`, which a client uses meanwhile: crowds of connections, floods of packets, and
+//! no descriptors left. Everybody is served who has a certificate, memory is bounded, and the log is short.
+
+#[path = "support/running.rs"]
+mod running;
+
+use std::fs;
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use isthmus_wire::frame::{Hello, MAGIC};
+use isthmus_wire::{Address, PROTOCOL_OLDEST, PROTOCOL_VERSION};
+use running::Running;
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Length of the file that the client copies. Bytes.
+const LENGTH: usize = 1 << 20;
+/// Connections of a crowd. Count.
+const CROWD: usize = 2_000;
+
+/// A service with certificates, and a client that it knows.
+struct Service {
+    folder: tempfile::TempDir,
+    at: SocketAddr,
+    process: Running,
+}
+
+fn isthmus(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_isthmus"));
+    command.current_dir(folder).env("FI_ISTHMUS_INTERFACE", "127.0.0.1").stdin(Stdio::null());
+    for name in ["ISTHMUS_CONFIG", "ISTHMUS_SITES", "ISTHMUS_LOG"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+impl Service {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port");
+        let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).expect("written");
+        for (as_id, name) in [("1", "client"), ("2", "server"), ("3", "other")] {
+            let words = ["router", "keygen", "--as", as_id, "--out", "keys", "--name", name];
+            assert!(isthmus(folder.path()).args(words).output().expect("it runs").status.success());
+        }
+        fs::create_dir(folder.path().join("export")).expect("made");
+        write("export/file", &random(1, LENGTH));
+        let tls = |name: &str, other: u32| {
+            format!(
+                "[tls]\ncertificate = \"keys/{name}.pem\"\nkey = \"keys/{name}.key\"\n\
+                 authorities = [\"keys/as{other}.pem\"]\n"
+            )
+        };
+        let serve = format!(
+            "listen = \"{at}\"\nadmits = [1]\n{}[export.data]\npath = \"export\"\n",
+            tls("server", 1)
+        );
+        write("serve.toml", serve.as_bytes());
+        for name in ["client", "other"] {
+            let known = format!("{}[site.b]\naddress = \"{at}\"\n", tls(name, 2));
+            write(&format!("{name}.toml"), known.as_bytes());
+        }
+        let log = fs::File::create(folder.path().join("log")).expect("a log");
+        let child = isthmus(folder.path()).args(["serve", "--config", "serve.toml"]).stderr(log).spawn();
+        let service = Self { folder, at, process: Running(child.expect("it starts")) };
+        let until = Instant::now() + LIMIT;
+        while !service.log().contains("serving at") {
+            assert!(Instant::now() < until, "{}", service.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        service.serves();
+        service
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).expect("text")
+    }
+
+    /// Copies the file as the client whose sites are in this file.
+    fn copy(&self, sites: &str) -> Output {
+        let _ = fs::remove_file(self.folder.path().join("copy"));
+        let words = ["cp", "--sites", sites, "--all", "b:data/file", "copy"];
+        isthmus(self.folder.path()).args(words).output().expect("it runs")
+    }
+
+    /// A client that the service knows is served, and soon.
+    fn serves(&self) {
+        let begun = Instant::now();
+        let Output { status, stderr, .. } = self.copy("client.toml");
+        let took = begun.elapsed();
+        assert!(status.success(), "{}\n{}", String::from_utf8_lossy(&stderr), self.log());
+        assert!(fs::read(self.folder.path().join("copy")).expect("copied") == random(1, LENGTH));
+        assert!(took < Duration::from_secs(30), "{took:?}");
+    }
+
+    /// Most memory that the service ever had. Bytes.
+    fn most_memory(&self) -> u64 {
+        let status = format!("/proc/{}/status", self.process.0.id());
+        let status = fs::read_to_string(status).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its memory");
+        line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") << 10
+    }
+
+    /// The log has few warnings, and few lines about lanes and peers however many came.
+    fn log_is_short(&self) {
+        let log = self.log();
+        let warnings: Vec<_> = log.lines().filter(|line| !line.contains(" INFO ")).collect();
+        assert!(warnings.len() < 10, "{} warnings: {warnings:#?}", warnings.len());
+        assert!(log.lines().count() < 250, "{} lines: {log}", log.lines().count());
+    }
+
+    /// A crowd of connections from many addresses, each of which says something. Some may be closed by then.
+    fn crowd(&self, count: usize, words: impl Fn(usize) -> Vec<u8>) -> Vec<TcpStream> {
+        let one = |number: usize| {
+            let mut lane = connect_from([127, 9, (number / 250) as u8, 1 + (number % 250) as u8], self.at);
+            let _ = lane.write_all(&words(number));
+            lane
+        };
+        (0..count).map(one).collect()
+    }
+
+    /// A greeting as of an endpoint of this host.
+    fn hello(&self, number: usize) -> Vec<u8> {
+        let source =
+            Address { incarnation: 1 + number as u32, ..SocketAddr::from(([127, 0, 0, 1], 9)).into() };
+        let (version, oldest, target) = (PROTOCOL_VERSION, PROTOCOL_OLDEST, self.at.into());
+        let hello = Hello { magic: MAGIC, version, source, target, credit: 0, hops: 0, oldest, payload: 0 };
+        hello.to_bytes().to_vec()
+    }
+}
+
+fn connect_from(host: [u8; 4], to: SocketAddr) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    bind(&socket, &SocketAddr::from((host, 0))).expect("bound");
+    connect(&socket, &to).expect("it listens");
+    TcpStream::from(socket)
+}
+
+/// Bytes that differ between seeds.
+fn random(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Lets this process open 8,192 files, if it may.
+fn many_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = maximum.map_or(8_192, |most| most.min(8_192));
+    if current.is_some_and(|current| current < wanted) {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).expect("below the maximum");
+    }
+}
+
+#[test]
+fn crowds_of_all_kinds_keep_nobody_out() {
+    many_files();
+    let service = Service::start();
+    let before = service.most_memory();
+    let handshake = [&[22, 3, 1, 2, 0, 1, 0, 1, 252][..], &[0; 40]].concat();
+    let crowds: [&dyn Fn(usize) -> Vec<u8>; 4] =
+        [&|_| Vec::new(), &|_| handshake.clone(), &|number| random(number as u64, 4_000), &|number| {
+            service.hello(number)
+        }];
+    for words in crowds {
+        let crowd = service.crowd(CROWD, words);
+        service.serves();
+        drop(crowd);
+    }
+    // A byte a second, more or less, while the client is served twice.
+    let mut slow = service.crowd(CROWD, |_| Vec::new());
+    for _ in 0..2 {
+        for (number, lane) in slow.iter_mut().enumerate() {
+            let _ = lane.write_all(&random(number as u64, 1));
+        }
+        service.serves();
+    }
+    // They leave at once, and others come.
+    for number in 0..5_000 {
+        let host = [127, 9, 100, 1 + (number % 250) as u8];
+        let _ = connect_from(host, service.at).write_all(&service.hello(number));
+    }
+    drop(slow);
+    service.serves();
+    let grown = service.most_memory() - before;
+    assert!(grown < 64 << 20, "{grown} bytes more");
+    service.log_is_short();
+}
+
+/// The first packet of a stream, with this token (isthmus-udp/src/wire.rs).
+fn opening(source: u64, token: &[u8]) -> Vec<u8> {
+    let window = &(1_u64 << 20).to_le_bytes()[..6];
+    [&[0x91][..], &source.to_le_bytes(), token, window, &[0; 6], &[5]].concat()
+}
+
+/// Opens streams until it is told to stop, from an address that answers, so that the service believes it.
+fn open_streams(at: SocketAddr, stop: &AtomicBool) {
+    let socket = UdpSocket::bind("127.9.0.1:0").expect("a port");
+    socket.connect(at).expect("loopback");
+    socket.set_nonblocking(true).expect("a socket");
+    let (mut token, mut heard, begun) = (vec![0; 24], [0; 2_048], Instant::now());
+    for source in 1.. {
+        if stop.load(Ordering::Relaxed) || begun.elapsed() > LIMIT {
+            return;
+        }
+        // Where the socket's buffer is full it is dropped, as on any network.
+        let _ = socket.send(&opening(source, &token));
+        while let Ok(len) = socket.recv(&mut heard) {
+            if len == 33 && heard[0] & 15 == 4 {
+                token.copy_from_slice(&heard[9..33]); // a Challenge
+            }
+        }
+    }
+}
+
+/// Sends packets until it is told to stop: random ones, and the first packets of streams from many addresses that do not
+/// answer.
+fn flood(at: SocketAddr, stop: &AtomicBool) {
+    let bind = |host| UdpSocket::bind(SocketAddr::from(([127, 9, 1, host], 0))).expect("a port");
+    let (sockets, begun) = ((1..=100).map(bind).collect::<Vec<_>>(), Instant::now());
+    for number in 0_u64.. {
+        if stop.load(Ordering::Relaxed) || begun.elapsed() > LIMIT {
+            return;
+        }
+        let bytes = if number % 2 == 0 { random(number, 200) } else { opening(number, &[0; 24]) };
+        let _ = sockets[(number / 2) as usize % sockets.len()].send_to(&bytes, at);
+    }
+}
+
+#[test]
+fn floods_of_packets_keep_nobody_out() {
+    let service = Service::start();
+    let before = service.most_memory();
+    // Each of the streams that wait takes about 40 KiB, and 2,048 may.
+    for attack in [flood, open_streams] {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| attack(service.at, &stop));
+            std::thread::sleep(Duration::from_secs(3));
+            service.serves();
+            stop.store(true, Ordering::Relaxed);
+        });
+        service.serves();
+    }
+    let grown = service.most_memory() - before;
+    assert!(grown < 128 << 20, "{grown} bytes more");
+    service.log_is_short();
+}
+
+#[test]
+fn a_service_without_descriptors_serves_whom_it_knows() {
+    let service = Service::start();
+    let limit = ["--pid", &service.process.0.id().to_string(), "--nofile=64:64"].map(str::to_owned);
+    assert!(Command::new("prlimit").args(limit).status().expect("util-linux").success());
+    let silent = service.crowd(300, |_| Vec::new());
+    service.serves();
+    let greeted = service.crowd(300, |number| service.hello(number));
+    service.serves();
+    drop((silent, greeted));
+    service.log_is_short();
+}
+
+/// Each client of an AS that is not admitted gets a reason, and the log a line now and then.
+#[test]
+fn clients_that_are_not_admitted_fill_no_log() {
+    let service = Service::start();
+    for _ in 0..30 {
+        let refused = service.copy("other.toml");
+        assert!(!refused.status.success() && !refused.stderr.is_empty());
+    }
+    service.serves();
+    service.log_is_short();
+}
