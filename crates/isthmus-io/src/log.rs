@@ -4,7 +4,9 @@
 use std::fmt::Arguments;
 use std::sync::OnceLock;
 
-pub use isthmus_datagram::scarcity::{LeftOut, Sparing, accepted, no_thread, probe_threads, remedy};
+pub use isthmus_datagram::scarcity::{
+    DESCRIPTORS_MIN, LeftOut, Sparing, accepted, no_thread, probe_descriptors, probe_threads, remedy,
+};
 
 /// The severity of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

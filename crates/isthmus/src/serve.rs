@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use isthmus_io::log::{DESCRIPTORS_MIN, probe_descriptors};
 use isthmus_mover::sessions::Sessions;
 use isthmus_mover::{MoverError, ServeConfig, server};
 use isthmus_router::manager;
@@ -47,6 +48,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<(), MoverError> {
+    probe_descriptors(DESCRIPTORS_MIN)?;
     let (stop, reload) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register(signal, stop.clone())?;
