@@ -210,6 +210,14 @@ pub fn serve(config: ServeConfig, stop: &AtomicBool, ready: impl FnOnce(Address)
     serve_tended(config, stop, ready, &mut || None, &Arc::default())
 }
 
+/// A configuration that a running service is to take.
+pub struct Reload {
+    /// The configuration.
+    pub config: ServeConfig,
+    /// Called when the configuration is in force.
+    pub done: fn(),
+}
+
 /// Like [`serve`]. It calls `tend` several times a second while the service is alive. If `tend` returns a
 /// configuration, that replaces the present one for new sessions. A faulty configuration is logged and ignored. What
 /// the service does can be read from `sessions`.
@@ -220,7 +228,7 @@ pub fn serve_tended(
     config: ServeConfig,
     stop: &AtomicBool,
     ready: impl FnOnce(Address),
-    tend: &mut dyn FnMut() -> Option<ServeConfig>,
+    tend: &mut dyn FnMut() -> Option<Reload>,
     sessions: &Arc<Sessions>,
 ) -> Result<(), MoverError> {
     run(Current::load(config)?, stop, ready, tend, sessions.clone())
@@ -243,7 +251,7 @@ fn run(
     current: Current,
     stop: &AtomicBool,
     ready: impl FnOnce(Address),
-    tend: &mut dyn FnMut() -> Option<ServeConfig>,
+    tend: &mut dyn FnMut() -> Option<Reload>,
     sessions: Arc<Sessions>,
 ) -> Result<(), MoverError> {
     let settings = current.config.settings();
@@ -270,8 +278,8 @@ fn run(
     let service =
         Arc::new(Service { port: port.clone(), current, admission, succession, came, sweep, sessions });
     while !stop.load(Ordering::Relaxed) {
-        if let Some(config) = tend() {
-            service.follow(config);
+        if let Some(reload) = tend() {
+            service.follow(reload);
         }
         service.sweep.lock().look(&port, &to);
         let Ok(Event::Net(news)) = inbox.recv_timeout(LOOK) else { continue };
@@ -291,7 +299,7 @@ fn run(
 
 impl Service {
     /// Uses another configuration for new sessions.
-    fn follow(&self, config: ServeConfig) {
+    fn follow(&self, Reload { config, done }: Reload) {
         let before = self.current.lock().clone();
         let fixed = |config: &ServeConfig| (config.listen.clone(), config.status.clone());
         if fixed(&config) != fixed(&before.config) || config.device != before.config.device {
@@ -302,6 +310,7 @@ impl Service {
                 self.admission.lock().bound(current.config.sessions);
                 *self.current.lock() = Arc::new(current);
                 tracing::info!("configuration and certificates read again");
+                done();
             }
             Err(error) => tracing::error!("reload refused, going on as before: {error}"),
         }
