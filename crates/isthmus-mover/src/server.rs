@@ -113,10 +113,10 @@ impl Current {
 }
 
 /// Logs faults of unknown clients: one line in ten seconds, with the number of lines left out.
-fn complain(what: std::fmt::Arguments<'_>) {
+fn complain(from: impl std::fmt::Display, error: impl std::fmt::Display) {
     static SPARING: Sparing = Sparing::new();
     if let Some(left_out) = SPARING.due(Instant::now()) {
-        tracing::warn!("{what}{left_out}");
+        tracing::warn!(%from, %error, "{from}: {error}{left_out}");
     }
 }
 
@@ -319,8 +319,8 @@ impl Service {
     fn admit(self: &Arc<Self>, peer: PeerId, message: Vec<u8>) {
         let current = self.current.lock().clone();
         let Some(Opening { version, session, plain, .. }) = Opening::decode(&message) else {
-            let from = self.port.peer_address(peer);
-            return complain(format_args!("{from} sent something that is no transfer's beginning"));
+            let from = self.port.peer_address(peer).locator;
+            return complain(from, "it sent something that is no transfer's beginning");
         };
         let why = if !is_spoken(version, plain) {
             let Versions { oldest, newest } = VERSIONS;
@@ -338,7 +338,7 @@ impl Service {
             }
         };
         let from = self.port.peer_address(peer).locator;
-        complain(format_args!("{from}: gets no session: {why}"));
+        complain(from, format_args!("gets no session: {why}"));
         self.sessions.refuse();
         refuse(&self.port, peer, session, &why);
     }
@@ -401,9 +401,7 @@ impl Service {
         let counts = format!("{files} files, {bytes} bytes, {kept} kept, {failed} failed");
         match (done, &request) {
             // Anybody can connect and be refused, so these lines are limited.
-            (Err(error), _) if as_id.is_none() && current.trust.is_some() => {
-                complain(format_args!("{from}: {error}"))
-            }
+            (Err(error), _) if as_id.is_none() && current.trust.is_some() => complain(from, error),
             (Err(error), None) => {
                 tracing::warn!(%from, as_id, certificate, seconds, %error, "{from}: {error}")
             }
