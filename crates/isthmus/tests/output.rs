@@ -230,7 +230,8 @@ fn commands_whose_results_are_lost_say_so_by_their_status() {
         assert!(said.contains("cannot write to standard output: No space left"), "{words:?}: {said}");
         // A reader that has seen enough is no failure: the status is that of the work.
         let (usual, _) = ran(isthmus(folder.path()).args(words), Stdio::null(), Stdio::null());
-        assert!(usual <= Some(1), "{words:?}: {usual:?}");
+        // Keys that are there already are not made again.
+        assert!(usual <= Some(1) || words.contains(&"keygen"), "{words:?}: {usual:?}");
         for log in [Stdio::null(), closed(), full().into()] {
             let (status, done) = ran(isthmus(folder.path()).args(words), closed(), log);
             assert_eq!(status, usual, "{words:?}: {}", text(&done.stderr));
