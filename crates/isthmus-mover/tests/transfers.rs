@@ -491,6 +491,9 @@ fn reserved_space_is_not_sent() {
     }
     let (summary, _) = complete(&place.put(&["reserved"], ""));
     assert!(summary.sent <= 8 << 20, "{} bytes were sent", summary.sent);
+    // The receiver counts the same.
+    let (summary, _) = complete(&place.get(&["reserved"], "back"));
+    assert!(summary.sent <= 8 << 20, "{} bytes came", summary.sent);
     let (here, there) = (place.here("reserved"), place.export("reserved"));
     assert!(fs::read(here).expect("here") == fs::read(there).expect("there"));
 }
