@@ -185,6 +185,13 @@ fn a_hole_in_a_file_without_holes_is_zeros_too() {
     assert_eq!(part[BLOCK as usize], 7);
 }
 
+/// A disk without free inodes has room for bytes, and says the same as a full one.
+#[test]
+fn a_full_disk_names_bytes_and_inodes() {
+    let text = room(Errno::NOSPC.into(), 5).to_string();
+    assert!(text.contains("5 bytes") && text.contains("df -i"), "{text}");
+}
+
 #[test]
 fn two_transfers_do_not_write_one_file() {
     let folder = tempfile::tempdir().expect("a folder");
