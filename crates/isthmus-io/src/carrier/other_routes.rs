@@ -14,7 +14,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-use isthmus_datagram::{LinkState, link_state};
+use isthmus_datagram::{LinkState, is_bridge, link_state};
 
 use crate::interface::{interface_of, source_to};
 use crate::log::warn_log;
@@ -28,6 +28,9 @@ const VALID: Duration = Duration::from_secs(600);
 const NONE_VALID: Duration = Duration::from_secs(10);
 /// Most hosts that are remembered. Count.
 const HOSTS_MAX: usize = 1_024;
+
+/// Most interfaces that a message names. Count.
+const NAMED_MAX: usize = 3;
 
 /// The kernel's table of IPv4 routes.
 const ROUTES_V4: &str = "/proc/self/net/route";
@@ -67,6 +70,9 @@ struct Routes {
     first: Option<String>,
     /// Interfaces of other routes, the most specific first.
     others: Vec<String>,
+    /// Interfaces that may lead there too, although the kernel's table does not say so. They are not tried, but named:
+    /// the kernel may choose by the source address (`ip rule`), or split a route between them.
+    unrouted: Vec<String>,
     /// The number of the attempt. Even ones go by the first route.
     attempt: u32,
     since: Instant,
@@ -81,7 +87,10 @@ impl Routes {
             IpAddr::V6(_) => std::fs::read_to_string(ROUTES_V6).map(|table| routes_v6(&table)),
         };
         let others = others(&table.unwrap_or_default(), host, first.as_deref(), &link_state);
-        Self { first, others, attempt: 0, since: Instant::now(), told: false }
+        let known = |name: &str| first.as_deref() == Some(name) || others.iter().any(|other| other == name);
+        let leads = |name: &str| !known(name) && link_state(name) == LinkState::Up && !is_bridge(name);
+        let unrouted = unrouted(&if_addrs::get_if_addrs().unwrap_or_default(), host, &leads);
+        Self { first, others, unrouted, attempt: 0, since: Instant::now(), told: false }
     }
 
     /// The interface of the present attempt, if it is not the kernel's choice.
@@ -151,11 +160,17 @@ impl OtherRoutes {
             Some(name) => By::Other(name.to_owned()),
             None => By::Kernel(routes.first.clone()),
         };
+        let setting = match (&routes.first, &routes.unrouted[..]) {
+            (None, _) | (_, []) => String::new(),
+            (Some(_), names) => {
+                format!("; if {} leads there, set `interface` to it", names.join(" or "))
+            }
+        };
         // Lanes that were dialled at the same time fail at the same time.
         if routes.attempt == attempt && !routes.others.is_empty() {
             routes.attempt += 1;
         }
-        by.to_string()
+        format!("{by}{setting}")
     }
 
     /// The host has answered the attempt of this number: further ones go as it went. True if another route than the
@@ -195,6 +210,24 @@ fn others(
     for (_, _, name) in found {
         if !names.contains(name) && state(name) == LinkState::Up {
             names.push(name.clone());
+        }
+    }
+    names
+}
+
+/// Interfaces with an address of the same version of IP as `host` by which packets may go there, as `leads` says. At most
+/// [`NAMED_MAX`].
+fn unrouted(all: &[if_addrs::Interface], host: IpAddr, leads: &dyn Fn(&str) -> bool) -> Vec<String> {
+    let is_of = |one: &&if_addrs::Interface| one.ip().is_ipv4() == host.is_ipv4() && !one.is_loopback();
+    let usable = |one: &&if_addrs::Interface| match one.ip() {
+        IpAddr::V4(_) => true,
+        // Every interface has a link-local address, which leads to no other network.
+        IpAddr::V6(ip) => !ip.is_unicast_link_local(),
+    };
+    let mut names: Vec<String> = Vec::new();
+    for one in all.iter().filter(is_of).filter(usable) {
+        if names.len() < NAMED_MAX && !names.contains(&one.name) && leads(&one.name) {
+            names.push(one.name.clone());
         }
     }
     names
@@ -282,7 +315,8 @@ fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000
         let mut routes = OtherRoutes::new(None);
         let others = vec!["eth1".to_owned(), "eth2".to_owned()];
         let first = Some("tun0".to_owned());
-        let known = Routes { first, others, attempt: 0, since: Instant::now(), told: false };
+        let unrouted = vec!["eth3".to_owned()];
+        let known = Routes { first, others, unrouted, attempt: 0, since: Instant::now(), told: false };
         routes.hosts.insert(host, known);
         let mut taken = Vec::new();
         for _ in 0..6 {
@@ -291,6 +325,7 @@ fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000
             // Two lanes that fail together are one attempt.
             let by = routes.on_failure(host, attempt);
             assert!(taken.len() > 1 || by.contains("by tun0, where the kernel's route leads"), "{by}");
+            assert!(by.ends_with("; if eth3 leads there, set `interface` to it"), "{by}");
             routes.on_failure(host, attempt);
         }
         assert_eq!(taken, ["kernel", "eth1", "kernel", "eth2", "kernel", "eth1"]);
@@ -301,6 +336,40 @@ fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000
         // A lane that was dialled before by the first route has answered late.
         assert!(!routes.on_answer(host, 6));
         assert_eq!(routes.interface(host), None);
+    }
+
+    #[test]
+    fn interfaces_without_a_route_to_the_host_are_named_and_not_tried() {
+        let at = |name: &str, ip: &str| {
+            let addr = match ip.parse().expect("an address") {
+                IpAddr::V4(ip) => if_addrs::IfAddr::V4(if_addrs::Ifv4Addr {
+                    ip,
+                    netmask: Ipv4Addr::new(255, 255, 255, 0),
+                    prefixlen: 24,
+                    broadcast: None,
+                }),
+                IpAddr::V6(ip) => if_addrs::IfAddr::V6(if_addrs::Ifv6Addr {
+                    ip,
+                    netmask: Ipv6Addr::UNSPECIFIED,
+                    prefixlen: 64,
+                    broadcast: None,
+                }),
+            };
+            if_addrs::Interface { name: name.to_owned(), addr, index: None }
+        };
+        let all = [
+            at("lo", "127.0.0.1"),
+            at("eth0", "10.0.0.1"),
+            at("eth1", "10.0.1.1"),
+            at("eth1", "10.0.1.2"),
+            at("eth1", "fe80::1"),
+            at("eth2", "10.0.2.1"),
+            at("eth3", "fd00::1"),
+        ];
+        let leads = |name: &str| name != "eth0" && name != "eth2";
+        let named = |host: &str| unrouted(&all, host.parse().expect("an address"), &leads);
+        assert_eq!(named("192.0.2.1"), ["eth1"]);
+        assert_eq!(named("2001:db8::1"), ["eth3"]);
     }
 
     #[test]
