@@ -7,6 +7,9 @@
 //! alternate until one answers. Lanes with that host then stay with it. UDP lanes take the interface that TCP found:
 //! their packets name it (`IP_PKTINFO`).
 //!
+//! A route may depend on the source (`ip rule`), or be split between interfaces. Then the kernel is asked about each
+//! interface ([`route_query`]), and an attempt is bound to the address of the interface, too.
+//!
 //! If the user named an interface, the setting decides, and nothing else is tried.
 
 use std::collections::HashMap;
@@ -16,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use isthmus_datagram::{LinkState, is_bridge, link_state};
 
+use super::route_query;
 use crate::interface::{interface_of, source_to};
 use crate::log::warn_log;
 
@@ -63,15 +67,28 @@ impl fmt::Display for By {
     }
 }
 
+/// Another route than the kernel's first one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Other {
+    pub(super) interface: String,
+    /// The address that packets must come from, if the route depends on that.
+    pub(super) source: Option<IpAddr>,
+}
+
+impl Other {
+    fn by(interface: String) -> Self {
+        Self { interface, source: None }
+    }
+}
+
 /// The routes to one host.
 #[derive(Debug)]
 struct Routes {
     /// The interface of the kernel's first route.
     first: Option<String>,
-    /// Interfaces of other routes, the most specific first.
-    others: Vec<String>,
-    /// Interfaces that may lead there too, although the kernel's table does not say so. They are not tried, but named:
-    /// the kernel may choose by the source address (`ip rule`), or split a route between them.
+    /// Other routes, the most specific first, and those last that depend on the source.
+    others: Vec<Other>,
+    /// Interfaces that may lead there too, although the kernel does not say so. They are not tried, but named.
     unrouted: Vec<String>,
     /// The number of the attempt. Even ones go by the first route.
     attempt: u32,
@@ -86,17 +103,33 @@ impl Routes {
             IpAddr::V4(_) => std::fs::read_to_string(ROUTES_V4).map(|table| routes_v4(&table)),
             IpAddr::V6(_) => std::fs::read_to_string(ROUTES_V6).map(|table| routes_v6(&table)),
         };
-        let others = others(&table.unwrap_or_default(), host, first.as_deref(), &link_state);
-        let known = |name: &str| first.as_deref() == Some(name) || others.iter().any(|other| other == name);
-        let leads = |name: &str| !known(name) && link_state(name) == LinkState::Up && !is_bridge(name);
-        let unrouted = unrouted(&if_addrs::get_if_addrs().unwrap_or_default(), host, &leads);
-        Self { first, others, unrouted, attempt: 0, since: Instant::now(), told: false }
+        let mut others: Vec<Other> =
+            others(&table.unwrap_or_default(), host, first.as_deref(), &link_state).map(Other::by).collect();
+        let known =
+            |name: &str| first.as_deref() == Some(name) || others.iter().any(|one| one.interface == name);
+        let leads = |name: &str| !known(name) && link_state(name) == LinkState::Up;
+        let more = more(&if_addrs::get_if_addrs().unwrap_or_default(), host, &leads);
+        let (by_source, others_up): (Vec<_>, Vec<_>) = more.into_iter().partition(|(_, source, index)| {
+            index.is_some_and(|index| route_query::leads(host, *source, index))
+        });
+        others.extend(
+            by_source.into_iter().map(|(interface, source, _)| Other { interface, source: Some(source) }),
+        );
+        let named = others_up.into_iter().map(|(name, ..)| name).filter(|name| !is_bridge(name));
+        Self {
+            first,
+            others,
+            unrouted: named.take(NAMED_MAX).collect(),
+            attempt: 0,
+            since: Instant::now(),
+            told: false,
+        }
     }
 
-    /// The interface of the present attempt, if it is not the kernel's choice.
-    fn other(&self) -> Option<&str> {
+    /// The route of the present attempt, if it is not the kernel's choice.
+    fn other(&self) -> Option<&Other> {
         let is_other = self.attempt % 2 == 1 && !self.others.is_empty();
-        is_other.then(|| self.others[(self.attempt / 2) as usize % self.others.len()].as_str())
+        is_other.then(|| &self.others[(self.attempt / 2) as usize % self.others.len()])
     }
 
     fn is_valid(&self) -> bool {
@@ -123,8 +156,8 @@ impl OtherRoutes {
         self.hosts.get(&host).filter(|routes| routes.is_valid())
     }
 
-    /// The interface to bind the next attempt to; `None` if the kernel decides.
-    pub(super) fn interface(&self, host: IpAddr) -> Option<&str> {
+    /// The route to bind the next attempt to; `None` if the kernel decides.
+    pub(super) fn other(&self, host: IpAddr) -> Option<&Other> {
         self.known(host)?.other()
     }
 
@@ -157,7 +190,7 @@ impl OtherRoutes {
         }
         let Some(routes) = self.look_up(host) else { return String::new() };
         let by = match routes.other() {
-            Some(name) => By::Other(name.to_owned()),
+            Some(other) => By::Other(other.interface.clone()),
             None => By::Kernel(routes.first.clone()),
         };
         let setting = match (&routes.first, &routes.unrouted[..]) {
@@ -178,7 +211,7 @@ impl OtherRoutes {
     pub(super) fn on_answer(&mut self, host: IpAddr, attempt: u32) -> bool {
         let Some(routes) = self.hosts.get_mut(&host) else { return false };
         routes.attempt = attempt;
-        let Some(other) = routes.other().map(str::to_owned) else { return false };
+        let Some(other) = routes.other().map(|other| other.interface.clone()) else { return false };
         let is_new = !std::mem::replace(&mut routes.told, true);
         if is_new {
             let first = routes.first.as_deref().unwrap_or("no interface");
@@ -200,7 +233,7 @@ fn others(
     host: IpAddr,
     first: Option<&str>,
     state: &dyn Fn(&str) -> LinkState,
-) -> Vec<String> {
+) -> impl Iterator<Item = String> {
     let leads = |(network, bits, name): &&Route| {
         covers(*network, *bits, host) && name != "lo" && Some(name.as_str()) != first
     };
@@ -212,25 +245,29 @@ fn others(
             names.push(name.clone());
         }
     }
-    names
+    names.into_iter()
 }
 
-/// Interfaces with an address of the same version of IP as `host` by which packets may go there, as `leads` says. At most
-/// [`NAMED_MAX`].
-fn unrouted(all: &[if_addrs::Interface], host: IpAddr, leads: &dyn Fn(&str) -> bool) -> Vec<String> {
+/// Interfaces with an address of the same version of IP as `host` for which `leads` holds: the name, the first such
+/// address and the index of each.
+fn more(
+    all: &[if_addrs::Interface],
+    host: IpAddr,
+    leads: &dyn Fn(&str) -> bool,
+) -> Vec<(String, IpAddr, Option<u32>)> {
     let is_of = |one: &&if_addrs::Interface| one.ip().is_ipv4() == host.is_ipv4() && !one.is_loopback();
     let usable = |one: &&if_addrs::Interface| match one.ip() {
         IpAddr::V4(_) => true,
         // Every interface has a link-local address, which leads to no other network.
         IpAddr::V6(ip) => !ip.is_unicast_link_local(),
     };
-    let mut names: Vec<String> = Vec::new();
+    let mut found: Vec<(String, IpAddr, Option<u32>)> = Vec::new();
     for one in all.iter().filter(is_of).filter(usable) {
-        if names.len() < NAMED_MAX && !names.contains(&one.name) && leads(&one.name) {
-            names.push(one.name.clone());
+        if found.iter().all(|(name, ..)| *name != one.name) && leads(&one.name) {
+            found.push((one.name.clone(), one.ip(), one.index));
         }
     }
-    names
+    found
 }
 
 /// Whether a network contains an address.
@@ -293,7 +330,7 @@ fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000
 
     fn found(table: &[Route], host: &str, first: &str, bare: &str) -> Vec<String> {
         let state = |name: &str| if name == bare { LinkState::NoCarrier } else { LinkState::Up };
-        others(table, host.parse().expect("an address"), Some(first), &state)
+        others(table, host.parse().expect("an address"), Some(first), &state).collect()
     }
 
     #[test]
@@ -313,14 +350,14 @@ fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000
     fn attempts_by_the_first_route_and_by_others_alternate_until_one_answers() {
         let host: IpAddr = "192.0.2.1".parse().expect("an address");
         let mut routes = OtherRoutes::new(None);
-        let others = vec!["eth1".to_owned(), "eth2".to_owned()];
+        let others = ["eth1", "eth2"].map(|name| Other::by(name.to_owned())).to_vec();
         let first = Some("tun0".to_owned());
         let unrouted = vec!["eth3".to_owned()];
         let known = Routes { first, others, unrouted, attempt: 0, since: Instant::now(), told: false };
         routes.hosts.insert(host, known);
         let mut taken = Vec::new();
         for _ in 0..6 {
-            taken.push(routes.interface(host).unwrap_or("kernel").to_owned());
+            taken.push(routes.other(host).map_or("kernel".to_owned(), |other| other.interface.clone()));
             let attempt = routes.attempt(host);
             // Two lanes that fail together are one attempt.
             let by = routes.on_failure(host, attempt);
@@ -332,14 +369,14 @@ fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000
         routes.on_failure(host, 6);
         assert!(routes.on_answer(host, 7), "another route was found");
         assert!(!routes.on_answer(host, 7), "it is known");
-        assert_eq!(routes.interface(host), Some("eth2"), "what answered is dialled again");
+        assert_eq!(routes.other(host), Some(&Other::by("eth2".to_owned())), "what answered is dialled again");
         // A lane that was dialled before by the first route has answered late.
         assert!(!routes.on_answer(host, 6));
-        assert_eq!(routes.interface(host), None);
+        assert_eq!(routes.other(host), None);
     }
 
     #[test]
-    fn interfaces_without_a_route_to_the_host_are_named_and_not_tried() {
+    fn further_interfaces_are_those_with_an_address_that_may_lead_to_the_host() {
         let at = |name: &str, ip: &str| {
             let addr = match ip.parse().expect("an address") {
                 IpAddr::V4(ip) => if_addrs::IfAddr::V4(if_addrs::Ifv4Addr {
@@ -367,9 +404,10 @@ fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000
             at("eth3", "fd00::1"),
         ];
         let leads = |name: &str| name != "eth0" && name != "eth2";
-        let named = |host: &str| unrouted(&all, host.parse().expect("an address"), &leads);
-        assert_eq!(named("192.0.2.1"), ["eth1"]);
-        assert_eq!(named("2001:db8::1"), ["eth3"]);
+        let found = |host: &str| more(&all, host.parse().expect("an address"), &leads);
+        let one = |name: &str, ip: &str| (name.to_owned(), ip.parse().expect("an address"), None);
+        assert_eq!(found("192.0.2.1"), [one("eth1", "10.0.1.1")]);
+        assert_eq!(found("2001:db8::1"), [one("eth3", "fd00::1")]);
     }
 
     #[test]
@@ -378,6 +416,6 @@ fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000
         let host: IpAddr = "192.0.2.1".parse().expect("an address");
         assert!(!routes.has_other(host));
         assert_eq!(routes.on_failure(host, 0), " by lo, which the setting `interface` names");
-        assert_eq!(routes.interface(host), None);
+        assert_eq!(routes.other(host), None);
     }
 }
