@@ -206,13 +206,12 @@ fn commands_whose_results_are_lost_say_so_by_their_status() {
     let ranks = ["run", "--job", "j", "--part", "1/1", "--provider-path", "/lib"];
     let [labelled, gathered] =
         ["--label", "--gather"].map(|how| [&ranks[..], &[how, "--", "echo", "result"]].concat());
-    let commands: [&[&str]; 15] = [
+    let commands: [&[&str]; 14] = [
         &labelled,
         &gathered,
         &["routes", "show", "map.toml"],
         &["routes", "draw", "map.toml"],
         &["lab", "links"],
-        &["top", "--once", "--interval", "100ms"],
         &["--help"],
         &["--version"],
         &["env", "--mpi", "mpich", "--provider-path", "/lib"],
@@ -237,6 +236,9 @@ fn commands_whose_results_are_lost_say_so_by_their_status() {
             assert_eq!(status, usual, "{words:?}: {}", text(&done.stderr));
         }
     }
+    // Its usual status depends on what else runs on this host.
+    let (status, _) = ran(isthmus(folder.path()).args(["top", "--once"]), full().into(), Stdio::null());
+    assert_eq!(status, Some(3));
 }
 
 #[test]
