@@ -2,10 +2,9 @@
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fmt::Arguments;
-use std::io::Write;
 use std::sync::{Once, OnceLock};
 
-use isthmus_substrate::log::{Severity, set_hook};
+use isthmus_substrate::log::{Severity, print, set_hook};
 use parking_lot::RwLock;
 
 use crate::door::{c_text, enter, invalid};
@@ -50,9 +49,7 @@ fn put(severity: Severity, text: Arguments<'_>) {
         }
         Some(_) => {}
         None if printed().is_some_and(|least| severity <= least) => {
-            // One call for each line: other processes write to the same place.
-            let line = format!("isthmus: {text}\n");
-            let _ = std::io::stderr().lock().write_all(line.as_bytes());
+            let _ = print(&format!("isthmus: {text}\n"));
         }
         None => {}
     }
@@ -66,7 +63,7 @@ fn printed() -> Option<Severity> {
         for part in value.split(',').map(str::trim).filter(|part| !part.is_empty() && !is_known(part)) {
             let line =
                 format!("isthmus: {VARIABLE}: {part:?} is ignored: it is neither a level nor PART=LEVEL\n");
-            let _ = std::io::stderr().lock().write_all(line.as_bytes());
+            let _ = print(&line);
         }
         parse(&value)
     })

@@ -179,6 +179,20 @@ fn a_program_gets_the_log_and_the_counters() {
     assert!(run(Some("info")).contains("isthmus: lane 0, dialled, goes by"));
 }
 
+/// Programs in C die of SIGPIPE by default. The library's log is no reason for that.
+#[test]
+fn a_program_outlives_the_reader_of_its_log() {
+    let folder = tempfile::tempdir().expect("a folder");
+    library(folder.path());
+    let program = build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/told.c"), folder.path());
+    let mut command = command(&program, folder.path(), &[]);
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut child = command.env("ISTHMUS_LOG", "debug").stderr(writer).spawn().expect("it starts");
+    let ended = hung::wait(&mut child, format_args!("a program without a reader of its log"));
+    assert!(ended.success(), "{ended}");
+}
+
 #[test]
 fn hostile_programs_do_no_harm() {
     let folder = tempfile::tempdir().expect("a folder");

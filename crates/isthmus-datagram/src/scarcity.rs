@@ -5,6 +5,7 @@
 
 use std::fmt::{self, Arguments};
 use std::io;
+use std::os::unix::net::UnixDatagram;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -77,6 +78,32 @@ pub fn no_thread(error: io::Error) -> io::Error {
         )),
         _ => error,
     }
+}
+
+/// Descriptors that a daemon needs free to start: for its listeners, its threads' wake-ups, certificates, and a few
+/// connections. With fewer it would start and serve nobody. Count; a router with two subnets and a status uses 16.
+pub const DESCRIPTORS_MIN: usize = 32;
+
+/// Opens `count` descriptors at once, and closes them. For daemons: without descriptors they would start and serve
+/// nobody, and libraries would panic.
+///
+/// # Errors
+/// This process may not have so many open. The error names the limit.
+pub fn probe_descriptors(count: usize) -> io::Result<()> {
+    let mut held = Vec::with_capacity(count);
+    while held.len() < count {
+        match UnixDatagram::unbound() {
+            Ok(socket) => held.push(socket),
+            Err(error) => {
+                let Some(remedy) = remedy(&error) else { return Err(error) };
+                return Err(io::Error::other(format!(
+                    "it can open only {} files and sockets, and needs at least {count} to start: {error}; {remedy}",
+                    held.len()
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A bound of `most` that leaves descriptors for other things: at most one in `part` of the files that the process may

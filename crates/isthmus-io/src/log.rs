@@ -2,9 +2,15 @@
 //! hook they are dropped.
 
 use std::fmt::Arguments;
+use std::io::{self, ErrorKind, Write};
 use std::sync::OnceLock;
 
-pub use isthmus_datagram::scarcity::{LeftOut, Sparing, accepted, no_thread, probe_threads, remedy};
+pub use isthmus_datagram::scarcity::{
+    DESCRIPTORS_MIN, LeftOut, Sparing, accepted, no_thread, probe_descriptors, probe_threads, remedy,
+};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
 
 /// The severity of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,6 +27,23 @@ pub enum Severity {
 pub type Hook = fn(Severity, Arguments<'_>);
 
 static HOOK: OnceLock<Hook> = OnceLock::new();
+
+/// Writes lines to standard error in one call, so that lines of several processes do not mix.
+///
+/// The library runs inside other programs. A write to a pipe whose reader has gone away would end the program by
+/// SIGPIPE, so the lines are dropped then. (If the reader goes between the two system calls, the signal comes.)
+///
+/// # Errors
+/// Standard error takes no lines.
+pub fn print(lines: &str) -> io::Result<()> {
+    let mut stderr = io::stderr().lock();
+    let mut state = [PollFd::new(&stderr, PollFlags::OUT)];
+    let has_state = poll(&mut state, Some(&Timespec::default())).is_ok();
+    if has_state && state[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
+        return Err(ErrorKind::BrokenPipe.into());
+    }
+    stderr.write_all(lines.as_bytes())
+}
 
 /// Sets where messages go; only the first call counts.
 pub fn set_hook(hook: Hook) {

@@ -22,5 +22,5 @@ pub use failure::{Ended, Failure};
 pub use isthmus_substrate::meeting::At;
 pub use letter::{JOB_MAX, OnLoss, PARTS_MAX, RANKS_MAX, Start};
 pub use place::{Place, Wrong};
-pub use ranks::become_rank;
+pub use ranks::{Print, become_rank};
 pub use run::{Options, RunError, run};

@@ -46,6 +46,8 @@ pub(crate) struct Program<'a> {
     pub(crate) label: bool,
     /// Pass the output on as [`Input::Output`], through this gate.
     pub(crate) gather: Option<&'a Arc<Gate>>,
+    /// Prints output that is not gathered.
+    pub(crate) print: Print,
     /// Folder for the output of each rank.
     pub(crate) output: Option<&'a Path>,
     /// Environment variables of each rank, of the PMIx server.
@@ -86,18 +88,9 @@ pub(crate) struct Lines {
     pub(crate) text: Vec<u8>,
 }
 
-impl Lines {
-    /// Writes them in one call, so that lines of several ranks do not mix. Errors are ignored: if nobody reads the
-    /// output, ranks may still be computing.
-    pub(crate) fn print(&self) {
-        let _ = if self.is_error {
-            io::stderr().write_all(&self.text)
-        } else {
-            let mut out = io::stdout().lock();
-            out.write_all(&self.text).and_then(|()| out.flush())
-        };
-    }
-}
+/// Prints lines of ranks: of their standard error if `is_error`, else of their standard output. It notes errors and
+/// returns, because ranks may go on computing if nobody reads the output.
+pub type Print = fn(is_error: bool, text: &[u8]);
 
 /// A rank's process.
 #[derive(Debug)]
@@ -131,7 +124,10 @@ pub(crate) fn start(
     } else {
         String::new()
     };
-    let to = program.gather.map(|gate| (gate.clone(), inputs.clone()));
+    let to = match program.gather {
+        Some(gate) => Destination::Gathered(gate.clone(), inputs.clone()),
+        None => Destination::Printed(program.print),
+    };
     let mut writers = Vec::new();
     if let Some(from) = child.stdout.take() {
         writers.push(pass_on(from, false, label.clone(), to.clone())?);
@@ -236,12 +232,20 @@ fn named(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHan
     thread::Builder::new().name(name.to_owned()).spawn(body).map_err(no_thread)
 }
 
-/// Passes whole lines on, each after a label: to the main thread, or to the own output.
+/// Where the output of a rank goes.
+#[derive(Clone)]
+enum Destination {
+    Printed(Print),
+    /// To the main thread, through the gate.
+    Gathered(Arc<Gate>, SyncSender<Input>),
+}
+
+/// Passes whole lines on, each after a label.
 fn pass_on(
     from: impl Read + Send + 'static,
     is_error: bool,
     label: String,
-    to: Option<(Arc<Gate>, SyncSender<Input>)>,
+    to: Destination,
 ) -> io::Result<JoinHandle<()>> {
     named("isthmus-output", move || {
         let mut from = BufReader::with_capacity(LINE_MAX as usize, from);
@@ -259,14 +263,15 @@ fn pass_on(
             if from.buffer().contains(&b'\n') && text.len() < LINE_MAX as usize {
                 continue;
             }
-            let lines = Lines { is_error, text: std::mem::take(&mut text) };
-            let Some((gate, to)) = &to else {
-                lines.print();
-                continue;
-            };
-            gate.enter();
-            if to.send(Input::Output(lines)).is_err() {
-                return;
+            let text = std::mem::take(&mut text);
+            match &to {
+                Destination::Printed(print) => print(is_error, &text),
+                Destination::Gathered(gate, to) => {
+                    gate.enter();
+                    if to.send(Input::Output(Lines { is_error, text })).is_err() {
+                        return;
+                    }
+                }
             }
         }
     })

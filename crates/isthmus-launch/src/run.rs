@@ -23,7 +23,7 @@ use crate::letter::{Hello, LETTER_MAX, OnLoss, Start, decode, encode};
 use crate::place::Place;
 use crate::pmi::{Asked, Request, Session};
 use crate::pmix::{Message, Server};
-use crate::ranks::{self, Gate, Lines, Program, RankProcess};
+use crate::ranks::{self, Gate, Lines, Print, Program, RankProcess};
 
 /// Most inputs that wait for the main thread. Threads with further ones block.
 const INPUTS_MAX: usize = 1024;
@@ -62,6 +62,8 @@ pub struct Options {
     pub label: bool,
     /// Print the output of all ranks at the first process of part 1.
     pub gather: bool,
+    /// Prints output that is labelled or gathered.
+    pub print: Print,
     /// Folder for the output of each rank, which is created.
     pub output: Option<PathBuf>,
     /// The PMIx server, for programs that speak PMIx.
@@ -439,7 +441,7 @@ impl Shell<'_> {
                 Action::Tell(text) => {
                     (self.tell)(&format!("job {}, part {}: {text}", self.options.job, self.options.part));
                 }
-                Action::Print(lines) => lines.print(),
+                Action::Print(lines) => (self.options.print)(lines.is_error, &lines.text),
                 Action::Pmix(bytes) => {
                     // An error means that the server has ended, and its ranks tell so.
                     let _ = self.pmix.as_mut().map(|server| server.pass_fence(&bytes));
@@ -519,6 +521,7 @@ impl Shell<'_> {
             parts: self.options.parts,
             label: self.options.label,
             gather: self.options.gather.then_some(&self.gate),
+            print: self.options.print,
             output: self.options.output.as_deref(),
             pmix: self.pmix.as_ref().map_or(&[], |server| server.variables.as_slice()),
         };

@@ -80,6 +80,8 @@ pub(crate) enum Done {
     Wrote {
         buffer: Buffer,
         bytes: u64,
+        /// Bytes of its pieces that crossed the network: holes did not.
+        sent: u64,
         outcomes: Vec<(u64, Outcome)>,
         disk_ns: u64,
         cpu_ns: u64,
@@ -328,7 +330,7 @@ fn write(
         disk_ns += middle.elapsed().as_nanos() as u64;
         bytes += u64::from(piece.len);
     }
-    Done::Wrote { buffer, bytes, outcomes, disk_ns, cpu_ns }
+    Done::Wrote { buffer, bytes, sent: header.body(), outcomes, disk_ns, cpu_ns }
 }
 
 #[cfg(test)]

@@ -305,12 +305,12 @@ impl<'a> ReceivingSide<'a> {
 
     fn on_disk(&mut self, done: Done) -> Result<(), MoverError> {
         match done {
-            Done::Wrote { buffer, bytes, outcomes, disk_ns, cpu_ns } => {
+            Done::Wrote { buffer, bytes, sent, outcomes, disk_ns, cpu_ns } => {
                 self.writing -= 1;
                 self.status.bytes += bytes;
                 self.status.disk_ns += disk_ns;
                 self.status.cpu_ns += cpu_ns;
-                self.summary.sent += bytes;
+                self.summary.sent += sent;
                 for (id, outcome) in outcomes {
                     self.settle(id, outcome);
                 }

@@ -113,10 +113,10 @@ impl Current {
 }
 
 /// Logs faults of unknown clients: one line in ten seconds, with the number of lines left out.
-fn complain(what: std::fmt::Arguments<'_>) {
+fn complain(from: impl std::fmt::Display, error: impl std::fmt::Display) {
     static SPARING: Sparing = Sparing::new();
     if let Some(left_out) = SPARING.due(Instant::now()) {
-        tracing::warn!("{what}{left_out}");
+        tracing::warn!(%from, %error, "{from}: {error}{left_out}");
     }
 }
 
@@ -210,6 +210,14 @@ pub fn serve(config: ServeConfig, stop: &AtomicBool, ready: impl FnOnce(Address)
     serve_tended(config, stop, ready, &mut || None, &Arc::default())
 }
 
+/// A configuration that a running service is to take.
+pub struct Reload {
+    /// The configuration.
+    pub config: ServeConfig,
+    /// Called when the configuration is in force.
+    pub done: fn(),
+}
+
 /// Like [`serve`]. It calls `tend` several times a second while the service is alive. If `tend` returns a
 /// configuration, that replaces the present one for new sessions. A faulty configuration is logged and ignored. What
 /// the service does can be read from `sessions`.
@@ -220,7 +228,7 @@ pub fn serve_tended(
     config: ServeConfig,
     stop: &AtomicBool,
     ready: impl FnOnce(Address),
-    tend: &mut dyn FnMut() -> Option<ServeConfig>,
+    tend: &mut dyn FnMut() -> Option<Reload>,
     sessions: &Arc<Sessions>,
 ) -> Result<(), MoverError> {
     run(Current::load(config)?, stop, ready, tend, sessions.clone())
@@ -243,7 +251,7 @@ fn run(
     current: Current,
     stop: &AtomicBool,
     ready: impl FnOnce(Address),
-    tend: &mut dyn FnMut() -> Option<ServeConfig>,
+    tend: &mut dyn FnMut() -> Option<Reload>,
     sessions: Arc<Sessions>,
 ) -> Result<(), MoverError> {
     let settings = current.config.settings();
@@ -270,8 +278,8 @@ fn run(
     let service =
         Arc::new(Service { port: port.clone(), current, admission, succession, came, sweep, sessions });
     while !stop.load(Ordering::Relaxed) {
-        if let Some(config) = tend() {
-            service.follow(config);
+        if let Some(reload) = tend() {
+            service.follow(reload);
         }
         service.sweep.lock().look(&port, &to);
         let Ok(Event::Net(news)) = inbox.recv_timeout(LOOK) else { continue };
@@ -291,7 +299,7 @@ fn run(
 
 impl Service {
     /// Uses another configuration for new sessions.
-    fn follow(&self, config: ServeConfig) {
+    fn follow(&self, Reload { config, done }: Reload) {
         let before = self.current.lock().clone();
         let fixed = |config: &ServeConfig| (config.listen.clone(), config.status.clone());
         if fixed(&config) != fixed(&before.config) || config.device != before.config.device {
@@ -302,6 +310,7 @@ impl Service {
                 self.admission.lock().bound(current.config.sessions);
                 *self.current.lock() = Arc::new(current);
                 tracing::info!("configuration and certificates read again");
+                done();
             }
             Err(error) => tracing::error!("reload refused, going on as before: {error}"),
         }
@@ -310,8 +319,8 @@ impl Service {
     fn admit(self: &Arc<Self>, peer: PeerId, message: Vec<u8>) {
         let current = self.current.lock().clone();
         let Some(Opening { version, session, plain, .. }) = Opening::decode(&message) else {
-            let from = self.port.peer_address(peer);
-            return complain(format_args!("{from} sent something that is no transfer's beginning"));
+            let from = self.port.peer_address(peer).locator;
+            return complain(from, "it sent something that is no transfer's beginning");
         };
         let why = if !is_spoken(version, plain) {
             let Versions { oldest, newest } = VERSIONS;
@@ -329,7 +338,7 @@ impl Service {
             }
         };
         let from = self.port.peer_address(peer).locator;
-        complain(format_args!("{from}: gets no session: {why}"));
+        complain(from, format_args!("gets no session: {why}"));
         self.sessions.refuse();
         refuse(&self.port, peer, session, &why);
     }
@@ -392,9 +401,7 @@ impl Service {
         let counts = format!("{files} files, {bytes} bytes, {kept} kept, {failed} failed");
         match (done, &request) {
             // Anybody can connect and be refused, so these lines are limited.
-            (Err(error), _) if as_id.is_none() && current.trust.is_some() => {
-                complain(format_args!("{from}: {error}"))
-            }
+            (Err(error), _) if as_id.is_none() && current.trust.is_some() => complain(from, error),
             (Err(error), None) => {
                 tracing::warn!(%from, as_id, certificate, seconds, %error, "{from}: {error}")
             }

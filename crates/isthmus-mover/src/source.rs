@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use rustix::fs::{Advice, Mode, OFlags, SeekFrom, fadvise, fstat, seek};
+use rustix::fs::{Advice, Mode, OFlags, SeekFrom, fadvise, fstat, fstatfs, seek};
 use rustix::io::Errno;
 
 use crate::buffer::{Buffer, PAGE};
@@ -111,11 +111,21 @@ impl Source {
     /// The version of the open file, if its length and time of content are as announced. Otherwise only the name or the
     /// permissions may have changed, or somebody changed the content and set the old time.
     fn version(&self, file: impl AsFd) -> Result<Version, Verdict> {
-        let stat = fstat(file).map_err(|e| self.unreadable(&e.into()))?;
+        let stat = fstat(&file).map_err(|e| self.unreadable(&e.into()))?;
         if (stat.st_size as u64, meta::mtime(&stat)) != (self.size, self.mtime) {
-            return Err(self.changed());
+            // The kernel drops and remakes what it knows of a file of /sys at any time, with new times.
+            let made = is_made_by_the_kernel(&file);
+            return Err(if made { self.made_by_the_kernel() } else { self.changed() });
         }
         Ok((stat.st_dev, stat.st_ino, meta::ctime(&stat)))
+    }
+
+    fn made_by_the_kernel(&self) -> Verdict {
+        Verdict::Unreadable(format!(
+            "{}: the kernel makes its content when it is read, and its length and times say nothing, as files of /proc \
+             and /sys do; write its content to a file, and copy that",
+            names::shown(&self.at)
+        ))
     }
 
     fn changed(&self) -> Verdict {
@@ -245,6 +255,14 @@ impl Source {
             Err(verdict) => verdict,
         }
     }
+}
+
+/// File systems whose files the kernel makes when they are read: sysfs, control groups (versions 2 and 1), debugfs and
+/// tracefs. Their numbers are in `linux/magic.h`. Files of /proc keep their times while they are open.
+const MADE_BY_THE_KERNEL: [u64; 5] = [0x6265_6572, 0x6367_7270, 0x0027_e0eb, 0x6462_6720, 0x7472_6163];
+
+fn is_made_by_the_kernel(file: impl AsFd) -> bool {
+    fstatfs(file).is_ok_and(|system| MADE_BY_THE_KERNEL.contains(&(system.f_type as u64)))
 }
 
 fn is_hole(file: impl AsFd, part: &Part) -> bool {

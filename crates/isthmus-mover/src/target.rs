@@ -513,7 +513,8 @@ fn room(error: io::Error, size: u64) -> io::Error {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOSPC | Errno::DQUOT) => {
             let text = format!(
-                "{error}; it needs {size} bytes in all: make room there and run the same command, which continues"
+                "{error}; it needs {size} bytes in all, and a free inode (df -i): make room there and run the same \
+                 command, which continues"
             );
             io::Error::new(error.kind(), text)
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use isthmus_io::log::no_thread;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, readlinkat, statat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Stat, fstat, readlinkat, seek, statat};
 
 use crate::descriptors::wait_for;
 use crate::layout::Layout;
@@ -195,9 +195,12 @@ fn is_folder(within: impl AsFd, name: &[u8]) -> bool {
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
-/// Whether a file has holes.
-fn sparse(stat: &Stat) -> bool {
-    (stat.st_blocks as u64).saturating_mul(512) < stat.st_size as u64
+/// Whether a file has holes. Space that was allocated and never written (`fallocate`) counts as a hole. It has blocks,
+/// so files that are longer than `block` are asked for their first hole. Shorter ones cost nothing to send.
+fn sparse(file: impl AsFd, stat: &Stat, block: u64) -> bool {
+    let size = stat.st_size as u64;
+    let has_first_hole = || seek(file, SeekFrom::Hole(0)).is_ok_and(|hole| hole < size);
+    (stat.st_blocks as u64).saturating_mul(512) < size || size > block && has_first_hole()
 }
 
 /// The report about something at `at` that is not copied to `path`.
@@ -371,7 +374,7 @@ impl Walker<'_> {
         };
         let meta = self.with_xattrs(file, &stat, at, path)?;
         let size = stat.st_size as u64;
-        let (sparse, share) = (sparse(&stat), self.share_of(&stat));
+        let (sparse, share) = (sparse(file, &stat, self.filter.block), self.share_of(&stat));
         let device = stat.st_dev;
         let is_long = size > self.filter.block;
         let layout = if is_long { Layout::of(file, device) } else { Layout::on_device(device) };

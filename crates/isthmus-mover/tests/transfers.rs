@@ -468,6 +468,36 @@ fn holes_stay_holes() {
     }
 }
 
+/// Space that `fallocate` has reserved and nobody has written has blocks on the disk, but nothing of it crosses the
+/// network.
+#[test]
+fn reserved_space_is_not_sent() {
+    let place = Place::writable();
+    let file = File::create(place.here("reserved")).expect("made");
+    let reserved = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 256 << 20);
+    if reserved.is_err() || file.metadata().expect("ours").len() == 0 {
+        println!("this file system reserves no space");
+        return;
+    }
+    file.write_all_at(&pattern(3 << 20, 7), 100 << 20).expect("written");
+    drop(file);
+    let has_holes = {
+        let file = File::open(place.here("reserved")).expect("there");
+        rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0)).expect("a position") == 0
+    };
+    if !has_holes {
+        println!("this file system does not tell what nobody has written");
+        return;
+    }
+    let (summary, _) = complete(&place.put(&["reserved"], ""));
+    assert!(summary.sent <= 8 << 20, "{} bytes were sent", summary.sent);
+    // The receiver counts the same.
+    let (summary, _) = complete(&place.get(&["reserved"], "back"));
+    assert!(summary.sent <= 8 << 20, "{} bytes came", summary.sent);
+    let (here, there) = (place.here("reserved"), place.export("reserved"));
+    assert!(fs::read(here).expect("here") == fs::read(there).expect("there"));
+}
+
 #[test]
 fn extended_attributes_are_kept_where_the_file_systems_have_them() {
     let place = Place::writable();

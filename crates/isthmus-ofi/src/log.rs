@@ -5,7 +5,6 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
-use std::io::Write;
 use std::sync::OnceLock;
 
 use parking_lot::Mutex;
@@ -75,9 +74,8 @@ pub(crate) fn write(level: Level, text: fmt::Arguments<'_>) {
 
 fn tell(level: Level, text: fmt::Arguments<'_>) {
     if level == Level::Warn && std::env::var_os("FI_LOG_LEVEL").is_none() {
-        // Write it in one call: other ranks write to the same place, and the launcher may end us.
-        let line = format!("isthmus: {text}\n");
-        let _ = std::io::stderr().lock().write_all(line.as_bytes());
+        // The launcher may end us within the call.
+        let _ = isthmus_io::log::print(&format!("isthmus: {text}\n"));
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use isthmus_datagram::scarcity::probe_threads;
+use isthmus_datagram::scarcity::{DESCRIPTORS_MIN, probe_descriptors, probe_threads};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{error, info, warn};
@@ -49,6 +49,8 @@ pub fn check(path: &Path) -> Result<(), ConfigError> {
 
 /// Runs a router until SIGTERM or SIGINT. SIGHUP makes it read its files again.
 pub fn run(options: &RunOptions) -> Result<(), RunError> {
+    // The runtime panics if it cannot open its own descriptors.
+    probe_descriptors(DESCRIPTORS_MIN)?;
     let settings = Settings::load(&options.config)?;
     let mut builder = match options.threads {
         0 | 1 => tokio::runtime::Builder::new_current_thread(),

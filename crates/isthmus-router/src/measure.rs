@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use isthmus_datagram::scarcity::no_thread;
 use isthmus_routes::{LinkState, Measured, Metric, RouteMap, Table};
 use isthmus_units::{Percent, Rate, Span};
 use isthmus_wire::SubnetId;
-use tokio::task::spawn_blocking;
+use tokio::sync::oneshot;
 use tokio::time::sleep;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::router::Router;
 use crate::wire::Sample;
@@ -184,9 +185,15 @@ impl Router {
             return;
         }
         let (map, used) = (settings.table.map().clone(), measured.clone());
-        // A large map takes long to compute, so it gets its own thread while lanes go on.
-        let table = spawn_blocking(move || Table::compute(&map, Metric::Measured, Some(&used))).await;
-        if let Ok(table) = table {
+        // A large map takes long to compute, so it gets its own thread while lanes go on. The runtime's own threads
+        // would not do: it panics if it cannot start one.
+        let (tell, told) = oneshot::channel();
+        let compute = move || drop(tell.send(Table::compute(&map, Metric::Measured, Some(&used))));
+        if let Err(error) = std::thread::Builder::new().name("routes".to_owned()).spawn(compute) {
+            warn!("routes are not computed anew from what was measured: {}", no_thread(error));
+            return;
+        }
+        if let Ok(table) = told.await {
             info!("routes computed anew from what was measured");
             self.replace_table(&settings, table, measured);
         }

@@ -34,6 +34,13 @@ fn a_vpn_that_claims_the_peers_address_is_passed_where_lanes_go_by_udp() {
 }
 
 #[test]
+fn a_route_that_depends_on_the_source_is_found() {
+    run_near("by source", |command| {
+        command.env(TRANSPORT, "tcp");
+    });
+}
+
+#[test]
 fn an_interface_without_a_cable_is_passed() {
     run_near("no cable", |command| {
         command.env(TRANSPORT, "auto");
@@ -96,6 +103,16 @@ fn far() {
     }
 }
 
+/// The kernel's first route to the far host leads into a tunnel whose other end swallows all packets.
+fn swallow() {
+    ip("link add name wrong type veth peer name wrongs");
+    ip("link set wrongs up");
+    ip("addr add 10.8.0.1/24 dev wrong");
+    ip("link set wrong up");
+    ip("route add 10.99.9.2/32 dev wrong");
+    ip("neigh add 10.99.9.2 lladdr 02:00:00:00:00:01 dev wrong");
+}
+
 #[test]
 fn near() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -109,13 +126,16 @@ fn near() {
     match role.as_str() {
         "vpn" => {
             ip("addr add 10.99.9.1/24 dev isthnear");
-            // A tunnel whose other end swallows all packets.
-            ip("link add name wrong type veth peer name wrongs");
-            ip("link set wrongs up");
-            ip("addr add 10.8.0.1/24 dev wrong");
-            ip("link set wrong up");
-            ip("route add 10.99.9.2/32 dev wrong");
-            ip("neigh add 10.99.9.2 lladdr 02:00:00:00:00:01 dev wrong");
+            swallow();
+        }
+        "by source" => {
+            ip("addr add 10.99.9.1/32 dev isthnear");
+            // Only packets from this address go by the interface that leads there.
+            ip("rule add from 10.99.9.1 lookup 100");
+            ip("route add 10.99.9.2/32 dev isthnear table 100");
+            // The endpoint's address is that of the interface by which the kernel reaches other networks.
+            ip("route add 192.0.2.0/24 dev isthnear");
+            swallow();
         }
         _ => {
             ip("addr add 10.99.9.1/24 dev isthnear metric 500");
@@ -124,7 +144,9 @@ fn near() {
             ip("link set wrong up");
         }
     }
-    ip("route add default via 10.99.9.2 dev isthnear onlink");
+    if role != "by source" {
+        ip("route add default via 10.99.9.2 dev isthnear onlink");
+    }
     far.tell("go");
     let (uri, second) = (far.hear("uri "), far.hear("uri "));
     let endpoint = open();

@@ -188,15 +188,23 @@ impl Trust {
             error => {
                 let text = match certificates(&files.key) {
                     Ok(_) => "there is a certificate in this file, and no private key".to_owned(),
-                    Err(_) => format!("no private key in PEM: {error}"),
+                    Err(_) => pem_fault("private key", &error),
                 };
                 fault(&files.key, text)
             }
         })?;
         is_private(&files.key)?;
         let neighbours = Neighbours::load(files, own, admits, role)?;
-        Self::new(chain, key, neighbours, protocols)
-            .map_err(|e| fault(&files.certificate, format!("not usable with {}: {e}", files.key.display())))
+        Self::new(chain, key, neighbours, protocols).map_err(|error| {
+            let key = files.key.display();
+            let text = match error {
+                Error::InconsistentKeys(_) => {
+                    format!("this certificate and the key {key} are no pair; name the two files that keygen made together")
+                }
+                error => format!("not usable with {key}: {error}"),
+            };
+            fault(&files.certificate, text)
+        })
     }
 
     pub(crate) fn new(
@@ -262,11 +270,26 @@ pub(crate) fn unread(file: &Path, error: &std::io::Error) -> TrustError {
     TrustError { is_refused: is_refused(error), ..fault(file, error.to_string()) }
 }
 
+/// What is wrong with a file that should have a certificate or key. The crate's own text has lines as lists of bytes.
+fn pem_fault(what: &str, error: &pem::Error) -> String {
+    match error {
+        pem::Error::NoItemsFound => format!("there is no {what} in this file"),
+        pem::Error::MissingSectionEnd { end_marker } => format!(
+            "the file is cut off: it has no line -----END {}-----; copy it again",
+            String::from_utf8_lossy(end_marker).escape_debug()
+        ),
+        pem::Error::IllegalSectionStart { line } => {
+            format!("no {what} in PEM: the line {:?} is not valid", String::from_utf8_lossy(line))
+        }
+        error => format!("no {what} in PEM: {error}; copy the file again"),
+    }
+}
+
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError> {
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let read = read.map_err(|error| match error {
         pem::Error::Io(error) => unread(file, &error),
-        error => fault(file, format!("no certificate in PEM: {error}")),
+        error => fault(file, pem_fault("certificate", &error)),
     })?;
     if read.is_empty() {
         let is_key = PrivateKeyDer::from_pem_file(file).is_ok();

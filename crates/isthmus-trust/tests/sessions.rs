@@ -175,3 +175,30 @@ fn a_key_that_others_can_read_is_refused_with_the_remedy() {
         assert_eq!(load(), Ok(()));
     }
 }
+
+/// Errors of files are for people: they name the file, and say what to do.
+#[test]
+fn files_that_are_cut_off_or_are_no_pair_are_told_in_words() {
+    let sites = Sites::new();
+    for name in ["one", "two"] {
+        sites.make(1, name, None);
+    }
+    sites.make(2, "other", None);
+    let said = |files: &Files| Trust::load(files, AsId(1), &[2], ALPN).expect_err("no trust").to_string();
+    let good = sites.files("one", 2);
+    assert!(Trust::load(&good, AsId(1), &[2], ALPN).is_ok());
+
+    let text = said(&Files { key: sites.path().join("two.key"), ..sites.files("one", 2) });
+    assert!(text.contains("one.pem: ") && text.contains("two.key are no pair"), "{text}");
+
+    for file in [&good.certificate, &good.key, &good.authorities[0]] {
+        let whole = fs::read(file).expect("there");
+        fs::write(file, &whole[..whole.len() / 2]).expect("written");
+        let text = said(&good);
+        assert!(text.contains(&file.display().to_string()), "{text}");
+        assert!(text.contains("is cut off: it has no line -----END ") && !text.contains('['), "{text}");
+        fs::write(file, whole).expect("written");
+    }
+    fs::write(&good.key, "nothing\n").expect("written");
+    assert!(said(&good).contains("there is no private key in this file"), "{}", said(&good));
+}

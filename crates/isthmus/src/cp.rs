@@ -300,6 +300,9 @@ fn usual_block(direction: &Direction) -> u64 {
 fn direction(places: &[OsString]) -> Result<(Remote, Direction), MoverError> {
     let usage = |text: &str| Err(MoverError::Usage(text.to_owned()));
     let Some((destination, sources)) = places.split_last() else { return usage("there is no destination") };
+    if places.iter().any(|place| place.is_empty()) {
+        return usage("a source or the destination is \"\", which names nothing; write . for this folder");
+    }
     let (mut local, mut remote) = (Vec::new(), Vec::new());
     for source in sources {
         match place::parse(source) {

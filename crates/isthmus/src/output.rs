@@ -50,12 +50,25 @@ macro_rules! err {
 
 /// Writes to standard output. The module's text describes failures.
 pub(crate) fn result(text: Arguments<'_>) {
+    result_bytes(text.to_string().as_bytes());
+}
+
+/// Writes lines of a rank of `isthmus run` in one call, so that those of several ranks do not mix.
+pub(crate) fn of_rank(is_error: bool, lines: &[u8]) {
+    if is_error {
+        let _ = io::stderr().lock().write_all(lines);
+    } else {
+        result_bytes(lines);
+    }
+}
+
+fn result_bytes(bytes: &[u8]) {
     if closed::at_start() {
         return lose(Errno::BADF.into());
     }
     // The lock keeps results of several threads apart.
     let out = io::stdout().lock();
-    if let Err(error) = write_patiently(&out, text.to_string().as_bytes()) {
+    if let Err(error) = write_patiently(&out, bytes) {
         lose(error);
     }
 }

@@ -143,6 +143,7 @@ fn options(args: Args) -> Result<Options, RunError> {
         on_loss: args.on_loss,
         label: args.label,
         gather: args.gather,
+        print: crate::output::of_rank,
         output: args.output,
         pmix: args.pmix.then(|| own.with_file_name("isthmus-pmix")),
         program: args.program,

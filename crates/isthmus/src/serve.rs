@@ -8,8 +8,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use isthmus_io::log::{DESCRIPTORS_MIN, probe_descriptors};
+use isthmus_mover::server::{self, Reload};
 use isthmus_mover::sessions::Sessions;
-use isthmus_mover::{MoverError, ServeConfig, server};
+use isthmus_mover::{MoverError, ServeConfig};
 use isthmus_router::manager;
 use isthmus_wire::Address;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -47,6 +49,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<(), MoverError> {
+    probe_descriptors(DESCRIPTORS_MIN)?;
     let (stop, reload) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register(signal, stop.clone())?;
@@ -86,12 +89,9 @@ fn status_address(config: &ServeConfig) -> Result<Option<SocketAddr>, MoverError
 }
 
 /// Reads the configuration again. `None` if it has faults.
-fn read_again(args: &Args) -> Option<ServeConfig> {
+fn read_again(args: &Args) -> Option<Reload> {
     match read(args) {
-        Ok(config) => {
-            manager::tell("STATUS=configuration read again");
-            Some(config)
-        }
+        Ok(config) => Some(Reload { config, done: || manager::tell("STATUS=configuration read again") }),
         Err(error) => {
             tracing::error!("reload refused, going on as before: {error}");
             None

@@ -165,6 +165,8 @@ fn exit_statuses_tell_who_must_act() {
     status(&["file", "b:data/"], 4, "the same command continues");
     let _service = sites.serve();
     status(&["file", "elsewhere"], 2, "neither side is remote");
+    status(&["", "b:data/"], 2, "names nothing");
+    status(&["b:data/file", ""], 2, "names nothing");
     status(&["file", "c:data/"], 2, "there is no site \"c\"; known are b");
     status(&["missing", "b:data/"], 2, "missing");
     status(&["--block", "3000", "file", "b:data/"], 2, "power of two");

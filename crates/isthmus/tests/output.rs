@@ -138,9 +138,8 @@ fn a_service_whose_log_is_a_pipe_that_nobody_reads_serves() {
     drop(reader);
 }
 
-/// A router on one subnet that says it is well.
-fn routes_with(log: Stdio, out: Stdio) {
-    let folder = tempfile::tempdir().expect("a folder");
+/// The configuration of a router between two subnets, and the ports of one of them and of its status.
+fn router_config(folder: &Path) -> (u16, u16) {
     let (port, status) = (free_port(), free_port());
     let (left, right) = (format!("127.0.0.1:{port}"), format!("127.0.0.2:{}", free_port()));
     let subnet = |id: u32, name: &str| {
@@ -152,13 +151,20 @@ fn routes_with(log: Stdio, out: Stdio) {
         subnet(1, "left"),
         subnet(2, "right")
     );
-    fs::write(folder.path().join("map.toml"), map).expect("written");
+    fs::write(folder.join("map.toml"), map).expect("written");
     let config = format!(
         "name = \"r1\"\nmap = \"map.toml\"\nstatus = \"127.0.0.1:{status}\"\n\
          [subnet.left]\nplain = true\ntargets = [\"127.0.0.1/32\"]\n\
          [subnet.right]\nplain = true\ntargets = [\"127.0.0.1/32\"]\n"
     );
-    fs::write(folder.path().join("router.toml"), config).expect("written");
+    fs::write(folder.join("router.toml"), config).expect("written");
+    (port, status)
+}
+
+/// A router on one subnet that says it is well.
+fn routes_with(log: Stdio, out: Stdio) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (port, status) = router_config(folder.path());
     let mut router = isthmus(folder.path());
     router.args(["router", "run", "--config", "router.toml"]).env("ISTHMUS_LOG", "trace");
     let mut router = Running(router.stdout(out).stderr(log).spawn().expect("it starts"));
@@ -196,7 +202,16 @@ fn ran(command: &mut Command, out: Stdio, log: Stdio) -> (Option<i32>, Output) {
 #[test]
 fn commands_whose_results_are_lost_say_so_by_their_status() {
     let folder = tempfile::tempdir().expect("a folder");
-    let commands: [&[&str]; 9] = [
+    router_config(folder.path());
+    let ranks = ["run", "--job", "j", "--part", "1/1", "--provider-path", "/lib"];
+    let [labelled, gathered] =
+        ["--label", "--gather"].map(|how| [&ranks[..], &[how, "--", "echo", "result"]].concat());
+    let commands: [&[&str]; 14] = [
+        &labelled,
+        &gathered,
+        &["routes", "show", "map.toml"],
+        &["routes", "draw", "map.toml"],
+        &["lab", "links"],
         &["--help"],
         &["--version"],
         &["env", "--mpi", "mpich", "--provider-path", "/lib"],
@@ -214,11 +229,16 @@ fn commands_whose_results_are_lost_say_so_by_their_status() {
         assert!(said.contains("cannot write to standard output: No space left"), "{words:?}: {said}");
         // A reader that has seen enough is no failure: the status is that of the work.
         let (usual, _) = ran(isthmus(folder.path()).args(words), Stdio::null(), Stdio::null());
+        // Keys that are there already are not made again.
+        assert!(usual <= Some(1) || words.contains(&"keygen"), "{words:?}: {usual:?}");
         for log in [Stdio::null(), closed(), full().into()] {
             let (status, done) = ran(isthmus(folder.path()).args(words), closed(), log);
             assert_eq!(status, usual, "{words:?}: {}", text(&done.stderr));
         }
     }
+    // Its usual status depends on what else runs on this host.
+    let (status, _) = ran(isthmus(folder.path()).args(["top", "--once"]), full().into(), Stdio::null());
+    assert_eq!(status, Some(3));
 }
 
 #[test]
@@ -352,6 +372,29 @@ fn daemons_that_can_start_no_thread_say_so() {
         let said = text(&done.stderr);
         assert_eq!(status, Some(3), "{said}");
         assert!(!said.contains("panicked") && said.contains("no thread can be started"), "{said}");
+    }
+}
+
+/// A daemon that could open nothing for anybody does not start. Libraries would panic, or it would serve nobody.
+#[test]
+fn daemons_that_can_open_too_few_files_name_the_limit() {
+    let folder = tempfile::tempdir().expect("a folder");
+    service(folder.path());
+    router_config(folder.path());
+    let daemons: [&[&str]; 2] =
+        [&["serve", "--config", "serve.toml"], &["router", "run", "--config", "router.toml"]];
+    for words in daemons {
+        for files in [4, 6, 8, 10, 12, 16, 24, 32] {
+            let mut limited = Command::new("prlimit");
+            limited.arg(format!("--nofile={files}")).args(["timeout", "20", env!("CARGO_BIN_EXE_isthmus")]);
+            limited.args(words).env_remove("ISTHMUS_CONFIG").env_remove("ISTHMUS_LOG");
+            limited.current_dir(folder.path()).env("FI_ISTHMUS_INTERFACE", "127.0.0.1");
+            let (status, done) = ran(&mut limited, Stdio::null(), Stdio::piped());
+            let said = text(&done.stderr);
+            assert_eq!(status, Some(3), "{words:?} {files}: {said}");
+            assert!(!said.contains("panicked") && said.contains("ulimit -n"), "{words:?} {files}: {said}");
+            assert_eq!(said.lines().count(), 1, "{words:?} {files}: {said}");
+        }
     }
 }
 

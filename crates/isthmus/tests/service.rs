@@ -117,12 +117,27 @@ fn a_reload_changes_what_is_exported_and_a_faulty_file_nothing() {
     }
     assert_eq!(service.get("data", &["--all"]).status.code(), Some(0));
 
+    // The file is well, and the folder that it exports is not there. The manager is told of neither.
+    write_config(service.folder.path(), service.port, &["data", "missing"]);
+    service.signal(rustix::process::Signal::HUP);
+    while !service.log().contains("export missing") {
+        assert!(Instant::now() < until, "{}", service.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    service.notices.set_nonblocking(true).expect("a socket");
+    let mut bytes = [0; 256];
+    while let Ok(len) = service.notices.recv(&mut bytes) {
+        assert!(!bytes[..len].starts_with(b"STATUS="), "{}", service.log());
+    }
+    service.notices.set_nonblocking(false).expect("a socket");
+
     write_config(service.folder.path(), service.port, &["data", "more"]);
     service.signal(rustix::process::Signal::HUP);
     while !service.log().contains("configuration and certificates read again") {
         assert!(Instant::now() < until, "{}", service.log());
         std::thread::sleep(Duration::from_millis(20));
     }
+    service.await_notice("STATUS=configuration read again");
     assert_eq!(service.get("more", &["--all"]).status.code(), Some(0));
     assert_eq!(fs::read(service.folder.path().join("copy")).expect("copied"), b"more");
 }

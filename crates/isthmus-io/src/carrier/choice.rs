@@ -31,12 +31,14 @@ impl Carriers {
         let by_tcp = if to.ip() == self.own { for_tcp(to) } else { to };
         let plan = self.paths.hosts.plan(self.paths.now(), to.ip());
         let packets = (plan.segment, self.paths.fields());
-        let other = self.other_routes.interface(to.ip());
+        let other = self.other_routes.other(to.ip());
+        let from = other.and_then(|other| other.source).or(self.from);
+        let other = other.map(|other| other.interface.as_str());
         if let Some(udp) = &mut self.udp {
             udp.leave_by(to.ip(), other);
         }
         if let Some(tls) = self.tls.as_ref().filter(|_| !self.routers.contains(&to)) {
-            let lane = tls.dialled(TcpLane::dial(by_tcp, self.from, other, packets)?)?;
+            let lane = tls.dialled(TcpLane::dial(by_tcp, from, other, packets)?)?;
             return Ok(match by {
                 Some(Protocol::Tcp | Protocol::TcpOnly) => Carrier::Tls(Box::new(lane)),
                 by => Carrier::Race(Box::new(RaceLane::dial_sealed(to, lane, self.race(by, true)))),
@@ -53,7 +55,7 @@ impl Carriers {
         {
             return Ok(Carrier::Udp(udp.dial_provisionally(to, key, self.udp_from, train)));
         }
-        let lane = TcpLane::dial(by_tcp, self.from, other, packets)?;
+        let lane = TcpLane::dial(by_tcp, from, other, packets)?;
         let rule = self.race(by, false);
         if by.is_none_or(|by| by == Protocol::UdpIfItPasses)
             && let Some(udp) = &mut self.udp

@@ -7,6 +7,9 @@
 //! alternate until one answers. Lanes with that host then stay with it. UDP lanes take the interface that TCP found:
 //! their packets name it (`IP_PKTINFO`).
 //!
+//! A route may depend on the source (`ip rule`), or be split between interfaces. Then the kernel is asked about each
+//! interface ([`route_query`]), and an attempt is bound to the address of the interface, too.
+//!
 //! If the user named an interface, the setting decides, and nothing else is tried.
 
 use std::collections::HashMap;
@@ -14,9 +17,10 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-use isthmus_datagram::{LinkState, link_state};
+use isthmus_datagram::{LinkState, is_bridge, link_state};
 use isthmus_path::thresholds::transport::HOSTS_MAX;
 
+use super::route_query;
 use crate::interface::{interface_of, source_to};
 use crate::log::warn_log;
 
@@ -27,6 +31,9 @@ pub(crate) const OTHER_ROUTE_AFTER: Duration = Duration::from_secs(3);
 const VALID: Duration = Duration::from_secs(600);
 /// The absence of other routes is remembered for this long.
 const NONE_VALID: Duration = Duration::from_secs(10);
+
+/// Most interfaces that a message names. Count.
+const NAMED_MAX: usize = 3;
 
 /// The kernel's table of IPv4 routes.
 const ROUTES_V4: &str = "/proc/self/net/route";
@@ -59,13 +66,29 @@ impl fmt::Display for By {
     }
 }
 
+/// Another route than the kernel's first one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Other {
+    pub(super) interface: String,
+    /// The address that packets must come from, if the route depends on that.
+    pub(super) source: Option<IpAddr>,
+}
+
+impl Other {
+    fn by(interface: String) -> Self {
+        Self { interface, source: None }
+    }
+}
+
 /// The routes to one host.
 #[derive(Debug)]
 struct Routes {
     /// The interface of the kernel's first route.
     first: Option<String>,
-    /// Interfaces of other routes, the most specific first.
-    others: Vec<String>,
+    /// Other routes, the most specific first, and those last that depend on the source.
+    others: Vec<Other>,
+    /// Interfaces that may lead there too, although the kernel does not say so. They are not tried, but named.
+    unrouted: Vec<String>,
     /// The number of the attempt. Even ones go by the first route.
     attempt: u32,
     since: Instant,
@@ -79,14 +102,33 @@ impl Routes {
             IpAddr::V4(_) => std::fs::read_to_string(ROUTES_V4).map(|table| routes_v4(&table)),
             IpAddr::V6(_) => std::fs::read_to_string(ROUTES_V6).map(|table| routes_v6(&table)),
         };
-        let others = others(&table.unwrap_or_default(), host, first.as_deref(), &link_state);
-        Self { first, others, attempt: 0, since: Instant::now(), told: false }
+        let mut others: Vec<Other> =
+            others(&table.unwrap_or_default(), host, first.as_deref(), &link_state).map(Other::by).collect();
+        let known =
+            |name: &str| first.as_deref() == Some(name) || others.iter().any(|one| one.interface == name);
+        let leads = |name: &str| !known(name) && link_state(name) == LinkState::Up;
+        let more = more(&if_addrs::get_if_addrs().unwrap_or_default(), host, &leads);
+        let (by_source, others_up): (Vec<_>, Vec<_>) = more.into_iter().partition(|(_, source, index)| {
+            index.is_some_and(|index| route_query::leads(host, *source, index))
+        });
+        others.extend(
+            by_source.into_iter().map(|(interface, source, _)| Other { interface, source: Some(source) }),
+        );
+        let named = others_up.into_iter().map(|(name, ..)| name).filter(|name| !is_bridge(name));
+        Self {
+            first,
+            others,
+            unrouted: named.take(NAMED_MAX).collect(),
+            attempt: 0,
+            since: Instant::now(),
+            told: false,
+        }
     }
 
-    /// The interface of the present attempt, if it is not the kernel's choice.
-    fn other(&self) -> Option<&str> {
+    /// The route of the present attempt, if it is not the kernel's choice.
+    fn other(&self) -> Option<&Other> {
         let is_other = self.attempt % 2 == 1 && !self.others.is_empty();
-        is_other.then(|| self.others[(self.attempt / 2) as usize % self.others.len()].as_str())
+        is_other.then(|| &self.others[(self.attempt / 2) as usize % self.others.len()])
     }
 
     fn is_valid(&self) -> bool {
@@ -113,8 +155,8 @@ impl OtherRoutes {
         self.hosts.get(&host).filter(|routes| routes.is_valid())
     }
 
-    /// The interface to bind the next attempt to; `None` if the kernel decides.
-    pub(super) fn interface(&self, host: IpAddr) -> Option<&str> {
+    /// The route to bind the next attempt to; `None` if the kernel decides.
+    pub(super) fn other(&self, host: IpAddr) -> Option<&Other> {
         self.known(host)?.other()
     }
 
@@ -147,14 +189,20 @@ impl OtherRoutes {
         }
         let Some(routes) = self.look_up(host) else { return String::new() };
         let by = match routes.other() {
-            Some(name) => By::Other(name.to_owned()),
+            Some(other) => By::Other(other.interface.clone()),
             None => By::Kernel(routes.first.clone()),
+        };
+        let setting = match (&routes.first, &routes.unrouted[..]) {
+            (None, _) | (_, []) => String::new(),
+            (Some(_), names) => {
+                format!("; if {} leads there, set `interface` to it", names.join(" or "))
+            }
         };
         // Lanes that were dialled at the same time fail at the same time.
         if routes.attempt == attempt && !routes.others.is_empty() {
             routes.attempt += 1;
         }
-        by.to_string()
+        format!("{by}{setting}")
     }
 
     /// The host has answered the attempt of this number: further ones go as it went. True if another route than the
@@ -162,7 +210,7 @@ impl OtherRoutes {
     pub(super) fn on_answer(&mut self, host: IpAddr, attempt: u32) -> bool {
         let Some(routes) = self.hosts.get_mut(&host) else { return false };
         routes.attempt = attempt;
-        let Some(other) = routes.other().map(str::to_owned) else { return false };
+        let Some(other) = routes.other().map(|other| other.interface.clone()) else { return false };
         let is_new = !std::mem::replace(&mut routes.told, true);
         if is_new {
             let first = routes.first.as_deref().unwrap_or("no interface");
@@ -184,7 +232,7 @@ fn others(
     host: IpAddr,
     first: Option<&str>,
     state: &dyn Fn(&str) -> LinkState,
-) -> Vec<String> {
+) -> impl Iterator<Item = String> {
     let leads = |(network, bits, name): &&Route| {
         covers(*network, *bits, host) && name != "lo" && Some(name.as_str()) != first
     };
@@ -196,7 +244,29 @@ fn others(
             names.push(name.clone());
         }
     }
-    names
+    names.into_iter()
+}
+
+/// Interfaces with an address of the same version of IP as `host` for which `leads` holds: the name, the first such
+/// address and the index of each.
+fn more(
+    all: &[if_addrs::Interface],
+    host: IpAddr,
+    leads: &dyn Fn(&str) -> bool,
+) -> Vec<(String, IpAddr, Option<u32>)> {
+    let is_of = |one: &&if_addrs::Interface| one.ip().is_ipv4() == host.is_ipv4() && !one.is_loopback();
+    let usable = |one: &&if_addrs::Interface| match one.ip() {
+        IpAddr::V4(_) => true,
+        // Every interface has a link-local address, which leads to no other network.
+        IpAddr::V6(ip) => !ip.is_unicast_link_local(),
+    };
+    let mut found: Vec<(String, IpAddr, Option<u32>)> = Vec::new();
+    for one in all.iter().filter(is_of).filter(usable) {
+        if found.iter().all(|(name, ..)| *name != one.name) && leads(&one.name) {
+            found.push((one.name.clone(), one.ip(), one.index));
+        }
+    }
+    found
 }
 
 /// Whether a network contains an address.
@@ -259,7 +329,7 @@ fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000
 
     fn found(table: &[Route], host: &str, first: &str, bare: &str) -> Vec<String> {
         let state = |name: &str| if name == bare { LinkState::NoCarrier } else { LinkState::Up };
-        others(table, host.parse().expect("an address"), Some(first), &state)
+        others(table, host.parse().expect("an address"), Some(first), &state).collect()
     }
 
     #[test]
@@ -279,27 +349,64 @@ fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000
     fn attempts_by_the_first_route_and_by_others_alternate_until_one_answers() {
         let host: IpAddr = "192.0.2.1".parse().expect("an address");
         let mut routes = OtherRoutes::new(None);
-        let others = vec!["eth1".to_owned(), "eth2".to_owned()];
+        let others = ["eth1", "eth2"].map(|name| Other::by(name.to_owned())).to_vec();
         let first = Some("tun0".to_owned());
-        let known = Routes { first, others, attempt: 0, since: Instant::now(), told: false };
+        let unrouted = vec!["eth3".to_owned()];
+        let known = Routes { first, others, unrouted, attempt: 0, since: Instant::now(), told: false };
         routes.hosts.insert(host, known);
         let mut taken = Vec::new();
         for _ in 0..6 {
-            taken.push(routes.interface(host).unwrap_or("kernel").to_owned());
+            taken.push(routes.other(host).map_or("kernel".to_owned(), |other| other.interface.clone()));
             let attempt = routes.attempt(host);
             // Two lanes that fail together are one attempt.
             let by = routes.on_failure(host, attempt);
             assert!(taken.len() > 1 || by.contains("by tun0, where the kernel's route leads"), "{by}");
+            assert!(by.ends_with("; if eth3 leads there, set `interface` to it"), "{by}");
             routes.on_failure(host, attempt);
         }
         assert_eq!(taken, ["kernel", "eth1", "kernel", "eth2", "kernel", "eth1"]);
         routes.on_failure(host, 6);
         assert!(routes.on_answer(host, 7), "another route was found");
         assert!(!routes.on_answer(host, 7), "it is known");
-        assert_eq!(routes.interface(host), Some("eth2"), "what answered is dialled again");
+        assert_eq!(routes.other(host), Some(&Other::by("eth2".to_owned())), "what answered is dialled again");
         // A lane that was dialled before by the first route has answered late.
         assert!(!routes.on_answer(host, 6));
-        assert_eq!(routes.interface(host), None);
+        assert_eq!(routes.other(host), None);
+    }
+
+    #[test]
+    fn further_interfaces_are_those_with_an_address_that_may_lead_to_the_host() {
+        let at = |name: &str, ip: &str| {
+            let addr = match ip.parse().expect("an address") {
+                IpAddr::V4(ip) => if_addrs::IfAddr::V4(if_addrs::Ifv4Addr {
+                    ip,
+                    netmask: Ipv4Addr::new(255, 255, 255, 0),
+                    prefixlen: 24,
+                    broadcast: None,
+                }),
+                IpAddr::V6(ip) => if_addrs::IfAddr::V6(if_addrs::Ifv6Addr {
+                    ip,
+                    netmask: Ipv6Addr::UNSPECIFIED,
+                    prefixlen: 64,
+                    broadcast: None,
+                }),
+            };
+            if_addrs::Interface { name: name.to_owned(), addr, index: None }
+        };
+        let all = [
+            at("lo", "127.0.0.1"),
+            at("eth0", "10.0.0.1"),
+            at("eth1", "10.0.1.1"),
+            at("eth1", "10.0.1.2"),
+            at("eth1", "fe80::1"),
+            at("eth2", "10.0.2.1"),
+            at("eth3", "fd00::1"),
+        ];
+        let leads = |name: &str| name != "eth0" && name != "eth2";
+        let found = |host: &str| more(&all, host.parse().expect("an address"), &leads);
+        let one = |name: &str, ip: &str| (name.to_owned(), ip.parse().expect("an address"), None);
+        assert_eq!(found("192.0.2.1"), [one("eth1", "10.0.1.1")]);
+        assert_eq!(found("2001:db8::1"), [one("eth3", "fd00::1")]);
     }
 
     #[test]
@@ -308,6 +415,6 @@ fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000
         let host: IpAddr = "192.0.2.1".parse().expect("an address");
         assert!(!routes.has_other(host));
         assert_eq!(routes.on_failure(host, 0), " by lo, which the setting `interface` names");
-        assert_eq!(routes.interface(host), None);
+        assert_eq!(routes.other(host), None);
     }
 }

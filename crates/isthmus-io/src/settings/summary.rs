@@ -1,7 +1,7 @@
 //! The setting `summary`: where an endpoint reports what it did.
 
 use std::fs::OpenOptions;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -24,12 +24,11 @@ pub enum Summary {
 impl Summary {
     pub(crate) fn say(&self, lines: &[String]) {
         lines.iter().for_each(|line| info_log!("{line}"));
-        // Write in one call, so that lines of several processes do not mix.
         let text = lines.iter().map(|line| format!("isthmus: {line}\n")).collect::<String>();
         let written = match self {
             _ if text.is_empty() => Ok(()),
             Self::Log => Ok(()),
-            Self::Stderr => io::stderr().write_all(text.as_bytes()),
+            Self::Stderr => crate::log::print(&text),
             Self::File(path) => OpenOptions::new()
                 .append(true)
                 .create(true)

@@ -169,6 +169,29 @@ fn holes_are_made_where_the_disk_has_something_else() {
     assert_eq!(fs::read(folder.path().join("file")).expect("there"), all);
 }
 
+/// A sender may find a hole in a file that it did not announce as one with holes.
+#[test]
+fn a_hole_in_a_file_without_holes_is_zeros_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let begin = || Target::begin(wanted(folder.path(), 1), &mut || ()).expect("there is room").target;
+    drop(begin());
+    fs::write(folder.path().join(names::partial(b"file").0), vec![7; SIZE as usize]).expect("written");
+    let target = begin();
+    let digest = digest::hole(BLOCK, 0, SIZE, BLOCK);
+    let hole = Piece { id: 0, offset: 0, len: BLOCK as u32, hole: true, digest };
+    assert_eq!(target.write(&hole, &[]), None);
+    let part = fs::read(folder.path().join(names::partial(b"file").0)).expect("there");
+    assert!(part[..BLOCK as usize].iter().all(|byte| *byte == 0));
+    assert_eq!(part[BLOCK as usize], 7);
+}
+
+/// A disk without free inodes has room for bytes, and says the same as a full one.
+#[test]
+fn a_full_disk_names_bytes_and_inodes() {
+    let text = room(Errno::NOSPC.into(), 5).to_string();
+    assert!(text.contains("5 bytes") && text.contains("df -i"), "{text}");
+}
+
 #[test]
 fn two_transfers_do_not_write_one_file() {
     let folder = tempfile::tempdir().expect("a folder");

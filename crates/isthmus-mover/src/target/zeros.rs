@@ -51,7 +51,7 @@ pub(super) fn put(file: &Opened, bytes: &[u8], offset: u64, zeros: Zeros) -> io:
 /// Makes a hole of `len` bytes. If the file system has no holes, it writes zeros.
 pub(super) fn put_hole(file: &Opened, offset: u64, len: u64, zeros: Zeros) -> io::Result<()> {
     let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    if zeros != Zeros::Punched || fallocate(file, how, offset, len).is_ok() {
+    if zeros == Zeros::Left || fallocate(file, how, offset, len).is_ok() {
         return Ok(());
     }
     (0..len).step_by(STEP).try_for_each(|at| {

@@ -73,6 +73,11 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(world: &World, config: &Path, more: &[&str]) -> Self {
+        Self::start_with(world, config, more, &[])
+    }
+
+    /// As [`Running::start`], with these environment variables too.
+    pub(crate) fn start_with(world: &World, config: &Path, more: &[&str], with: &[(&str, &str)]) -> Self {
         let socket = config.with_extension("notify");
         let _ = fs::remove_file(&socket);
         let notices = UnixDatagram::bind(&socket).expect("a socket");
@@ -84,6 +89,7 @@ impl Running {
             .args(more)
             .env("NOTIFY_SOCKET", &socket)
             .env("ISTHMUS_LOG", "isthmus_router=debug")
+            .envs(with.iter().copied())
             .stdin(Stdio::null())
             .stderr(log.expect("a log"))
             .spawn()

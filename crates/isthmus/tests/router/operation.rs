@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use isthmus_trust::{Keygen, Role};
 use isthmus_wire::frame::RefuseReason;
@@ -279,6 +279,27 @@ fn what_others_measured_decides_under_that_metric() {
     let _r2 = sites.world.start(&sites.r2("one", "metric = \"measured\"\nmeasured = \"measured.toml\"\n"));
     let lane = dial(sites.r2[0], hello(address(1, 1, NOWHERE), address(2, 1, NOWHERE)));
     assert_eq!(refusal(lane), RefuseReason::NoRoute);
+}
+
+/// Routes are computed anew in a thread. Here no thread can be started, as there is no memory for its stack.
+#[test]
+fn a_router_without_threads_keeps_its_routes_and_says_so() {
+    let sites = Sites::new();
+    sites.world.keygen(1, "one");
+    sites.world.keygen(2, "two");
+    let _s1 = sites.world.start(&sites.s1(""));
+    let config = sites.r2("one", "metric = \"measured\"\n");
+    let mut r2 = Running::start_with(&sites.world, &config, &[], &[("RUST_MIN_STACK", "1125899906842624")]);
+    let until = Instant::now() + HANG;
+    // Some figure differs from what is known at the start: nothing.
+    while !sites.world.log().contains("routes are not computed anew") {
+        assert!(Instant::now() < until && !sites.world.log().contains("panicked"), "{}", sites.world.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(r2.child.try_wait().expect("ours").is_none(), "{}", sites.world.log());
+    let target = Endpoint::new();
+    let (near, far) = through(sites.r2[0], address(1, 1, NOWHERE), &target, target.address(2, 1));
+    exchange(near, far, 1000);
 }
 
 #[test]
