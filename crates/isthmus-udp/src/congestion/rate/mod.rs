@@ -232,6 +232,8 @@ pub struct Rate {
     step: f64,
     hold: u32,
     shared_rounds: u32,
+    /// Rounds with more delay than our own window makes.
+    delayed_rounds: u32,
     /// What it knows about its share of the path.
     share: Share,
     /// Most bytes in flight in the rounds in which the path may already have been shared.
@@ -251,6 +253,8 @@ pub struct Rate {
     /// Rounds of start-up in which the delivery rate did not grow, and the highest so far. Bytes/s (wire).
     full_rounds: u32,
     full_rate: f64,
+    /// A flight of start-up arrived unevenly.
+    is_uneven: bool,
     /// The path's delay or loss is not steady: the model decides.
     is_modelled: bool,
     /// Successive acknowledgements in start-up that showed a queue.
@@ -305,6 +309,7 @@ impl Rate {
             step: 0.0,
             hold: 0,
             shared_rounds: 0,
+            delayed_rounds: 0,
             share: Share::default(),
             window_before: 0,
             phase_since: 0,
@@ -317,6 +322,7 @@ impl Rate {
             model: Model::default(),
             full_rounds: 0,
             full_rate: 0.0,
+            is_uneven: false,
             is_modelled: false,
             queued: 0,
             train: Round::default(),

@@ -143,7 +143,11 @@ impl Rate {
         self.model = Model {
             part,
             sent: if part == Part::Down { part } else { Part::Cruise },
-            step: self.step_of_model().max(self.step),
+            step: if self.unsure && self.is_uneven {
+                TUNING.step_most
+            } else {
+                self.step_of_model().max(self.step)
+            },
             last: self.capacity,
             cut: loss.map(|loss| (self.capacity * (1.0 - self.chance()), loss)),
             ..Model::default()

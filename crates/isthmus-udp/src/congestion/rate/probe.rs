@@ -14,6 +14,9 @@ const ANSWER: f64 = 0.5;
 /// (`flows_that_start_together_fill_the_path_and_none_starves`).
 const SHARE_LEAST: f64 = 0.2;
 
+/// On a path with a shorter round trip, delay is not doubted: bursts are the queue. Microseconds.
+const DOUBT_LEAST_US: Micros = 5_000;
+
 /// State of a probe.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probe {
@@ -28,17 +31,17 @@ pub(super) struct Probe {
 }
 
 impl Rate {
-    /// Whether delay can be in doubt. On a short path bursts are the queue, and flows of a group see each other's
+    /// Whether delay can be in doubt. On a very short path bursts are the queue, and flows of a group see each other's
     /// queues. A slow receiver makes delay that the path does not. A background flow gives way in doubt.
     pub(super) fn may_doubt(&self) -> bool {
         self.reader.queue_us() == 0
             && self.background.is_none()
-            && !is_short(self.rtt_least_us)
+            && !(1..DOUBT_LEAST_US).contains(&self.rtt_least_us)
             && self.group.is_none_or(|group| group.count == 1)
     }
 
     /// Mean round trip beyond the least. Microseconds.
-    fn delay_us(&self, sample: &AckSample) -> Micros {
+    pub(super) fn delay_us(&self, sample: &AckSample) -> Micros {
         sample.rtt_us.saturating_sub(self.rtt_least_us)
     }
 

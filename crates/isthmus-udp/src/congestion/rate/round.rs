@@ -2,7 +2,11 @@
 
 use super::{TRAIN_PACKETS, TRAIN_US};
 use crate::Micros;
-use crate::congestion::AckSample;
+use crate::congestion::{AckSample, per_second};
+
+/// Rate of the fastest part of a flight that no bottleneck makes, as a multiple of the whole flight's. Packets that a
+/// host hands over every millisecond make it 2 at most.
+const UNEVEN: f64 = 2.0;
 
 /// Totals of one round trip.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,6 +25,10 @@ pub(super) struct Round {
     /// Time without arrivals before the round, and the longest within it.
     pub(super) led_by_us: Micros,
     pub(super) gap_us: Micros,
+    /// Its present part, of [`TRAIN_US`] or more: bytes (wire) and time.
+    part: (u64, Micros),
+    /// Rate of the fastest of these. Bytes/s (wire).
+    fastest: f64,
     pub(super) acked: u64,
     pub(super) lost: u64,
     /// Packets acknowledged or lost while no long queue stood.
@@ -79,6 +87,11 @@ impl Round {
             self.bytes += sample.acked_bytes;
             self.span_us += sample.span_us;
             self.sent_span_us += sample.sent_span_us;
+            self.part = (self.part.0 + sample.acked_bytes, self.part.1 + sample.span_us);
+            if self.part.1 >= TRAIN_US {
+                self.fastest = self.fastest.max(per_second(self.part.0, self.part.1));
+                self.part = (0, 0);
+            }
         }
         self.acked += sample.acked_packets;
         let lost = sample.lost_packets.saturating_sub(sample.refused_packets);
@@ -117,6 +130,12 @@ impl Round {
     /// Whether enough packets arrived, over enough time, to tell a rate.
     pub(super) fn tells_rate(&self) -> bool {
         self.span_us >= TRAIN_US && self.acked >= TRAIN_PACKETS
+    }
+
+    /// Whether a part of it arrived more than twice as fast as the whole. A bottleneck lets packets through evenly; what
+    /// holds them back and lets them go makes bursts.
+    pub(super) fn is_uneven(&self) -> bool {
+        self.fastest > UNEVEN * per_second(self.bytes, self.span_us)
     }
 
     pub(super) fn loss(&self) -> f64 {

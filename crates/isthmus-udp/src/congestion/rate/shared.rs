@@ -22,6 +22,11 @@ impl Rate {
         self.window_before =
             if foreign { self.window_before.max(sample.in_flight) } else { sample.in_flight };
         self.shared_rounds = if foreign { self.shared_rounds + 1 } else { 0 };
+        if self.delay_us(sample) <= 2 * (self.slack_us() + self.back_us + self.queue_us()) {
+            self.delayed_rounds = 0;
+        } else if !round.app_limited {
+            self.delayed_rounds += 1;
+        }
         if self.shared_rounds >= SHARED_ROUNDS {
             let bytes = self.window_before.max(4 * self.packet_bytes);
             let cubic = Cubic::with_window(self.limits, bytes, sample.rtt_us, self.packet_bytes);
@@ -30,6 +35,9 @@ impl Rate {
             self.enter(sample.now, Phase::Shared(cubic));
         } else if self.is_drain_due(sample) {
             self.enter(sample.now, Phase::Drain);
+        } else if self.is_uneven && self.delayed_rounds >= SHARED_ROUNDS && self.may_doubt() {
+            self.delayed_rounds = 0;
+            self.begin_probe(sample, queue, None);
         }
     }
 

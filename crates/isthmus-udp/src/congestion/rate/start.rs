@@ -119,6 +119,9 @@ impl Rate {
         if round.tells_rate() && self.had_enough(&round, 0) && !round.is_train {
             self.full_rounds = if rate > FULL_GROWTH * self.full_rate { 0 } else { self.full_rounds + 1 };
             self.full_rate = self.full_rate.max(rate);
+            if self.full_rounds >= FULL_ROUNDS && self.is_uneven && round.loss() <= CHANCE_MOST {
+                return self.fill(sample.now, self.full_rate);
+            }
             if self.full_rounds >= FULL_ROUNDS && round.loss() > CHANCE_MOST && self.may_doubt() {
                 self.capacity = self.of_all(sample.now, &round, rate);
                 self.trial = Some(Trial::new(round.loss(), 0.0, self.capacity));
@@ -166,6 +169,13 @@ impl Rate {
         }
         if !starved && 2.0 * rate < self.hint && self.doubts < DOUBTS_MOST {
             self.doubts += 1;
+            self.train = Round::default();
+            return;
+        }
+        if !starved && self.may_doubt() && self.train.is_uneven() {
+            // Something else than a queue holds packets back. The path carries at least this.
+            self.capacity = self.capacity.max(rate);
+            self.is_uneven = true;
             self.train = Round::default();
             return;
         }
