@@ -260,7 +260,7 @@ fn by_preference<'a>(interfaces: impl Iterator<Item = &'a Interface>) -> Option<
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[test]
@@ -307,7 +307,8 @@ mod tests {
         }
     }
 
-    fn interface(name: &str, ip: &str) -> Interface {
+    /// An interface with this address.
+    pub(crate) fn interface(name: &str, ip: &str) -> Interface {
         let addr = match ip.parse().expect("an address") {
             IpAddr::V4(ip) => if_addrs::IfAddr::V4(if_addrs::Ifv4Addr {
                 ip,

@@ -268,7 +268,7 @@ fn impostor(process: u32, index: u32) {
     let listener = as_user(NOBODY, move || UnixListener::bind_addr(&name).expect("free"));
     std::thread::spawn(move || {
         for mut asker in listener.incoming().flatten() {
-            // Who does not believe it has gone by now.
+            // A command that does not believe it has ended by now.
             let _ = asker.write_all(b"endpoint \x1b[2Jof nobody\n");
         }
     });

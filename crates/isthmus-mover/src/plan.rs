@@ -4,9 +4,10 @@
 //! way ("join the shortest queue"), so that none idles while another is crowded. In a queue, files are in the order of
 //! their announcement. A file whose stripes lie on several volumes is in the queue of each.
 //!
-//! A file longer than a block is cut at multiples of the block length. Shorter files of a volume share a block. The sender expects the receiver to want all files, so it sends before the
-//! answers come. Up to the first answer, the amount sent ahead is limited. After it, the sender goes on like this until
-//! an answer shows that the receiver already has something. On a short path nothing is sent ahead.
+//! A file longer than a block is cut at multiples of the block length. Shorter files of a volume share a block. The
+//! sender expects the receiver to want all files, so it sends before the answers come. Up to the first answer, the
+//! amount sent ahead is limited. After it, the sender goes on like this until an answer shows that the receiver already
+//! has something. On a short path nothing is sent ahead.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;

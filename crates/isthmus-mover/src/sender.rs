@@ -100,8 +100,7 @@ pub(crate) struct SendingSide<'a> {
     entities: HashMap<u64, Entity>,
     /// Name of a single file at the destination, if it differs.
     name: Option<Vec<u8>>,
-    /// Announced files of several blocks, and their limit.
-    large: usize,
+    /// Most files of several blocks that are announced and not settled. Count.
     large_most: usize,
     next_id: u64,
     entries: Vec<Entry>,
@@ -158,7 +157,6 @@ impl<'a> SendingSide<'a> {
             sealing: Arc::default(),
             entities: HashMap::new(),
             name: None,
-            large: 0,
             large_most: share_of_descriptors(LARGE_OPEN),
             next_id: 0,
             entries: Vec::new(),
@@ -300,7 +298,8 @@ impl<'a> SendingSide<'a> {
 
     fn wants_entries(&self) -> bool {
         let has_room = self.plan.unsettled() < ENTRIES_OPEN && self.plan.weight() < ENTRIES_BYTES / 2;
-        !self.walked && has_room && self.large < self.large_most
+        let large: usize = self.lists.iter().map(|list| list.large).sum();
+        !self.walked && has_room && large < self.large_most
     }
 
     /// The next thing that a walk has found, and its list: the one with the fewest files of several blocks that are
@@ -347,9 +346,7 @@ impl<'a> SendingSide<'a> {
                 self.plan.announce_blocks(id, size, share.blocks(size.div_ceil(block)), &source.layout);
                 self.files_total += 1;
                 self.bytes_total += share.bytes(size, block);
-                let is_large = usize::from(source.size > block);
-                self.large += is_large;
-                self.lists[list].large += is_large;
+                self.lists[list].large += usize::from(source.size > block);
                 Entity::File(Flying {
                     source,
                     list,
@@ -660,9 +657,7 @@ impl<'a> SendingSide<'a> {
     fn forget(&mut self, id: u64) {
         if let Some(Entity::File(file)) = self.entities.remove(&id) {
             self.files += 1;
-            let is_large = usize::from(file.source.size > self.sending.block);
-            self.large -= is_large;
-            self.lists[file.list].large -= is_large;
+            self.lists[file.list].large -= usize::from(file.source.size > self.sending.block);
         }
     }
 

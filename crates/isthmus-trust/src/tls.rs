@@ -270,7 +270,8 @@ pub(crate) fn unread(file: &Path, error: &std::io::Error) -> TrustError {
     TrustError { is_refused: is_refused(error), ..fault(file, error.to_string()) }
 }
 
-/// What is wrong with a file that should have a certificate or key. The crate's own text has lines as lists of bytes.
+/// Says what is wrong with a file that should have a certificate or key. The crate's own text shows lines as lists of
+/// bytes.
 fn pem_fault(what: &str, error: &pem::Error) -> String {
     match error {
         pem::Error::NoItemsFound => format!("there is no {what} in this file"),

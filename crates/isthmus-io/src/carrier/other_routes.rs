@@ -312,6 +312,7 @@ fn routes_v6(table: &str) -> Vec<Route> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::interface::tests::interface;
 
     /// A VPN that claims one half of all addresses, a default route by eth0, the network of eth1, and a route that is
     /// down.
@@ -376,31 +377,14 @@ fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000
 
     #[test]
     fn further_interfaces_are_those_with_an_address_that_may_lead_to_the_host() {
-        let at = |name: &str, ip: &str| {
-            let addr = match ip.parse().expect("an address") {
-                IpAddr::V4(ip) => if_addrs::IfAddr::V4(if_addrs::Ifv4Addr {
-                    ip,
-                    netmask: Ipv4Addr::new(255, 255, 255, 0),
-                    prefixlen: 24,
-                    broadcast: None,
-                }),
-                IpAddr::V6(ip) => if_addrs::IfAddr::V6(if_addrs::Ifv6Addr {
-                    ip,
-                    netmask: Ipv6Addr::UNSPECIFIED,
-                    prefixlen: 64,
-                    broadcast: None,
-                }),
-            };
-            if_addrs::Interface { name: name.to_owned(), addr, index: None }
-        };
         let all = [
-            at("lo", "127.0.0.1"),
-            at("eth0", "10.0.0.1"),
-            at("eth1", "10.0.1.1"),
-            at("eth1", "10.0.1.2"),
-            at("eth1", "fe80::1"),
-            at("eth2", "10.0.2.1"),
-            at("eth3", "fd00::1"),
+            interface("lo", "127.0.0.1"),
+            interface("eth0", "10.0.0.1"),
+            interface("eth1", "10.0.1.1"),
+            interface("eth1", "10.0.1.2"),
+            interface("eth1", "fe80::1"),
+            interface("eth2", "10.0.2.1"),
+            interface("eth3", "fd00::1"),
         ];
         let leads = |name: &str| name != "eth0" && name != "eth2";
         let found = |host: &str| more(&all, host.parse().expect("an address"), &leads);

@@ -673,11 +673,11 @@ fn guests_that_break_off_are_bounded_and_make_room_for_each_other_only() {
     }
     assert!(most < 5_400, "{most} entries");
     assert!(lost.len() > 18_000 && !lost.contains(&known), "{}: the program is told", lost.len());
-    // Who is waited for comes back as who it was.
+    // A guest that the engine waits for comes back under its old entry.
     assert_eq!(come_and_break(&mut victim, 2), known);
     let last = come_and_break(&mut victim, 20_003);
     assert_eq!(come_and_break(&mut victim, 20_003), last);
-    // Who is waited for no longer counts as having left.
+    // A guest that was given up has departed, and its Hello is refused.
     let lane = victim.engine.lane_accepted();
     let source = Address { incarnation: 18_000, ..address(1) };
     let _ = victim.say(lane, frame::Hello { source, ..hello(1 << 20) }, &[]);

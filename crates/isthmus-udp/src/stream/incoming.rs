@@ -81,7 +81,7 @@ impl Stream {
         self.ours.marked = self.ours.marked.wrapping_add(u32::from(packet.marked));
         self.heard_at = self.heard_at.max(now);
         self.on_header(now, &packet.header);
-        // Whoever forges an address could otherwise invent losses, which count for all streams to that host.
+        // Otherwise somebody who forges an address could invent losses, which count for all streams to that host.
         let validated = self.is_proved();
         if let Some(strain) = strain.filter(|_| validated) {
             // This comes first: it explains losses that an acknowledgement in the same packet reports.
