@@ -1,17 +1,19 @@
 //! Strangers at a running `isthmus serve`, which a client uses meanwhile: crowds of connections, floods of packets, and
 //! no descriptors left. Everybody is served who has a certificate, memory is bounded, and the log is short.
 
+#[path = "support/command.rs"]
+mod command;
 #[path = "support/running.rs"]
 mod running;
 
 use std::fs;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use command::isthmus;
 use isthmus_wire::frame::{Hello, MAGIC};
 use isthmus_wire::{Address, PROTOCOL_OLDEST, PROTOCOL_VERSION};
 use running::Running;
@@ -27,15 +29,6 @@ struct Service {
     folder: tempfile::TempDir,
     at: SocketAddr,
     process: Running,
-}
-
-fn isthmus(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_isthmus"));
-    command.current_dir(folder).env("FI_ISTHMUS_INTERFACE", "127.0.0.1").stdin(Stdio::null());
-    for name in ["ISTHMUS_CONFIG", "ISTHMUS_SITES", "ISTHMUS_LOG"] {
-        command.env_remove(name);
-    }
-    command
 }
 
 impl Service {

@@ -1,15 +1,18 @@
 //! `isthmus cp` and `isthmus serve` as users run them; killed, restarted, and out of room.
 
+#[path = "support/command.rs"]
+mod command;
 #[path = "support/running.rs"]
 mod running;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use command::isthmus;
 use running::Running;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -26,15 +29,6 @@ impl Running {
         self.0.kill().expect("it runs");
         self.0.wait().expect("it ends");
     }
-}
-
-fn isthmus(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_isthmus"));
-    command.current_dir(folder).env("FI_ISTHMUS_INTERFACE", "127.0.0.1").stdin(Stdio::null());
-    for name in ["ISTHMUS_CONFIG", "ISTHMUS_SITES", "ISTHMUS_LOG"] {
-        command.env_remove(name);
-    }
-    command
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -1,11 +1,16 @@
 //! `isthmus serve` as an operator lives with it: ready, alive, reloaded, stopped, and what its log says.
 
+#[path = "support/command.rs"]
+mod command;
+
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use command::isthmus;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -22,15 +27,6 @@ impl Drop for Service {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn isthmus(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_isthmus"));
-    command.current_dir(folder).env("FI_ISTHMUS_INTERFACE", "127.0.0.1").stdin(Stdio::null());
-    for name in ["ISTHMUS_CONFIG", "ISTHMUS_SITES", "ISTHMUS_LOG"] {
-        command.env_remove(name);
-    }
-    command
 }
 
 impl Service {

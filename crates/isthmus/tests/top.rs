@@ -3,6 +3,8 @@
 #[path = "support/openmetrics.rs"]
 mod openmetrics;
 
+#[path = "support/command.rs"]
+mod command;
 #[path = "support/running.rs"]
 mod running;
 
@@ -10,25 +12,16 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use command::isthmus;
 use running::Running;
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Length of the file. Bytes.
 const LENGTH: usize = 24 << 20;
-
-fn isthmus(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_isthmus"));
-    command.current_dir(folder).env("FI_ISTHMUS_INTERFACE", "127.0.0.1").stdin(Stdio::null());
-    for name in ["ISTHMUS_CONFIG", "ISTHMUS_SITES", "ISTHMUS_LOG"] {
-        command.env_remove(name);
-    }
-    command
-}
 
 fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port")
