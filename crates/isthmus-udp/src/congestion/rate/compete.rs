@@ -18,15 +18,18 @@ const LEAST_SHARE: f64 = 0.35;
 /// time doubles each time neighbours give way, up to the second value.
 const STARVED_US: Micros = 2_000_000;
 const STARVED_MOST_US: Micros = 64_000_000;
-/// Share by which the window changes in a round. It doubles in 6 rounds.
-const STEP: f64 = 0.125;
+/// Share by which the window grows in a round, as in BBR's `Up`, and share by which it becomes smaller.
+const MORE: f64 = 0.25;
+const LESS: f64 = 0.125;
 /// Largest share of loss that does not make the window smaller. Two flows of BBR lose 10 to 17 % beside each other where
 /// the queue holds a quarter of a round trip.
 const LOSS_MOST: f64 = 0.2;
-/// A queue that stays below this part of its longest for these rounds has become shorter. CUBIC takes 0.3 of what it
-/// has in flight away, which is 0.6 of a queue of one round trip. BBR's cycle lowers the queue for a round or two.
+/// A queue has become shorter if it stays below this part of its longest for these round trips, and for this time. CUBIC
+/// takes 0.3 of what it has in flight away, which is 0.6 of a queue of one round trip. BBR's cycle lowers the queue for a
+/// round or two, and its ProbeRTT for 200 ms and a round trip.
 const SHORTER: f64 = 0.6;
-const SHORTER_ROUNDS: u32 = 4;
+const SHORTER_ROUNDS: Micros = 4;
+const SHORTER_US: Micros = 400_000;
 
 /// State of a flow that competes.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +38,8 @@ pub(super) struct Compete {
     pub(super) window: f64,
     /// Longest queue since it began. Microseconds.
     queue_us: Micros,
-    /// Successive rounds in which the queue was much shorter.
-    shorter_rounds: u32,
+    /// How long the queue has been much shorter. Microseconds.
+    shorter_us: Micros,
 }
 
 /// What a flow knows about its share of the path.
@@ -91,7 +94,7 @@ impl Rate {
         }
         (self.share.starved_us, self.share.competed) = (0, false);
         let window = sample.in_flight.max(4 * self.packet_bytes) as f64;
-        self.enter(sample.now, Phase::Compete(Compete { window, queue_us: 0, shorter_rounds: 0 }));
+        self.enter(sample.now, Phase::Compete(Compete { window, queue_us: 0, shorter_us: 0 }));
         true
     }
 
@@ -105,18 +108,18 @@ impl Rate {
         }
         state.queue_us = state.queue_us.max(round.queue_most_us);
         let is_shorter = (round.queue_most_us as f64) < SHORTER * state.queue_us as f64;
-        state.shorter_rounds = if is_shorter { state.shorter_rounds + 1 } else { 0 };
-        if state.shorter_rounds == SHORTER_ROUNDS {
+        state.shorter_us = if is_shorter { state.shorter_us + sample.rtt_us } else { 0 };
+        if state.shorter_us >= SHORTER_US.max(SHORTER_ROUNDS * sample.rtt_us) {
             self.share.patience_us = (2 * self.share.patience_us).min(STARVED_MOST_US);
             let cubic =
                 Cubic::with_window(self.limits, state.window as u64, sample.rtt_us, self.packet_bytes);
             return self.enter(sample.now, Phase::Shared(cubic));
         }
         if round.loss() > LOSS_MOST {
-            state.window *= 1.0 - STEP;
+            state.window *= 1.0 - LESS;
         } else if !round.app_limited {
             let half = self.line_at_least() * self.rtt_us as f64 / 2e6;
-            state.window = (state.window * (1.0 + STEP)).min(half);
+            state.window = (state.window * (1.0 + MORE)).min(half);
         }
         self.phase = Phase::Compete(state);
     }
