@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::time::SystemTime;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -61,6 +62,14 @@ impl Metrics {
         let (stem, unit) = split_unit(name);
         let rows = rows.into_iter().map(|(labels, value)| (escaped(labels), value)).collect();
         self.families.push(Family { name: stem, unit, kind, help, rows });
+    }
+
+    /// Adds when the daemon's certificate expires. `None`: it has none, and the metric has no row.
+    pub fn add_certificate(&mut self, expires: Option<SystemTime>) {
+        let since_1970 = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let row = expires.map(|at| (Labels::new(), since_1970(at).as_secs_f64()));
+        let help = "When this daemon's certificate expires, in seconds since 1970.";
+        self.add("certificate_expiry_timestamp_seconds", Kind::Gauge, help, row);
     }
 
     /// The metrics in the OpenMetrics format.

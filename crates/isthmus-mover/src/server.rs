@@ -99,6 +99,9 @@ impl Current {
         for line in config.idle_rules()? {
             tracing::warn!("{line}");
         }
+        if let Some(line) = config.expiring()? {
+            tracing::warn!("{line}");
+        }
         Self::with(config, trust)
     }
 
@@ -273,6 +276,7 @@ fn run(
     }
     ready(port.address());
     let (succession, came) = Default::default();
+    sessions.trust(current.trust.as_ref());
     let admission = Mutex::new(Admission::new(current.config.sessions));
     let (current, sweep) = (Mutex::new(Arc::new(current)), Mutex::new(Sweep::new()));
     let service =
@@ -308,6 +312,7 @@ impl Service {
         match Current::load(config) {
             Ok(current) => {
                 self.admission.lock().bound(current.config.sessions);
+                self.sessions.trust(current.trust.as_ref());
                 *self.current.lock() = Arc::new(current);
                 tracing::info!("configuration and certificates read again");
                 done();

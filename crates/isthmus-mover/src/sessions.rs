@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use isthmus_trust::Trust;
 use parking_lot::Mutex;
 
 use crate::watch::{Bottleneck, Progress, Summary};
@@ -95,6 +96,7 @@ struct Table {
     open: BTreeMap<u64, Session>,
     ended: [Ended; Flow::ALL.len()],
     refused: u64,
+    certificate_expires: Option<SystemTime>,
 }
 
 impl Sessions {
@@ -111,6 +113,16 @@ impl Sessions {
     /// Clients that got no session.
     pub fn refused(&self) -> u64 {
         self.0.lock().refused
+    }
+
+    /// When the service's certificate expires.
+    pub fn certificate_expires(&self) -> Option<SystemTime> {
+        self.0.lock().certificate_expires
+    }
+
+    /// The service uses these certificates from now on.
+    pub(crate) fn trust(&self, trust: Option<&Trust>) {
+        self.0.lock().certificate_expires = trust.and_then(|trust| trust.expires);
     }
 
     /// A client got no session.

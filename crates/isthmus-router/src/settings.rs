@@ -92,6 +92,11 @@ impl Settings {
         for line in config.idle_rules(links)? {
             tracing::warn!("{}: {line}", path.display());
         }
+        if let Some(files) = &config.tls
+            && let Some(line) = files.expiring()?
+        {
+            tracing::warn!("{line}");
+        }
         let known = match &config.measured {
             Some(path) => Measured::parse(&config::read(path)?, &path.display().to_string(), &map)
                 .map_err(|faults| ConfigError::Map(faults.to_string()))?,

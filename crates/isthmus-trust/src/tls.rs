@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use isthmus_wire::AsId;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -21,6 +22,7 @@ use rustls::{
 use serde::Deserialize;
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
+use crate::expiry::expires;
 use crate::role::{Fingerprint, Role, deny_list};
 
 const URI: &str = "isthmus://as/";
@@ -59,6 +61,8 @@ pub struct Trust {
     pub client: Arc<ClientConfig>,
     /// For the side that accepts.
     pub server: Arc<ServerConfig>,
+    /// When this side's certificate, or an intermediate one, expires; `None` if that cannot be read.
+    pub expires: Option<SystemTime>,
     neighbours: Arc<Neighbours>,
 }
 
@@ -213,7 +217,7 @@ impl Trust {
         neighbours: Neighbours,
         protocols: &[&[u8]],
     ) -> Result<Self, Error> {
-        let neighbours = Arc::new(neighbours);
+        let (neighbours, expires) = (Arc::new(neighbours), expires(&chain));
         let provider = Arc::new(ring::default_provider());
         let mut client = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -229,7 +233,7 @@ impl Trust {
         // A resumed session would skip the check of the certificate.
         client.resumption = rustls::client::Resumption::disabled();
         server.send_tls13_tickets = 0;
-        Ok(Self { client: Arc::new(client), server: Arc::new(server), neighbours })
+        Ok(Self { client: Arc::new(client), server: Arc::new(server), expires, neighbours })
     }
 
     /// Whether a certificate is on the deny list. Sessions that began under an older list are checked by this.
@@ -286,7 +290,7 @@ fn pem_fault(what: &str, error: &pem::Error) -> String {
     }
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError> {
+pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError> {
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let read = read.map_err(|error| match error {
         pem::Error::Io(error) => unread(file, &error),

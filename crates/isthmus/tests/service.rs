@@ -4,11 +4,12 @@
 mod command;
 
 use std::fs;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use command::isthmus;
 
@@ -26,6 +27,16 @@ impl Drop for Service {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// A process that ends with its test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -254,4 +265,40 @@ fn a_limit_on_the_length_of_files_fails_the_file_and_not_the_service() {
     assert_eq!((done.status.code(), ended), (Some(1), None), "{said}");
     assert!(said.contains("long") && said.contains("File too large"), "{said}");
     assert_eq!(fs::read(at("data/short")).expect("copied"), b"short");
+}
+
+#[test]
+fn a_certificate_that_expires_soon_is_told_at_the_start_and_as_a_metric() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::create_dir(folder.path().join("data")).expect("made");
+    let keygen = ["router", "keygen", "--as", "2", "--out", "keys", "--name", "mover", "--days", "9"];
+    assert!(isthmus(folder.path()).args(keygen).output().expect("it runs").status.success());
+    let free = || TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("free");
+    let (listen, status) = (free(), free());
+    let text = format!(
+        "listen = \"{listen}\"\nstatus = \"{status}\"\nadmits = [2]\n[export.data]\npath = \"data\"\n[tls]\n\
+         certificate = \"keys/mover.pem\"\nkey = \"keys/mover.key\"\nauthorities = [\"keys/as2.pem\"]\n"
+    );
+    fs::write(folder.path().join("serve.toml"), text).expect("written");
+    let log = fs::File::create(folder.path().join("log")).expect("a log");
+    let mut serve = isthmus(folder.path());
+    let child = serve.args(["serve", "--config", "serve.toml"]).stderr(log).spawn().expect("it starts");
+    let _service = Ended(child);
+    let until = Instant::now() + LIMIT;
+    let log = || fs::read_to_string(folder.path().join("log")).expect("text");
+    while !log().contains("serving at") {
+        assert!(Instant::now() < until, "{}", log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(log().contains("mover.pem expires in 8 days, on "), "{}", log());
+    let mut http = TcpStream::connect(status).expect("the status answers");
+    http.set_read_timeout(Some(LIMIT)).expect("a time-out");
+    write!(http, "GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").expect("asked");
+    let mut answer = String::new();
+    http.read_to_string(&mut answer).expect("an answer");
+    let name = "\nisthmus_serve_certificate_expiry_timestamp_seconds ";
+    let (_, rest) = answer.split_once(name).unwrap_or_else(|| panic!("{answer}"));
+    let at: f64 = rest.lines().next().and_then(|value| value.parse().ok()).expect("a number");
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs_f64();
+    assert!((8.9..=9.0).contains(&((at - now) / 86_400.0)), "{at}");
 }

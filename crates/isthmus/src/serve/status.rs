@@ -24,6 +24,7 @@ impl Status for ServiceStatus {
         }
         let refused = [(Labels::new(), self.sessions.refused() as f64)];
         metrics.add("refusals", Kind::Counter, "Clients that got no session.", refused);
+        metrics.add_certificate(self.sessions.certificate_expires());
         let open = self.sessions.open();
         let count = |flow| open.iter().filter(|session| session.direction == flow).count() as f64;
         let counts = Flow::ALL.map(|flow| (vec![("direction", flow.name().to_owned())], count(flow)));

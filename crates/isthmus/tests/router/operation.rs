@@ -200,6 +200,7 @@ fn the_status_tells_what_goes_on() {
         "isthmus_router_lanes{subnet=\"a\",direction=\"in\"} 1\n",
         "isthmus_router_lanes{subnet=\"wan\",direction=\"out\"} 1\n",
         "isthmus_router_refusals_total{reason=\"noroute\"} 1\n",
+        "isthmus_router_certificate_expiry_timestamp_seconds ",
         "isthmus_router_links{as=\"2\",subnet=\"wan\"} ",
         "isthmus_router_link_alive{as=\"2\",subnet=\"wan\"",
         "isthmus_router_link_rtt_seconds{as=\"2\"",
