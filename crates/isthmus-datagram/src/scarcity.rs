@@ -28,8 +28,8 @@ pub fn remedy(error: &io::Error) -> Option<&'static str> {
             "the system has no memory for it: free memory, or raise the limit of the container, the service or net.ipv4.tcp_mem"
         }
         libc::EADDRNOTAVAIL => {
-            "all local ports are in use, or this host has lost the address: widen net.ipv4.ip_local_port_range (sysctl), or \
-             give the address back"
+            "all local ports are in use (a connection that has ended keeps its port for 60 s), or this host has lost the \
+             address: widen net.ipv4.ip_local_port_range (sysctl), or give the address back"
         }
         libc::EADDRINUSE => {
             "the port is taken, or all local ports are: choose another, or widen net.ipv4.ip_local_port_range (sysctl)"

@@ -1,11 +1,14 @@
 //! Chooses which of the host's addresses an endpoint uses.
 
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::Path;
 
 use if_addrs::Interface;
 use isthmus_datagram::{LinkState, is_bridge, link_state};
+
+use crate::carrier::route_query;
 
 /// A version of IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,11 +132,15 @@ impl Kernel for Host {
 /// The address of this host from which the kernel sends packets to `to`; `None` if it has no route there.
 ///
 /// The kernel looks the route up as for any packet: by policy, prefix length and metric, for both versions of IP.
-/// Connecting a UDP socket makes it do that and sends nothing. Netlink would tell the same, but containers may forbid
-/// it.
+/// Connecting a UDP socket makes it do that and sends nothing. If all local ports are taken, netlink tells the same;
+/// containers may forbid it.
 pub fn source_to(to: IpAddr) -> Option<IpAddr> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = UdpSocket::bind((any, 0)).ok()?;
+    let socket = match UdpSocket::bind((any, 0)) {
+        Ok(socket) => socket,
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => return route_query::source_to(to),
+        Err(_) => return None,
+    };
     // The port does not matter; 9 is "discard".
     socket.connect((to, 9)).ok()?;
     socket.local_addr().ok().map(|at| at.ip())

@@ -15,6 +15,7 @@ use std::sync::atomic::AtomicU64;
 
 use isthmus_ledger::{Ledger, Micros, Owner, WORDS, Words};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
+use socket2::{Domain, Socket, Type};
 
 use crate::log::info_log;
 use crate::{Settings, Switch};
@@ -100,7 +101,8 @@ fn name() -> io::Result<String> {
 
 /// The cookie of this network namespace, which no later one gets again; `None` before Linux 5.14.
 fn network_cookie() -> Option<u64> {
-    let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    // It is not bound: all ports may be taken.
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).ok()?;
     let (mut cookie, mut len) = (0_u64, 8 as libc::socklen_t);
     // SAFETY: it writes at most `len` bytes.
     let told = unsafe {

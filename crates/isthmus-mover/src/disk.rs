@@ -5,10 +5,13 @@
 //! before the kernel has released it.
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::str::FromStr;
+use std::time::Instant;
 
 use io_uring::{IoUring, opcode, squeue, types};
+use isthmus_io::log::Sparing;
 use rustix::io::{Errno, pread, pwrite};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
@@ -60,14 +63,20 @@ thread_local! {
     static RING: RefCell<Option<IoUring>> = const { RefCell::new(None) };
 }
 
+/// Says that this host has no io_uring. Each thread of each session meets that.
+fn tell_no_ring(error: &io::Error) {
+    static SPARING: Sparing = Sparing::new();
+    if let Some(left_out) = SPARING.due(Instant::now()) {
+        tracing::warn!("no io_uring here ({error}); system calls do instead{left_out}");
+    }
+}
+
 /// Sets the choice for this thread.
 pub(crate) fn begin(Disk { io, cache }: Disk) {
     CACHE.set(cache);
     let ring = match io {
         Io::Threads => None,
-        Io::Uring => IoUring::new(DEPTH)
-            .inspect_err(|error| tracing::warn!("no io_uring here ({error}); system calls do instead"))
-            .ok(),
+        Io::Uring => IoUring::new(DEPTH).inspect_err(tell_no_ring).ok(),
     };
     RING.set(ring);
 }

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crossbeam_channel::Sender;
-use isthmus_io::log::no_thread;
+use isthmus_io::log::{Sparing, no_thread};
 use parking_lot::{Condvar, Mutex};
 
 use crate::buffer::Buffer;
@@ -218,12 +218,17 @@ impl Pool {
     }
 
     pub(crate) fn put(&mut self, job: Job) {
+        // Each session may meet it.
+        static SPARING: Sparing = Sparing::new();
         if let Some(volume) = job.volume()
             && self.volumes.insert(volume)
             && self.volumes.len().min(VOLUME_THREADS) > self.threads.len()
             && let Err(error) = self.start()
+            && let Some(left_out) = SPARING.due(Instant::now())
         {
-            tracing::warn!("a storage target has no thread of its own ({error}); others read and write it");
+            tracing::warn!(
+                "a storage target has no thread of its own ({error}); others read and write it{left_out}"
+            );
         }
         self.board.jobs.lock().put(job);
         self.board.more.notify_one();

@@ -45,6 +45,12 @@ const GREETING: Duration = Duration::from_secs(30);
 const ENDING: Duration = Duration::from_secs(30);
 /// Limit on failed files that the log names for a session. The session's last line has their number.
 const FAILURES_TOLD: usize = 100;
+/// Limit on lines in 10 s about failed sessions of clients without a certificate: anybody may be one. Count.
+const FAILED_SESSIONS_TOLD: u32 = 10;
+/// The same of clients with a certificate, for the audit trail. Count; a client that tries again and again needs less.
+const KNOWN_FAILED_SESSIONS_TOLD: u32 = 100;
+/// Limit on lines in 10 s about failed files of all sessions. Count; one session may have all of them.
+const FAILED_FILES_TOLD: u32 = FAILURES_TOLD as u32;
 /// Limit on paths of a request that the log names. Count.
 const PATHS_TOLD: usize = 5;
 const LOOK: Duration = Duration::from_millis(100);
@@ -121,6 +127,16 @@ fn complain(from: impl std::fmt::Display, error: impl std::fmt::Display) {
     if let Some(left_out) = SPARING.due(Instant::now()) {
         tracing::warn!(%from, %error, "{from}: {error}{left_out}");
     }
+}
+
+/// Limits lines about failed files.
+static FAILED_FILES: Sparing = Sparing::letting(FAILED_FILES_TOLD);
+
+/// The limit on lines about sessions that failed. `known`: of clients with a certificate.
+fn failures_of(known: bool) -> &'static Sparing {
+    static OF_ALL: Sparing = Sparing::letting(FAILED_SESSIONS_TOLD);
+    static OF_KNOWN: Sparing = Sparing::letting(KNOWN_FAILED_SESSIONS_TOLD);
+    if known { &OF_KNOWN } else { &OF_ALL }
 }
 
 /// What the audit trail tells of a session, however that ends.
@@ -407,13 +423,17 @@ impl Service {
         match (done, &request) {
             // Anybody can connect and be refused, so these lines are limited.
             (Err(error), _) if as_id.is_none() && current.trust.is_some() => complain(from, error),
-            (Err(error), None) => {
-                tracing::warn!(%from, as_id, certificate, seconds, %error, "{from}: {error}")
+            (Err(error), asked) => {
+                let Some(left_out) = failures_of(as_id.is_some()).due(Instant::now()) else { return };
+                let text = match asked {
+                    None => format!("{error}{left_out}"),
+                    Some(asked) => format!("{asked}: {error}; before that {counts}{left_out}"),
+                };
+                tracing::warn!(
+                    %from, as_id, certificate, export, direction, paths, dry_run, files, bytes, kept, failed, digests,
+                    seconds, %error, "{from}: {text}"
+                );
             }
-            (Err(error), Some(asked)) => tracing::warn!(
-                %from, as_id, certificate, export, direction, paths, dry_run, files, bytes, kept, failed, digests, seconds,
-                %error, "{from}: {asked}: {error}; before that {counts}"
-            ),
             (Ok(()), asked) => tracing::info!(
                 %from, as_id, certificate, export, direction, paths, dry_run, files, bytes, kept, failed, sent, digests,
                 seconds, "{from}: {}: {counts}", asked.as_ref().map(Request::to_string).unwrap_or_default()
@@ -491,7 +511,9 @@ impl Service {
                 Notice::Progress(progress) => entry.note(progress, self.port.round_trip(peer)),
                 Notice::Failed { text, .. } if failures < FAILURES_TOLD => {
                     failures += 1;
-                    tracing::warn!(%from, as_id, "{from}: not copied: {text}");
+                    if let Some(left_out) = FAILED_FILES.due(Instant::now()) {
+                        tracing::warn!(%from, as_id, "{from}: not copied: {text}{left_out}");
+                    }
                 }
                 notice => tracing::debug!("{notice:?}"),
             }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use isthmus_datagram::scarcity::Sparing;
 use isthmus_mux::Limits;
 use isthmus_path::links::LinksSeen;
 use isthmus_path::{Carrier, Micros};
@@ -213,11 +214,17 @@ fn to_keep(settings: &Settings) -> Vec<Kept> {
     kept
 }
 
-/// Whether a link may stand: its AS is admitted, and its certificate is not denied.
+/// Whether a link may stand: its AS is admitted, its certificate is not denied, and the map names its other end.
 fn may_stand(settings: &Settings, link: &Link) -> bool {
     let shown = link.certificate.as_ref();
     let is_denied = shown.is_some_and(|shown| settings.tls.as_ref().is_none_or(|tls| tls.denies(shown)));
-    settings.config.admits.contains(&link.neighbour.0) && !is_denied
+    let is_named = is_named(settings, link.subnet, link.neighbour, link.gateway.unwrap_or(link.peer));
+    settings.config.admits.contains(&link.neighbour.0) && !is_denied && is_named
+}
+
+/// Whether the map lets a link with AS `neighbour` have its other end at `peer`.
+fn is_named(settings: &Settings, subnet: SubnetId, neighbour: AsId, peer: SocketAddr) -> bool {
+    step::is_gateway(&settings.table, subnet, neighbour, peer.ip().to_canonical())
 }
 
 fn limits(settings: &Settings) -> Limits {
@@ -240,6 +247,8 @@ impl Router {
 
     async fn keep_link(self: Arc<Self>, kept: Kept) {
         let Kept { subnet, gateway, transport, number } = kept;
+        // A gateway may take links and break them again and again.
+        let sparing = Sparing::new();
         let mut back_off = BACK_OFF;
         loop {
             let settings = self.settings();
@@ -254,9 +263,12 @@ impl Router {
                 }
                 Err(error) => {
                     // Only the first link to a gateway logs.
-                    if number == 0 && back_off == BACK_OFF {
+                    if number == 0
+                        && back_off == BACK_OFF
+                        && let Some(left_out) = sparing.due(std::time::Instant::now())
+                    {
                         let error = why(&error);
-                        warn!(%gateway, subnet = subnet.0, %transport, error, "no link; trying again");
+                        warn!(%gateway, subnet = subnet.0, %transport, error, "no link; trying again{left_out}");
                     }
                     tell_refused(gateway, &error);
                     back_off = (back_off * 2).min(BACK_OFF_MAX);
@@ -317,9 +329,13 @@ impl Router {
             }
         };
         stream.get_ref().0.admit();
-        drop((settings, arriving));
         arrival.neighbour = isthmus_trust::peer_as(stream.get_ref().1.peer_certificates());
         let Some(neighbour) = arrival.neighbour else { return };
+        if !is_named(&settings, arrival.subnet, neighbour, arrival.peer) {
+            let why = "the map names other gateways of this AS, and not this host; add it to its gateways";
+            return self.complain(&arrival, format_args!("no link: {why}"));
+        }
+        drop((settings, arriving));
         if self.links.accepted_from(neighbour) >= ACCEPTED_MAX {
             return self.complain(&arrival, format_args!("no link: this AS has {ACCEPTED_MAX} already"));
         }

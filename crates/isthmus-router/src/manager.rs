@@ -1,20 +1,42 @@
 //! Messages to the service manager (`sd_notify(3)`): the daemon is ready, alive, or stopping.
 
+use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
+use isthmus_datagram::scarcity::Sparing;
 use tracing::warn;
+
+/// Longest wait for a service manager that does not read. Without a limit the daemon would stand still.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Sends `state` to the service manager if `NOTIFY_SOCKET` names one.
 pub fn tell(state: &str) {
+    tell_within(PATIENCE, state);
+}
+
+/// Like [`tell`], but gives up after `patience`; zero: at once.
+fn tell_within(patience: Duration, state: &str) {
+    static SPARING: Sparing = Sparing::new();
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let name = path.as_encoded_bytes().strip_prefix(b"@");
     let address = name.map_or_else(|| SocketAddr::from_pathname(&path), SocketAddr::from_abstract_name);
-    let sent = address.and_then(|to| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &to));
-    if let Err(error) = sent {
-        warn!(%error, "cannot tell the service manager");
+    if let Err(error) = address.and_then(|to| send(&to, state, patience))
+        && let Some(left_out) = SPARING.due(Instant::now())
+    {
+        warn!(%error, "cannot tell the service manager{left_out}");
     }
+}
+
+fn send(to: &SocketAddr, state: &str, patience: Duration) -> io::Result<()> {
+    let socket = UnixDatagram::unbound()?;
+    if patience.is_zero() {
+        socket.set_nonblocking(true)?;
+    } else {
+        socket.set_write_timeout(Some(patience))?;
+    }
+    socket.send_to_addr(state.as_bytes(), to).map(drop)
 }
 
 /// Sends keep-alives to the service manager as often as it wants them.
@@ -49,7 +71,29 @@ impl Watchdog {
     pub fn beat(&mut self) {
         if self.pause.is_some_and(|pause| self.last.elapsed() >= pause) {
             self.last = Instant::now();
-            tell("WATCHDOG=1");
+            // The next one is due soon.
+            tell_within(Duration::ZERO, "WATCHDOG=1");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manager_that_does_not_read_holds_nobody_up() {
+        let name = format!("isthmus-test-{}", std::process::id());
+        let at = SocketAddr::from_abstract_name(name).expect("a name");
+        let manager = UnixDatagram::bind_addr(&at).expect("nobody else's");
+        let start = Instant::now();
+        // The system keeps so many datagrams (net.unix.max_dgram_qlen), and no more.
+        let full = (0..100_000).find_map(|_| send(&at, "WATCHDOG=1", Duration::ZERO).err());
+        assert_eq!(full.map(|error| error.kind()), Some(io::ErrorKind::WouldBlock));
+        let late = send(&at, "STOPPING=1", Duration::from_millis(50)).expect_err("there is no room");
+        assert_eq!(late.kind(), io::ErrorKind::WouldBlock);
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+        assert_eq!(manager.recv(&mut [0; 64]).expect("the first"), 10);
+        send(&at, "STOPPING=1", PATIENCE).expect("there is room again");
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isthmus_datagram::scarcity::no_thread;
+use isthmus_datagram::scarcity::{Sparing, no_thread};
 use isthmus_routes::{LinkState, Measured, Metric, RouteMap, Table};
 use isthmus_units::{Percent, Rate, Span};
 use isthmus_wire::SubnetId;
@@ -190,7 +190,11 @@ impl Router {
         let (tell, told) = oneshot::channel();
         let compute = move || drop(tell.send(Table::compute(&map, Metric::Measured, Some(&used))));
         if let Err(error) = std::thread::Builder::new().name("routes".to_owned()).spawn(compute) {
-            warn!("routes are not computed anew from what was measured: {}", no_thread(error));
+            static SPARING: Sparing = Sparing::new();
+            if let Some(left_out) = SPARING.due(Instant::now()) {
+                let error = no_thread(error);
+                warn!("routes are not computed anew from what was measured: {error}{left_out}");
+            }
             return;
         }
         if let Ok(table) = told.await {

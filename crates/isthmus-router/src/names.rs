@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use isthmus_datagram::scarcity::Sparing;
 use isthmus_wire::Address;
 use isthmus_wire::frame::Hello;
 use isthmus_wire::rendezvous::{Answer, REQUEST_HEAD, Request};
@@ -108,6 +109,9 @@ pub(crate) fn is_own(settings: &Settings, target: &Address) -> bool {
     target.as_id == settings.as_id() && place.is_some_and(|place| place.listen == Some(target.locator))
 }
 
+/// Limits lines about names: a host publishes as often as it likes.
+static PUBLISHED: Sparing = Sparing::letting(64);
+
 impl Router {
     /// Serves an admitted lane to its end.
     pub(crate) async fn serve_names(&self, mut lane: Lane, hello: &Hello, arrival: &Arrival) {
@@ -125,7 +129,9 @@ impl Router {
                 let published = self.names.table.lock().publish(&name, text, owner);
                 match published {
                     Ok(number) => {
-                        info!(name, source = %hello.source, "published");
+                        if let Some(left_out) = PUBLISHED.due(std::time::Instant::now()) {
+                            info!(name, source = %hello.source, "published{left_out}");
+                        }
                         let publication = Publication { names: &self.names, name, number };
                         self.names.changed.notify_waiters();
                         keep(&mut lane, || self.is_draining()).await;

@@ -100,6 +100,15 @@ pub(crate) fn gateways(
     found
 }
 
+/// Whether a link with AS `neighbour` may come from `ip` on a WAN subnet: from a gateway that the map names there. If the
+/// map names none, from anywhere.
+pub(crate) fn is_gateway(table: &Table, subnet: SubnetId, neighbour: AsId, ip: std::net::IpAddr) -> bool {
+    let remotes = table.map().remotes().iter().filter(|remote| remote.id == neighbour);
+    let ways = remotes.flat_map(|remote| &remote.ways_out).filter(|way| way.subnet == subnet);
+    let mut named = ways.flat_map(|way| &way.gateways).peekable();
+    named.peek().is_none() || named.any(|gateway| gateway.ip() == ip)
+}
+
 #[cfg(test)]
 mod tests {
     use isthmus_routes::{Metric, RouteMap};
@@ -216,5 +225,15 @@ mod tests {
         let router = &table.map().routers()[0];
         assert_eq!(gateways(&table, router, |id| id == AsId(4)), [(ESNET, at("198.51.100.4:4100"))]);
         assert_eq!(gateways(&table, router, |_| false), []);
+    }
+
+    #[test]
+    fn links_come_from_gateways_that_the_map_names_if_it_names_any() {
+        let table = table();
+        let is_from = |subnet, id, ip: &str| is_gateway(&table, subnet, AsId(id), at(ip).ip());
+        assert!(is_from(ESNET, 4, "198.51.100.4:9"));
+        assert!(!is_from(ESNET, 4, "198.51.100.5:4100"));
+        // The map names no gateways of this AS there.
+        assert!(is_from(CAMPUS, 4, "198.51.100.5:4100"));
     }
 }

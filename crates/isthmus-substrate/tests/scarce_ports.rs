@@ -9,10 +9,10 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use isthmus_io::log::{Severity, set_hook};
-use isthmus_substrate::{Endpoint, EndpointOptions, Event, Level, Substrate};
+use isthmus_substrate::{Endpoint, EndpointOptions, Event, Level, SendOptions, Substrate};
 use socket2::SockRef;
-use support::await_event;
-use support::hosts::{ROLE, ip, run_near};
+use support::hosts::{Far, ROLE, ip, run_near};
+use support::{LIMIT, await_event, pattern};
 
 #[test]
 fn a_host_without_free_ports_says_so_and_goes_on_when_there_is_one() {
@@ -33,13 +33,80 @@ fn worked() -> Duration {
     Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
 }
 
+/// Packets leave from the endpoint's own port, so UDP needs no other one.
 #[test]
-fn near() {
+fn a_host_without_free_ports_reaches_another_host_by_udp() {
+    run_near(BY_UDP, |_| {});
+}
+
+/// The part in which the peer is on another host.
+const BY_UDP: &str = "no ports, and UDP";
+/// The local ports of the host. Two have to do for the endpoint's own sockets and all connections.
+const RANGE: &str = "40000 40001";
+
+#[test]
+fn far() {
     if std::env::var(ROLE).is_err() {
         return;
     }
+    println!("far is here");
+    std::io::stdin().read_line(&mut String::new()).expect("the near part lives");
     ip("link set lo up");
-    std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40001").expect("a network of our own");
+    ip("addr add 10.99.9.2/24 dev isthfar");
+    ip("link set isthfar up");
+    let endpoint = open("10.99.9.2", 5002);
+    println!("uri {}", endpoint.uri());
+    let start = Instant::now();
+    while start.elapsed() < 2 * LIMIT {
+        let event = endpoint.next_event(Some(Duration::from_millis(100))).expect("open");
+        if let Some(Event::Requested(request)) = event {
+            endpoint.accept(request, 0).expect("asked for");
+        }
+    }
+}
+
+fn open(interface: &str, port: u16) -> Endpoint {
+    let text = format!("[device.any]\ninterface = \"{interface}\"\n");
+    let substrate = Substrate::from_toml(&text, "test").expect("valid");
+    let device = substrate.default_device().expect("up");
+    Endpoint::create(device, &EndpointOptions { port, ..Default::default() }).expect("opened")
+}
+
+/// Both ports are taken by connections to the peer.
+fn near_by_udp() {
+    let mut far = Far::start(BY_UDP, true);
+    ip("link set lo up");
+    ip(&format!("link add name isthnear type veth peer name isthfar netns {}", far.child.id()));
+    ip("addr add 10.99.9.1/24 dev isthnear");
+    ip("link set isthnear up");
+    std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", RANGE).expect("a network of our own");
+    set_hook(keep);
+    far.tell("go");
+    let uri = far.hear("uri ");
+    let endpoint = open("10.99.9.1", 5001);
+    let _takers = [(); 2].map(|()| TcpStream::connect("10.99.9.2:5002").expect("far listens"));
+    let start = Instant::now();
+    let connection = endpoint.connect(&uri, b"", Level::Ro, 0, &Default::default()).expect("asked");
+    let connected = await_event(&endpoint);
+    let (took, lines) = (start.elapsed(), WARNINGS.lock().expect("nobody panics with it").clone());
+    assert!(matches!(connected, Event::Connected { .. }), "{connected:?} {lines:?}");
+    assert!(took < Duration::from_secs(5), "{took:?} {lines:?}");
+    let blocking = SendOptions { blocking: true, ..Default::default() };
+    endpoint.send(connection, &pattern(60_000, 1), &blocking).expect("it arrives");
+    let said = |line: &&String| line.contains("use UDP only") && line.contains("ip_local_port_range");
+    assert_eq!(lines.iter().filter(said).count(), 1, "{lines:?}");
+    println!("seen inside");
+}
+
+#[test]
+fn near() {
+    match std::env::var(ROLE).as_deref() {
+        Err(_) => return,
+        Ok(BY_UDP) => return near_by_udp(),
+        Ok(_) => {}
+    }
+    ip("link set lo up");
+    std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", RANGE).expect("a network of our own");
     set_hook(keep);
     let text = "[device.lo]\ntransport = \"tcp\"\ninterface = \"127.0.0.1\"\n";
     let substrate = Substrate::from_toml(text, "test").expect("valid");

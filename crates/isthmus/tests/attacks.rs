@@ -33,6 +33,11 @@ struct Service {
 
 impl Service {
     fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts with further arguments.
+    fn start_with(words: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let at = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port");
         let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).expect("written");
@@ -58,7 +63,8 @@ impl Service {
             write(&format!("{name}.toml"), known.as_bytes());
         }
         let log = fs::File::create(folder.path().join("log")).expect("a log");
-        let child = isthmus(folder.path()).args(["serve", "--config", "serve.toml"]).stderr(log).spawn();
+        let child =
+            isthmus(folder.path()).args(["serve", "--config", "serve.toml"]).args(words).stderr(log).spawn();
         let service = Self { folder, at, process: Running(child.expect("it starts")) };
         let until = Instant::now() + LIMIT;
         while !service.log().contains("serving at") {
@@ -272,4 +278,76 @@ fn clients_that_are_not_admitted_fill_no_log() {
     }
     service.serves();
     service.log_is_short();
+}
+
+/// Lines of a log in JSON. The last one may not be whole yet.
+fn lines(log: &str) -> Vec<serde_json::Value> {
+    log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+impl Service {
+    /// The first line of the log, in JSON, for which `is_it` holds.
+    fn line(&self, is_it: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+        let until = Instant::now() + LIMIT;
+        loop {
+            if let Some(line) = lines(&self.log()).into_iter().find(&is_it) {
+                return line;
+            }
+            assert!(Instant::now() < until, "{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// An operator's programs read who was refused, and why, from fields.
+#[test]
+fn a_client_that_is_refused_is_a_line_of_fields() {
+    let service = Service::start_with(&["--log-format", "json"]);
+    let has = |line: &serde_json::Value, field: &str, words: &str| {
+        line[field].as_str().is_some_and(|value| value.contains(words))
+    };
+    // Its AS is not admitted: nothing that it says of itself is proved.
+    assert!(!service.copy("other.toml").status.success());
+    let line = service.line(|line| line["level"] == "WARN");
+    assert!(has(&line, "from", "127.0.0.1:") && has(&line, "error", "authorities"), "{line}");
+    assert!(line["timestamp"].is_string() && line["certificate"].is_null(), "{line}");
+    // It is admitted, and asks for what is not there.
+    let words = ["cp", "--sites", "client.toml", "b:none/file", "copy"];
+    let refused = isthmus(service.folder.path()).args(words).output().expect("it runs");
+    assert!(!refused.status.success());
+    let line = service.line(|line| line["level"] == "WARN" && line["as_id"] == 1);
+    assert!(has(&line, "from", "127.0.0.1:") && has(&line, "error", "no export"), "{line}");
+    assert!(
+        has(&line, "export", "none") && has(&line, "direction", "out") && has(&line, "paths", "none/file")
+    );
+    assert!(line["certificate"].is_string() && line["seconds"].is_number(), "{line}");
+}
+
+/// The certificate that the log names is refused after a reload with a deny list, and others are not.
+#[test]
+fn a_reload_takes_a_deny_list() {
+    let service = Service::start_with(&["--log-format", "json"]);
+    let served = service.line(|line| line["certificate"].is_string());
+    let certificate = served["certificate"].as_str().expect("text").to_owned();
+    let at = |name: &str| service.folder.path().join(name);
+    let config = fs::read_to_string(at("serve.toml")).expect("text");
+    let reload = |denied: &str| {
+        fs::write(at("denied.txt"), denied).expect("written");
+        let before = service.log().matches("certificates read again").count();
+        let text = config.replace("[tls]\n", "[tls]\ndenied = \"denied.txt\"\n");
+        fs::write(at("serve.toml"), text).expect("written");
+        let pid = rustix::process::Pid::from_child(&service.process.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::HUP).expect("ours");
+        let until = Instant::now() + LIMIT;
+        while service.log().matches("certificates read again").count() == before {
+            assert!(Instant::now() < until, "{}", service.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    reload(&format!("{certificate}\n"));
+    let Output { status, stderr, .. } = service.copy("client.toml");
+    let said = String::from_utf8_lossy(&stderr);
+    assert!(!status.success() && said.contains("deny list"), "{said}");
+    reload("");
+    service.serves();
 }

@@ -177,3 +177,62 @@ fn a_copy_through_a_forwarded_port_goes_on_after_the_forwarder_was_gone() {
     assert!(done.status.success(), "{said}");
     assert!(fs::read(folder.path().join("copy")).expect("copied") == content, "{said}");
 }
+
+/// Two networks. The near one has two local ports for all sockets, and the far one a service. Several copies follow each
+/// other there, and then one without UDP. The far host has a firewall that lets no UDP in from then on.
+const TWO_PORTS: &str = r#"
+set -e
+ip link set lo up
+unshare --net sleep 110 & far=$!
+trap 'kill $far $serve 2>/dev/null' EXIT
+until [ "$(readlink /proc/$far/ns/net)" != "$(readlink /proc/$$/ns/net)" ]; do sleep 0.02; done
+there() { nsenter --target $far --net "$@"; }
+ip link add name near type veth peer name far netns $far
+ip addr add 10.99.9.1/24 dev near && ip link set near up
+there ip link set lo up
+there ip addr add 10.99.9.2/24 dev far && there ip link set far up
+echo 40000 40001 > /proc/sys/net/ipv4/ip_local_port_range
+there nft add table inet wall
+echo ready
+nsenter --target $far --net "$1" serve --config serve.toml 2>serve.log & serve=$!
+until grep -q 'serving at' serve.log; do sleep 0.05; done
+for number in 1 2 3; do
+    timeout 20 "$1" cp --plain --all --limit-rate 2MB/s 10.99.9.2:7001:data/a copy$number
+done
+there nft add chain inet wall in '{ type filter hook input priority 0; }'
+there nft add rule inet wall in udp dport 7001 drop
+echo "without UDP"
+status=0
+FI_ISTHMUS_PEER_TIMEOUT=3s timeout 30 "$1" cp --plain --all --limit-rate 2MB/s 10.99.9.2:7001:data/a copy4 || status=$?
+echo "status $status"
+"#;
+
+/// A connection that has ended keeps its port for a minute, so the first copy takes the last one.
+#[test]
+fn copies_go_on_where_two_local_ports_have_to_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let config = "listen = \"10.99.9.2:7001\"\nplain = true\n[export.data]\npath = \"export\"\n";
+    fs::write(at("serve.toml"), config).expect("written");
+    fs::create_dir(at("export")).expect("made");
+    fs::write(at("export/a"), vec![7; 4_000_000]).expect("written");
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--net", "timeout", "100", "sh", "-c", TWO_PORTS, "sh"]);
+    command.arg(env!("CARGO_BIN_EXE_isthmus")).current_dir(folder.path());
+    command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
+    for name in ["FI_ISTHMUS_INTERFACE", "ISTHMUS_CONFIG", "ISTHMUS_SITES", "ISTHMUS_LOG"] {
+        command.env_remove(name);
+    }
+    let done = command.output().expect("unshare(1) is there");
+    let said = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    if !said.contains("ready") {
+        return eprintln!("skipped: no network namespaces, or no nft(8): {said}");
+    }
+    for name in ["copy1", "copy2", "copy3"] {
+        assert!(fs::read(at(name)).is_ok_and(|copy| copy == vec![7; 4_000_000]), "{name}: {said}");
+    }
+    // Without UDP either a port is free by then, or the error names what is short.
+    let (_, rest) = said.split_once("without UDP").expect("the copies ended");
+    let is_copied = fs::read(at("copy4")).is_ok_and(|copy| copy == vec![7; 4_000_000]);
+    assert!(is_copied || rest.contains("ip_local_port_range"), "{said}");
+}

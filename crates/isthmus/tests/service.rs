@@ -188,6 +188,42 @@ fn each_session_is_a_line_of_the_log_with_who_what_and_how_long() {
     );
 }
 
+/// Anybody may be a client of a plain service, and fail as often as it likes.
+#[test]
+fn sessions_that_fail_fill_no_log() {
+    let service = Service::start(&[]);
+    let fail = || {
+        let done = service.get("none", &[]);
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(done.status.code(), Some(5), "{said} {}", service.log());
+    };
+    let lines = || {
+        let log = service.log();
+        log.lines().filter(|line| line.contains("there is no export")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let start = Instant::now();
+    while lines().is_empty() {
+        assert!(start.elapsed() < LIMIT, "{}", service.log());
+        fail();
+    }
+    // Ten lines in 10 s.
+    let first = Instant::now();
+    let mut failed = 0;
+    while failed < 40 {
+        fail();
+        failed += 1;
+    }
+    let periods = 1 + start.elapsed().as_secs() as usize / 10;
+    assert!(lines().len() <= 10 * periods, "{} lines: {}", lines().len(), service.log());
+    // The next one says how many were left out.
+    while !lines().iter().any(|line| line.contains("times more since it was last said")) {
+        assert!(first.elapsed() < LIMIT, "{}", service.log());
+        std::thread::sleep(Duration::from_millis(500));
+        fail();
+    }
+    assert_eq!(service.get("data", &[]).status.code(), Some(0));
+}
+
 #[test]
 fn a_session_that_breaks_off_is_a_line_with_what_it_did() {
     let service = Service::start(&["--log-format", "json"]);

@@ -71,6 +71,16 @@ impl Carriers {
         })
     }
 
+    /// Starts a lane of packets to `to`, to which TCP cannot connect for want of a local port. `None` if lanes go there
+    /// by TCP only.
+    pub(crate) fn dial_without_tcp(&mut self, to: SocketAddr, key: &Key) -> Option<Carrier> {
+        let plan = self.paths.hosts.plan(self.paths.now(), to.ip());
+        if self.tls.is_some() || !self.takes_packets(to) || plan.carrier == Some(Protocol::TcpOnly) {
+            return None;
+        }
+        self.udp.as_mut().map(|udp| Carrier::Udp(udp.dial(to, key)))
+    }
+
     /// The number of the present attempt to connect to a host, for [`Carriers::on_no_answer`].
     pub(crate) fn attempt(&self, host: IpAddr) -> u32 {
         self.other_routes.attempt(host)
@@ -130,20 +140,26 @@ impl Carriers {
 
     /// The carrier of a lane to `to`; `None` if that must be found out.
     fn way_to(&self, to: SocketAddr) -> Option<Protocol> {
-        let local = self.is_near(to.ip());
-        let Some(udp) = &self.udp else { return Some(Protocol::Tcp) };
-        if self.transport == Transport::Ethernet && is_frames_only(to.ip()) && !local {
+        if self.udp.is_some()
+            && self.transport == Transport::Ethernet
+            && is_frames_only(to.ip())
+            && !self.is_near(to.ip())
+        {
             return Some(Protocol::Udp);
         }
-        if !self.transport.is_udp(local)
-            || self.routers.contains(&to)
-            || udp.was_refused(to)
-            || !self.hubs.is_off()
-            || self.transport != Transport::Ethernet && to.is_ipv4() != self.own.is_ipv4()
-        {
+        if !self.takes_packets(to) {
             return Some(Protocol::Tcp);
         }
         self.paths.hosts.plan(self.paths.now(), to.ip()).carrier
+    }
+
+    /// Whether a lane to `to` may be one of packets.
+    fn takes_packets(&self, to: SocketAddr) -> bool {
+        self.udp.as_ref().is_some_and(|udp| !udp.was_refused(to))
+            && self.transport.is_udp(self.is_near(to.ip()))
+            && !self.routers.contains(&to)
+            && self.hubs.is_off()
+            && (self.transport == Transport::Ethernet || to.is_ipv4() == self.own.is_ipv4())
     }
 
     /// The rule of a race that is dialled `by` a protocol, if that is known.
@@ -152,12 +168,12 @@ impl Carriers {
         Race { prefers_udp: by.is_some(), long_us: long_us(udp_from_us, within_tls) }
     }
 
-    /// Takes an incoming connection.
-    pub(crate) fn accept(&mut self, socket: Socket) -> io::Result<Carrier> {
-        let lane = TcpLane::accept(socket, &mut self.paths)?;
-        if let (Some(udp), Some(host)) = (&mut self.udp, lane.peer_ip()) {
+    /// Takes an incoming connection of the host `from`. It may have been reset already: a probe is.
+    pub(crate) fn accept(&mut self, socket: Socket, from: Option<IpAddr>) -> io::Result<Carrier> {
+        if let (Some(udp), Some(host)) = (&mut self.udp, from) {
             udp.on_tcp_answer(host);
         }
+        let lane = TcpLane::accept(socket, &mut self.paths)?;
         if self.tls.is_some() && !lane.peer_ip().is_some_and(|host| self.is_router(host)) {
             return Ok(Carrier::Arrived(Some(lane)));
         }

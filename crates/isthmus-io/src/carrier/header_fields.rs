@@ -11,7 +11,7 @@ use isthmus_datagram::flow_label::{STATELESS, is_unleased, lease, reflect_labels
 use socket2::Socket;
 
 use crate::Settings;
-use crate::log::info_log;
+use crate::log::{info_few, info_log};
 use crate::scitag::ENTROPY;
 
 /// Fields in the IP headers of packets.
@@ -37,7 +37,7 @@ impl HeaderFields {
         if self.dscp != 0
             && let Err(error) = isthmus_datagram::mark(socket, self.dscp)
         {
-            info_log!("a lane by TCP goes without its dscp: {error}");
+            info_few!("a lane by TCP goes without its dscp: {error}");
         }
     }
 

@@ -15,7 +15,7 @@ mod memory;
 mod other_routes;
 mod path_sharing;
 mod race;
-mod route_query;
+pub(crate) mod route_query;
 mod sealed;
 mod segments;
 mod settle;

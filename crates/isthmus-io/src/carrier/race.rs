@@ -96,8 +96,10 @@ impl RaceLane {
     pub(super) fn take_winner(&mut self, winner: Winner, udp: &mut Udp) -> Option<Carrier> {
         let base = self.base.take()?;
         if winner == Winner::Udp {
-            if let Base::Tls(mut lane) = base {
-                lane.finish();
+            match base {
+                // It has carried nothing. A reset frees its local port at once, for lanes to come.
+                Base::Plain(lane) => lane.discard(),
+                Base::Tls(mut lane) => lane.finish(),
             }
             return self.udp.take().map(Carrier::Udp);
         }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use isthmus_seal::{Opener, RECORD_MAX, RECORD_OVERHEAD, Sealer, Secret};
 
 use super::{Carrier, Carriers, Transfer};
-use crate::log::{info_log, warn_sparingly};
+use crate::log::{info_few, warn_sparingly};
 
 /// Buffer for bytes that were read and not opened yet. Bytes.
 const READ_BYTES: usize = 128 << 10;
@@ -57,7 +57,7 @@ impl SealedLane {
             [&b"caller"[..], b"listener"].map(|end| secret.expand(&[b"isthmus records ", end]));
         let (ours, theirs) = if dialled { (caller, listener) } else { (listener, caller) };
         let name = format!("{}, encrypted", inner.name(shared));
-        info_log!("lane {index} is encrypted from here on");
+        info_few!("lane {index} is encrypted from here on");
         Self {
             inner,
             name,

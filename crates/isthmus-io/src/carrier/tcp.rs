@@ -24,7 +24,7 @@ use super::limit::Limit;
 use super::path_sharing::PathSharing;
 use super::{Settled, Silence, Transfer};
 use crate::figures::LaneCounts;
-use crate::log::info_log;
+use crate::log::{info_few, info_log};
 use crate::settings::TcpCongestion;
 
 /// Unsent data in the kernel from which on the lane is not writable. Bytes. Small, so that small messages do not wait
@@ -257,7 +257,7 @@ impl TcpLane {
         if let Some(host) = peer_ip(&self.socket).filter(|_| !local) {
             self.keep_to_limit(paths.limit.first_part(Instant::now(), host, self.raw()));
             if let Some(limit) = self.limit {
-                info_log!("a lane by TCP with {host} begins with {limit} B/s, its part: rate_limit");
+                info_few!("a lane by TCP with {host} begins with {limit} B/s, its part: rate_limit");
             }
         }
         self.choose(paths, true);
@@ -293,7 +293,7 @@ impl TcpLane {
             }
             TcpCongestion::Auto => self.begin(paths, host),
             TcpCongestion::Background if set_congestion(&self.socket, BACKGROUND) => {
-                info_log!("a lane by TCP with {host} takes {}: {why}", BACKGROUND);
+                info_few!("a lane by TCP with {host} takes {}: {why}", BACKGROUND);
             }
             TcpCongestion::Background => {
                 TOLD_EQUAL.call_once(tell_equal);
@@ -365,7 +365,7 @@ impl TcpLane {
     /// Paces the lane to the rate of a short path.
     fn keep_pace(&mut self, held: PaceVerdict) {
         if let (None, Some(host)) = (self.held, peer_ip(&self.socket)) {
-            info_log!("a lane by TCP with {host} is paced: its bursts overflow a short path's queue");
+            info_few!("a lane by TCP with {host} is paced: its bursts overflow a short path's queue");
         }
         self.held = NonZeroU64::new(held.pace);
         self.pace();
@@ -382,7 +382,7 @@ impl TcpLane {
             LossVerdict::Clean => None,
             LossVerdict::CleanAgain => {
                 let clean = name_of(Congestion::Cubic);
-                info_log!("lanes by TCP with {host} begin with {clean} again: nothing is lost");
+                info_few!("lanes by TCP with {host} begin with {clean} again: nothing is lost");
                 None
             }
             LossVerdict::Lossy { is_slow_to_repair } => {
@@ -426,8 +426,8 @@ impl TcpLane {
     fn take(&self, wanted: &str, why: &str) -> bool {
         let taken = set_congestion(&self.socket, wanted);
         match peer_ip(&self.socket) {
-            Some(host) if taken => info_log!("a lane by TCP with {host} takes {wanted}: {why}"),
-            Some(host) => info_log!(
+            Some(host) if taken => info_few!("a lane by TCP with {host} takes {wanted}: {why}"),
+            Some(host) => info_few!(
                 "a lane by TCP with {host} cannot take {wanted}, which the kernel does not offer (modprobe \
                  tcp_{wanted}; net.ipv4.tcp_allowed_congestion_control): {why}"
             ),
@@ -611,7 +611,7 @@ fn dial(
         && let Err(error) = socket.bind_device(Some(interface.as_bytes()))
     {
         // Linux before 5.7 allows it to root only. Then the kernel's route is all that there is.
-        info_log!("a lane by TCP to {to} takes the kernel's route, not {interface}: {error}");
+        info_few!("a lane by TCP to {to} takes the kernel's route, not {interface}: {error}");
     }
     socket.set_tcp_user_timeout(Some(CONNECT_TIMEOUT))?;
     if let Some(segment) = segment {

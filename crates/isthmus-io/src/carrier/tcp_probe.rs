@@ -30,11 +30,11 @@ impl TcpProbes {
         if self.0.len() >= OPEN_MAX || self.0.iter().any(|tcp_probe| tcp_probe.to == to) {
             return;
         }
-        self.0.push(TcpProbe {
-            to,
-            lane: TcpLane::dial(to, None, None, (None, HeaderFields::default())),
-            since: Instant::now(),
-        });
+        let lane = TcpLane::dial(to, None, None, (None, HeaderFields::default()));
+        // An orderly end would hold the local port for a minute (TIME_WAIT), and a host with few ports needs it for a
+        // lane to the same peer.
+        lane.iter().for_each(TcpLane::discard);
+        self.0.push(TcpProbe { to, lane, since: Instant::now() });
     }
 
     pub(super) fn is_empty(&self) -> bool {

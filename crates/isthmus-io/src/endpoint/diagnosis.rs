@@ -16,7 +16,7 @@ use super::Endpoint;
 use super::asking::{DOORS, FIGURES, ROOT, door, user_at};
 use crate::figures::DatagramCounts;
 use crate::lock::MutexGuard;
-use crate::log::warn_log;
+use crate::log::{warn_log, warn_sparingly};
 use crate::shell::Core;
 
 /// The I/O thread waits this long for an endpoint's lock or lanes, and for the asking process to read.
@@ -129,7 +129,8 @@ impl Endpoint {
     pub(crate) fn warn_of_drops(&self) {
         let dropped = self.core_soon().map_or(0, |mut core| core.engine.take_gone_dropped());
         if dropped > 0 {
-            warn_log!(
+            // Peers can cause this every second.
+            warn_sparingly!(
                 "{dropped} messages were dropped that no receive had taken: peers that have left hold at most a quarter of \
                  credit_total"
             );

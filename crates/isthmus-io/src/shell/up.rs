@@ -10,7 +10,7 @@ use super::{Core, Shell, kind_of_loss, loss_of};
 use crate::carrier::{Carrier, Neighbour, Sealing, Settled};
 use crate::lane::{Lane, Phase};
 use crate::lock::Mutex;
-use crate::log::{info_few, warn_refused};
+use crate::log::{info_few, remedy, warn_refused};
 
 /// Most lanes accepted in one pass. Count.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -22,13 +22,13 @@ impl Shell {
 
     fn accept_at(&mut self, index: usize, core: &Mutex<Core>) {
         for _ in 0..ACCEPTS_PER_TURN {
-            let socket = match self.listeners[index].accept() {
-                Ok((socket, _)) => socket,
+            let (socket, from) = match self.listeners[index].accept() {
+                Ok((socket, from)) => (socket, from.as_socket().map(|from| from.ip())),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if self.cannot_accept(&error, core) => continue,
                 Err(_) => return,
             };
-            if let Ok(carrier) = self.carriers.accept(socket) {
+            if let Ok(carrier) = self.carriers.accept(socket, from) {
                 self.take_up(carrier, core);
             }
         }
@@ -78,7 +78,11 @@ impl Shell {
 
     pub(super) fn dial(&mut self, id: LaneId, locator: SocketAddr, key: &Key, core: &Mutex<Core>) {
         let attempt = self.carriers.attempt(locator.ip());
-        match self.carriers.dial(locator, key) {
+        let dialled = match self.carriers.dial(locator, key) {
+            Err(error) => self.dial_without_port(error, id, locator, key, core),
+            dialled => dialled,
+        };
+        match dialled {
             Ok(carrier) => {
                 let mut lane = Lane::new(carrier, true);
                 lane.target = Some(Box::new((locator, attempt)));
@@ -97,6 +101,39 @@ impl Shell {
         }
     }
 
+    /// Goes on by UDP where TCP finds no local port for its first lane to a peer. Further lanes would only be better than
+    /// one.
+    fn dial_without_port(
+        &mut self,
+        error: io::Error,
+        id: LaneId,
+        locator: SocketAddr,
+        key: &Key,
+        core: &Mutex<Core>,
+    ) -> io::Result<Carrier> {
+        if error.kind() != io::ErrorKind::AddrNotAvailable || self.has_further_lanes(id, core) {
+            return Err(error);
+        }
+        let Some(carrier) = self.carriers.dial_without_tcp(locator, key) else { return Err(error) };
+        warn_refused!(
+            &error,
+            "cannot connect to {locator} by TCP, and use {} only",
+            self.carriers.packets_name()
+        );
+        Ok(carrier)
+    }
+
+    /// Whether a lane's peer has another one that can carry data.
+    fn has_further_lanes(&self, id: LaneId, core: &Mutex<Core>) -> bool {
+        let guard = core.lock();
+        let peer = guard.engine.lane_peer(id);
+        let carries = |(index, lane): (usize, &Option<Lane>)| {
+            lane.as_ref().is_some_and(|lane| lane.phase == Phase::Open)
+                && guard.engine.lane_peer(LaneId(index as u32)) == peer
+        };
+        self.lanes.iter().enumerate().any(carries)
+    }
+
     /// Why a lane to `host` could not be made. If the route may be the cause, the next attempt takes another one.
     fn loss_of_dial(&mut self, error: &io::Error, host: IpAddr, attempt: u32) -> LaneLoss {
         const ROUTES: [i32; 4] = [libc::ENETDOWN, libc::ENETUNREACH, libc::EHOSTUNREACH, libc::ETIMEDOUT];
@@ -109,6 +146,9 @@ impl Shell {
         ];
         if ENDED.contains(&error.kind()) {
             return LaneLoss::Broken(format!("{error} {}", LaneLoss::UNANSWERED));
+        }
+        if let Some(remedy) = remedy(error) {
+            return LaneLoss::Broken(format!("{error}; {remedy}"));
         }
         if error.raw_os_error().is_none_or(|errno| !ROUTES.contains(&errno)) {
             return kind_of_loss(error);

@@ -1,6 +1,8 @@
 //! The substrate between two sites that only routers join.
 
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use isthmus_substrate::{
@@ -11,8 +13,13 @@ use crate::harness::HANG;
 use crate::site::Sites;
 
 fn open(as_id: u32, router: SocketAddr) -> Endpoint {
+    open_with(as_id, router, "")
+}
+
+/// An endpoint with further settings.
+fn open_with(as_id: u32, router: SocketAddr, more: &str) -> Endpoint {
     let text = format!(
-        "[device.site]\ninterface = \"127.0.0.1\"\nas_id = {as_id}\nsubnet = 1\nrouters = [\"{router}\"]\nlinger = \"2s\"\n"
+        "[device.site]\ninterface = \"127.0.0.1\"\nas_id = {as_id}\nsubnet = 1\nrouters = [\"{router}\"]\nlinger = \"2s\"\n{more}"
     );
     let substrate = Substrate::from_toml(&text, "test").expect("valid");
     Endpoint::create(substrate.default_device().expect("up"), &EndpointOptions::default()).expect("loopback")
@@ -79,6 +86,53 @@ fn every_level_and_remote_memory_cross_two_sites() {
         Event::ConnectFailed { payload, .. } => payload == b"closed",
         other => panic!("{other:?}"),
     });
+}
+
+/// Passes connections on to `to`, and keeps every byte of them.
+fn tapped(to: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (at, heard) = (listener.local_addr().expect("bound"), Arc::default());
+    let kept: Arc<Mutex<Vec<u8>>> = Arc::clone(&heard);
+    let pass = move |mut from: TcpStream, mut to: TcpStream, heard: Arc<Mutex<Vec<u8>>>| {
+        let mut bytes = [0; 1 << 16];
+        while let Ok(len @ 1..) = from.read(&mut bytes) {
+            heard.lock().expect("nobody panics with it").extend_from_slice(&bytes[..len]);
+            if to.write_all(&bytes[..len]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Write);
+    };
+    // Its threads end with the connections, and the listener with the tests.
+    std::thread::spawn(move || {
+        for near in listener.incoming().map_while(Result::ok) {
+            let far = TcpStream::connect(to).expect("the router listens");
+            let back = (far.try_clone().expect("a socket"), near.try_clone().expect("a socket"));
+            let (there, here) = (kept.clone(), kept.clone());
+            std::thread::spawn(move || pass(near, far, there));
+            std::thread::spawn(move || pass(back.0, back.1, here));
+        }
+    });
+    (at, heard)
+}
+
+/// With nothing set up, neither the router nor anybody who listens within the site reads a message to another site.
+#[test]
+fn a_lane_that_leaves_the_subnet_is_encrypted_from_end_to_end() {
+    const SECRET: &[u8] = b"Nobody but the two ends is to read this.";
+    for (more, is_read) in [("", false), ("encrypt = \"never\"\n", true)] {
+        let sites = Sites::new();
+        let _routers = sites.joined();
+        let (tap, heard) = tapped(sites.r2[0]);
+        let (a, b) = (open_with(1, tap, more), open_with(2, sites.s1[0], more));
+        let to_b = connect(&a, &b, Level::Ro);
+        let message = SECRET.repeat(500);
+        a.send(to_b, &message, &SendOptions::default()).expect("sent");
+        events(&a, &b, |event| matches!(event, Event::Received(came) if *came == message[..]));
+        let heard = heard.lock().expect("nobody panics with it");
+        assert!(heard.len() > message.len(), "the lane did not go there");
+        assert_eq!(heard.windows(SECRET.len()).any(|part| part == SECRET), is_read, "{more}");
+    }
 }
 
 #[test]

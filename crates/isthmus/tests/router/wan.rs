@@ -38,6 +38,7 @@ by_each_transport! {
     a_neighbour_speaks_for_no_other_as
     a_stranger_with_the_right_name_is_refused
     an_as_that_is_not_admitted_gets_no_link
+    only_gateways_that_the_map_names_get_a_link
     a_stalled_lane_leaves_the_others_of_its_link_alone
     links_without_room_refuse_and_stay_up
     links_come_back_when_the_other_router_does
@@ -193,6 +194,45 @@ fn a_neighbour_has_its_share_of_the_links() {
         assert!(Instant::now() < until, "{}", sites.world.log());
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// A router with a certificate of the other AS, at an address that the map does not name, brings no lanes and gets none.
+fn only_gateways_that_the_map_names_get_a_link(links: &'static str) {
+    let sites = Sites::linked_by(links);
+    sites.world.keygen(1, "one");
+    sites.world.keygen(2, "two");
+    let r2 = sites.world.start(&sites.r2("one", ""));
+    let map = std::fs::read_to_string(sites.world.folder.path().join("two.toml")).expect("text");
+    let (own, campus) = (sites.world.address(41), sites.world.address(42));
+    let elsewhere = |text: &str| {
+        text.replace(&sites.s1[1].to_string(), &own.to_string())
+            .replace(&sites.s1[0].to_string(), &campus.to_string())
+    };
+    sites.world.write("two.toml", &elsewhere(&map));
+    let _other = sites.world.start(&sites.s1(""));
+    let until = Instant::now() + HANG;
+    while !sites.world.log().contains("the map names other gateways of this AS") {
+        assert!(Instant::now() < until, "{}", sites.world.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let target = Endpoint::new();
+    let asked = || dial(sites.r2[0], hello(address(1, 1, NOWHERE), target.address(2, 1)));
+    assert_eq!(refusal(asked()), RefuseReason::Unreached);
+    let back = dial(campus, hello(address(2, 1, NOWHERE), target.address(1, 1)));
+    assert_eq!(refusal(back), RefuseReason::Unreached);
+    // As soon as the map names it, it is one.
+    let map = std::fs::read_to_string(sites.world.folder.path().join("one.toml")).expect("text");
+    sites.world.write("one.toml", &elsewhere(&map));
+    r2.signal("-HUP");
+    assert_eq!(r2.notice(), "STATUS=configuration read again");
+    passes_again(&sites, &target, hello(address(1, 1, NOWHERE), target.address(2, 1)));
+    // And when the map names it no more, the links end.
+    let target = Endpoint::new();
+    let (near, _far) = through(sites.r2[0], address(1, 1, NOWHERE), &target, target.address(2, 1));
+    sites.world.write("one.toml", &map);
+    r2.signal("-HUP");
+    assert_eq!(r2.notice(), "STATUS=configuration read again");
+    is_cut(near);
 }
 
 fn an_as_that_is_not_admitted_gets_no_link(links: &'static str) {

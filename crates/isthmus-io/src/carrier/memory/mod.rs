@@ -37,7 +37,7 @@ use slab::Slab;
 
 use super::Transfer;
 use super::tcp::TcpLane;
-use crate::log::{debug_log, info_log, warn_refused};
+use crate::log::{debug_log, info_few, info_log, warn_refused};
 use crate::regions::RegionTable;
 use link::MemoryLink;
 pub(crate) use regions::ShownRegion;
@@ -204,7 +204,7 @@ impl MemoryLane {
         let came = unsafe { self.link.read(pieces) };
         self.ring();
         if let (Transfer::Failed(error), Some(pid)) = (&came, self.link.unreachable()) {
-            info_log!("memory of process {pid} cannot be read any more: {error}");
+            info_few!("memory of process {pid} cannot be read any more: {error}");
             memory.unreachable.push(pid);
         }
         came
