@@ -86,6 +86,9 @@ def freed(c):
         env = {"ISTHMUS_COLLECTIVES_SITES": "0-1;2-3", "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}", **DETACHED[0],
                "MALLOC_PERTURB_": "165"}
         must_pass(start(c, 4, ("far_comms", "freed", 120, "1M"), env, f".{algorithm}").wait(180))
+    # Sites exchange what they measured, also three of unequal size. One host is no wide link, so there is nothing to tell.
+    env = {"ISTHMUS_COLLECTIVES_SITES": "0;1-2;3-5", "ISTHMUS_COLLECTIVES_PIN": "all:parallel"}
+    must_pass(start(c, 6, ("far_comms", "steady", 40, "128k"), env, ".steady").wait(120))
     return "240 communicators freed while data were under way"
 
 
