@@ -90,9 +90,21 @@ static int is_data(const void *data, MPI_Count count, MPI_Datatype type)
     return PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner) == MPI_SUCCESS && combiner != MPI_COMBINER_NAMED;
 }
 
+// Whether buffers are the same, which MPI forbids. MPI_BOTTOM may be given for both: datatypes with addresses differ.
+static int are_same(const void *from, const void *to) { return from && from != MPI_IN_PLACE && from == to; }
+
+// Whether a rank's block is where the result for it goes.
+static int is_in_result(const void *from, const void *to, MPI_Datatype type, MPI_Count displ)
+{
+    MPI_Count lower, extent;
+    if (!from || from == MPI_IN_PLACE || !to || type == MPI_DATATYPE_NULL || PMPI_Type_get_extent_x(type, &lower, &extent) != MPI_SUCCESS)
+        return 0;
+    return from == (const char *)to + displ * extent;
+}
+
 static int are_operands(const void *from, const void *to, MPI_Count count, MPI_Datatype type, MPI_Op op)
 {
-    return op != MPI_OP_NULL && is_data(from, count, type) && is_data(to, count, type) && to != MPI_IN_PLACE && (from != to || count == 0);
+    return op != MPI_OP_NULL && is_data(from, count, type) && is_data(to, count, type) && to != MPI_IN_PLACE && (!are_same(from, to) || count == 0);
 }
 
 static int are_counts(const struct plan *plan, const struct spread *spread)
@@ -117,7 +129,7 @@ static int are_blocks(const struct plan *plan, const void *data, const struct sp
 static int are_exchanged(const void *from, MPI_Count count, MPI_Datatype type, const void *to, MPI_Count to_count, MPI_Datatype to_type)
 {
     return is_data(to, to_count, to_type) && to != MPI_IN_PLACE &&
-           (from == MPI_IN_PLACE || (is_data(from, count, type) && (from != to || count == 0 || to_count == 0)));
+           (from == MPI_IN_PLACE || (is_data(from, count, type) && (!are_same(from, to) || count == 0 || to_count == 0)));
 }
 
 // Whether the arguments of a gather are valid: each rank has `one`; the root has `all`, perhaps with its own part in

@@ -32,7 +32,7 @@ COLLECTIVE(Bcast, Ibcast, (void *data, COUNT count, MPI_Datatype type, int root)
 static int TRY(Reduce)(struct plan *plan, MPI_Request *request, const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op, int root)
 {
     if (is_root(plan, root) && is_data(from, count, type) && op != MPI_OP_NULL &&
-        (plan->rank == root ? is_data(to, count, type) && to != from && to != MPI_IN_PLACE : from != MPI_IN_PLACE))
+        (plan->rank == root ? is_data(to, count, type) && !are_same(from, to) && to != MPI_IN_PLACE : from != MPI_IN_PLACE))
         return run_reduce(plan, request, from, to, count, type, op, root);
     return LEAVE;
 }
@@ -127,6 +127,8 @@ static int TRY(Allgather)(struct plan *plan, MPI_Request *request, const void *f
                           MPI_Datatype to_type)
 {
     struct spread spread = {.each = to_count};
+    if (count > 0 && is_in_result(from, to, to_type, to_count * plan->rank))
+        return LEAVE;
     return are_exchanged(from, count, type, to, to_count, to_type) ? run_allgather(plan, request, from, count, type, to, &spread, to_type) : LEAVE;
 }
 COLLECTIVE(Allgather, Iallgather, (const void *from, COUNT count, MPI_Datatype type, void *to, COUNT to_count, MPI_Datatype to_type),
@@ -136,7 +138,8 @@ static int TRY(Allgatherv)(struct plan *plan, MPI_Request *request, const void *
                            const DISPL displs[], MPI_Datatype to_type)
 {
     struct spread spread = SPREAD(counts, displs);
-    if (displs && are_counts(plan, &spread) && are_exchanged(from, count, type, to, count_at(&spread, plan->rank), to_type))
+    if (displs && are_counts(plan, &spread) && are_exchanged(from, count, type, to, count_at(&spread, plan->rank), to_type) &&
+        (count == 0 || !is_in_result(from, to, to_type, displ_at(&spread, plan->rank))))
         return run_allgather(plan, request, from, count, type, to, &spread, to_type);
     return LEAVE;
 }
@@ -174,7 +177,7 @@ static int TRY(Alltoallw)(struct plan *plan, MPI_Request *request, const void *f
     struct spread spread = SPREAD(counts, displs), to_spread = SPREAD(to_counts, to_displs);
     spread.types = types;
     to_spread.types = to_types;
-    if (!are_blocks(plan, to, &to_spread, to_displs != NULL) || to == MPI_IN_PLACE || (from != MPI_IN_PLACE && !are_blocks(plan, from, &spread, displs != NULL)))
+    if (!are_blocks(plan, to, &to_spread, to_displs != NULL) || to == MPI_IN_PLACE || are_same(from, to) || (from != MPI_IN_PLACE && !are_blocks(plan, from, &spread, displs != NULL)))
         return LEAVE;
     return run_alltoall(plan, request, ALLTOALLW, from, &spread, MPI_DATATYPE_NULL, to, &to_spread, MPI_DATATYPE_NULL);
 }

@@ -92,6 +92,14 @@ def freed(c):
     return "240 communicators freed while data were under way"
 
 
+def buffers(c):
+    """Buffers by address are taken; those that MPI forbids do not make some ranks wait for others."""
+    for algorithm in ("leaders", "parallel"):
+        env = {"ISTHMUS_COLLECTIVES_SITES": "0-1;2-4", "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}"}
+        must_pass(start(c, 5, ("far_comms", "buffers"), env, f".{algorithm}").wait(60))
+    return "both algorithms"
+
+
 def persistent(c):
     """Persistent collectives, started again and again beside persistent messages, are run by the library."""
     env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": "0-1;2-4", "ISTHMUS_COLLECTIVES_TRACE": "1", **DETACHED[0]}
@@ -280,6 +288,7 @@ CASES = {
         # The others have large counts.
         Case("far-taken-apart", taken_apart, places=("host",), mpis=("openmpi", "debian-openmpi")),
         Case("far-freed", freed, places=("host",), mpis=MPIS),
+        Case("far-buffers", buffers, places=("host",), mpis=MPIS),
         Case("far-persistent", persistent, places=("host",), mpis=("mpich", "openmpi")),
         Case("far-rate", rate, places=("sites",), mpis=("mpich", "openmpi")),
         Case("far-sessions", sessions, places=("host",), mpis=("mpich", "openmpi", "intel")),

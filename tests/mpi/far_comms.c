@@ -1,6 +1,7 @@
 // Communicators of which the collectives library must take care:
 //
 //   far_comms freed ROUNDS BYTES   freed at once, while data of their collectives are still under way
+//   far_comms buffers              in calls whose buffers are given by address or, wrongly, are the same
 //   far_comms pinned PINS          pinned by the info key isthmus_collectives_pin
 //   far_comms steady CALLS BYTES   used for long collectives again and again, so that the library measures the link
 //   far_comms persistent           used by persistent collectives, whose datatypes and operations are freed early
@@ -97,6 +98,44 @@ static int pinned(const char *pins)
     CHECK(word == 42, "Bcast gave %d", word);
     MPI_Comm_free(&comm);
     return finish("pins %s", pins);
+}
+
+// One rank gives MPI_BOTTOM for both buffers, and their addresses by datatypes. Then all ranks give what MPI forbids.
+static int buffers(void)
+{
+    enum { LONG = 50 };
+    int from[LONG] = {0}, *all = allocate(sizeof from * (size_t)world_size), once[LONG], sum[LONG];
+    MPI_Datatype raw, sent, received;
+    MPI_Aint at[2];
+    MPI_Get_address(from, &at[0]);
+    MPI_Get_address(all, &at[1]);
+    MPI_Type_create_hindexed_block(1, LONG, &at[0], MPI_INT, &sent);
+    MPI_Type_create_hindexed_block(1, LONG, &at[1], MPI_INT, &raw);
+    MPI_Type_create_resized(raw, at[1], sizeof from, &received);
+    MPI_Type_free(&raw);
+    MPI_Type_commit(&sent);
+    MPI_Type_commit(&received);
+    for (int i = 0; i < LONG; i++)
+        from[i] = 1000 * world_rank + i;
+    if (world_rank == 0)
+        MPI_Allgather(MPI_BOTTOM, 1, sent, MPI_BOTTOM, 1, received, MPI_COMM_WORLD);
+    else
+        MPI_Allgather(from, LONG, MPI_INT, all, LONG, MPI_INT, MPI_COMM_WORLD);
+    for (int i = 0; i < LONG * world_size; i++)
+        CHECK(all[i] == 1000 * (i / LONG) + i % LONG, "Allgather gave %d at %d", all[i], i);
+    MPI_Type_free(&sent);
+    MPI_Type_free(&received);
+#if defined(MPICH_NUMVERSION) && !defined(I_MPI_NUMVERSION)
+    // The others do not notice.
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    CHECK(MPI_Allgather(all + LONG * world_rank, LONG, MPI_INT, all, LONG, MPI_INT, MPI_COMM_WORLD), "Allgather from the result gave no error");
+#endif
+    memset(once, 0, sizeof once);
+    once[0] = world_rank;
+    MPI_Allreduce(once, sum, LONG, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    CHECK(sum[0] == world_size * (world_size - 1) / 2, "Allreduce gave %d", sum[0]);
+    free(all);
+    return finish("buffers by address");
 }
 
 static int steady(int calls, size_t bytes)
@@ -259,6 +298,8 @@ int main(int argc, char **argv)
     start(&argc, &argv, "far_comms");
     if (argc == 4 && !strcmp(argv[1], "freed"))
         return freed(atoi(argv[2]), argument(argc, argv, 3, 0));
+    if (argc == 2 && !strcmp(argv[1], "buffers"))
+        return buffers();
     if (argc == 3 && !strcmp(argv[1], "pinned"))
         return pinned(argv[2]);
     if (argc == 4 && !strcmp(argv[1], "steady"))
@@ -267,5 +308,5 @@ int main(int argc, char **argv)
     if (argc == 2 && !strcmp(argv[1], "persistent"))
         return persistent();
 #endif
-    fail("usage: far_comms freed ROUNDS BYTES | pinned PINS | steady CALLS BYTES | persistent | sessions TIMES");
+    fail("usage: far_comms freed ROUNDS BYTES | buffers | pinned PINS | steady CALLS BYTES | persistent | sessions TIMES");
 }
