@@ -13,7 +13,7 @@ from pathlib import Path
 from harness import mpis, process
 
 from . import debian
-from .table import BUILD, FAIL, PASS, ROOT, TIMEOUT, TRANSPORT, Case, Outcome, Plan, Suite, Unavailable
+from .table import BUILD, FAIL, OURS, PASS, ROOT, TIMEOUT, TRANSPORT, Case, Outcome, Plan, Suite, Unavailable
 
 PLAN = Path(__file__).resolve().parent.parent / "mpich.txt"
 WORK = BUILD / "mpich"
@@ -81,7 +81,19 @@ def prepare(options):
         else:
             kept.append(case)
     compiled(kept, options)
-    return Suite("MPICH's tests", kept, lambda case, provider: perform(case.body, provider, mpi, options), skipped)
+    title, library = "MPICH's tests", {}
+    if options.sites:
+        title, library = f"MPICH's tests with the collectives library, sites {options.sites}", collectives_library(mpi, options)
+    return Suite(title, kept, lambda case, provider: perform(case.body, provider, mpi, options, library if provider == OURS else None), skipped)
+
+
+def collectives_library(mpi, options):
+    """The environment of ranks that load the collectives library."""
+    said = mpis.compile_collectives(mpi, options.logs / "library.log")
+    if said:
+        raise Unavailable(f"the collectives library does not compile: {said}")
+    env = {"LD_PRELOAD": str(mpis.collectives_library(mpi)), "ISTHMUS_COLLECTIVES_SITES": options.sites, "ISTHMUS_COLLECTIVES_SEGMENT": "1KiB"}
+    return {**env, **({"ISTHMUS_COLLECTIVES_PIN": options.pin} if options.pin else {})}
 
 
 # --- building ------------------------------------------------------------------
@@ -170,9 +182,9 @@ def parsed(folder, words):
 # --- running ---------------------------------------------------------------------
 
 
-def perform(test, provider, mpi, options):
+def perform(test, provider, mpi, options, more=None):
     label = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{test.name}.{TRANSPORT[provider]}")
-    return run(test, provider, mpi, options.logs / f"{label[:200]}.log")
+    return run(test, provider, mpi, options.logs / f"{label[:200]}.log", more)
 
 
 def run(test, provider, mpi, log, more=None, at_least=0):
