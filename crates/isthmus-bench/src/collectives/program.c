@@ -127,6 +127,9 @@ int main(int argc, char **argv)
     MPI_Comm_dup(MPI_COMM_WORLD, &comms[0]);
     // Alternates the ranks: the launcher fills one site after the other.
     MPI_Comm_split(MPI_COMM_WORLD, 0, rank % (ranks / sites) * sites + rank / (ranks / sites), &comms[1]);
+    // The library runs non-blocking collectives of communicators that have had a blocking one.
+    MPI_Barrier(comms[0]);
+    MPI_Barrier(comms[1]);
     static const char *const ORDERS[] = {"blocks", "alternating"};
     for (int order = 0; order < 2; order++)
         for (int kind = 0; strstr(argv[4], ORDERS[order]) && kind < KINDS; kind++) {
