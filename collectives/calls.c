@@ -10,8 +10,12 @@ int MPI_Init(int *argc, char ***argv);
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided);
 int MPI_Finalize(void);
 
+// Between MPI_Init and MPI_Finalize. Intel MPI's MPI_Initialized is also true if there are sessions only.
+static int in_world;
+
 static void begin(void)
 {
+    in_world = 1;
     discover_world();
     struct plan *plan = plan_of(MPI_COMM_WORLD);
     if (plan)
@@ -34,6 +38,31 @@ int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
     return error;
 }
 
+#if SESSIONS
+static atomic_int sessions;
+
+int MPI_Session_init(MPI_Info info, MPI_Errhandler handler, MPI_Session *session)
+{
+    int error = PMPI_Session_init(info, handler, session);
+    if (error == MPI_SUCCESS) {
+        atomic_fetch_add(&sessions, 1);
+        discover_session(*session);
+    }
+    return error;
+}
+
+int MPI_Session_finalize(MPI_Session *session)
+{
+    if (atomic_fetch_sub(&sessions, 1) == 1 && !in_world) {
+        end_flows();
+        if (own_settings()->trace && own_number_of_session() == 0)
+            print_counts();
+        forget_keyval();
+    }
+    return PMPI_Session_finalize(session);
+}
+#endif
+
 int MPI_Finalize(void)
 {
     int rank = 1;
@@ -42,6 +71,7 @@ int MPI_Finalize(void)
         print_counts();
     drop_plans();
     forget_world();
+    in_world = 0;
     return PMPI_Finalize();
 }
 
@@ -60,9 +90,21 @@ static int is_data(const void *data, MPI_Count count, MPI_Datatype type)
     return PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner) == MPI_SUCCESS && combiner != MPI_COMBINER_NAMED;
 }
 
+// Whether buffers are the same, which MPI forbids. MPI_BOTTOM may be given for both: datatypes with addresses differ.
+static int are_same(const void *from, const void *to) { return from && from != MPI_IN_PLACE && from == to; }
+
+// Whether a rank's block is where the result for it goes.
+static int is_in_result(const void *from, const void *to, MPI_Datatype type, MPI_Count displ)
+{
+    MPI_Count lower, extent;
+    if (!from || from == MPI_IN_PLACE || !to || type == MPI_DATATYPE_NULL || PMPI_Type_get_extent_x(type, &lower, &extent) != MPI_SUCCESS)
+        return 0;
+    return from == (const char *)to + displ * extent;
+}
+
 static int are_operands(const void *from, const void *to, MPI_Count count, MPI_Datatype type, MPI_Op op)
 {
-    return op != MPI_OP_NULL && is_data(from, count, type) && is_data(to, count, type) && to != MPI_IN_PLACE && (from != to || count == 0);
+    return op != MPI_OP_NULL && is_data(from, count, type) && is_data(to, count, type) && to != MPI_IN_PLACE && (!are_same(from, to) || count == 0);
 }
 
 static int are_counts(const struct plan *plan, const struct spread *spread)
@@ -87,7 +129,7 @@ static int are_blocks(const struct plan *plan, const void *data, const struct sp
 static int are_exchanged(const void *from, MPI_Count count, MPI_Datatype type, const void *to, MPI_Count to_count, MPI_Datatype to_type)
 {
     return is_data(to, to_count, to_type) && to != MPI_IN_PLACE &&
-           (from == MPI_IN_PLACE || (is_data(from, count, type) && (from != to || count == 0 || to_count == 0)));
+           (from == MPI_IN_PLACE || (is_data(from, count, type) && (!are_same(from, to) || count == 0 || to_count == 0)));
 }
 
 // Whether the arguments of a gather are valid: each rank has `one`; the root has `all`, perhaps with its own part in
@@ -123,6 +165,28 @@ int MPI_Ibarrier(MPI_Comm comm, MPI_Request *request)
     int error = plan ? run_barrier(plan, request) : LEAVE;
     return error == LEAVE ? PMPI_Ibarrier(comm, request) : ended(plan, error);
 }
+
+#if PERSISTENT
+static int start_barrier(struct plan *plan, const struct arguments *unused)
+{
+    MPI_Request request = MPI_REQUEST_NULL;
+    int error = plan->broken ? LEAVE : run_barrier(plan, &request);
+    (void)unused;
+    if (error != LEAVE)
+        return error;
+    error = PMPI_Ibarrier(plan->comm, &request);
+    return error ? error : follow_request(plan, request);
+}
+
+int MPI_Barrier_init(MPI_Comm comm, MPI_Info info, MPI_Request *request)
+{
+    struct plan *plan = request ? plan_of(comm) : NULL;
+    struct arguments none = {.type = MPI_DATATYPE_NULL, .to_type = MPI_DATATYPE_NULL, .op = MPI_OP_NULL};
+    if (!plan || !plan->settings.nonblocking)
+        return PMPI_Barrier_init(comm, info, request);
+    return ended(plan, make_persistent(plan, start_barrier, &none, request));
+}
+#endif
 
 // This info key pins algorithms of one communicator, as ISTHMUS_COLLECTIVES_PIN does of all. A program may change it at
 // any time. Both functions are collective, so here a plan can be made.
@@ -162,12 +226,12 @@ int MPI_Comm_dup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *copy)
     return error;
 }
 
-// A non-blocking collective may still use a datatype or operation that the program frees.
+// A non-blocking or persistent collective may still use a datatype or operation that the program frees.
 int MPI_Type_free(MPI_Datatype *type)
 {
     int integers, addresses, types, combiner;
     if (!type || *type == MPI_DATATYPE_NULL || PMPI_Type_get_envelope(*type, &integers, &addresses, &types, &combiner) ||
-        combiner == MPI_COMBINER_NAMED || !keep_until_ended(*type, MPI_OP_NULL))
+        combiner == MPI_COMBINER_NAMED || (!keep_for_persistent(*type, MPI_OP_NULL) && !keep_until_ended(*type, MPI_OP_NULL)))
         return PMPI_Type_free(type);
     *type = MPI_DATATYPE_NULL;
     return MPI_SUCCESS;
@@ -175,7 +239,7 @@ int MPI_Type_free(MPI_Datatype *type)
 
 int MPI_Op_free(MPI_Op *op)
 {
-    if (!op || *op == MPI_OP_NULL || !keep_until_ended(MPI_DATATYPE_NULL, *op))
+    if (!op || *op == MPI_OP_NULL || (!keep_for_persistent(MPI_DATATYPE_NULL, *op) && !keep_until_ended(MPI_DATATYPE_NULL, *op)))
         return PMPI_Op_free(op);
     *op = MPI_OP_NULL;
     return MPI_SUCCESS;

@@ -1,4 +1,4 @@
-// Messages under way, packing, and reduction by an operation.
+// Messages under way.
 #include "internal.h"
 
 #include <stdio.h>
@@ -129,7 +129,7 @@ static MPI_Request *place_for(struct flow *flow, follow *then, void *what, int64
         }
         flow->room = room;
     }
-    flow->under_way[flow->count] = (struct under_way){then, what, index};
+    flow->under_way[flow->count] = (struct under_way){.then = then, .what = what, .index = index};
     flow->requests[flow->count] = MPI_REQUEST_NULL;
     flow->live++;
     return &flow->requests[flow->count++];
@@ -207,9 +207,14 @@ void flow_send_kept(struct flow *flow, const void *data, MPI_Count count, MPI_Da
 
 void flow_receive(struct flow *flow, void *data, MPI_Count count, MPI_Datatype type, int from, int tag, follow *then, void *what, int64_t index)
 {
+    struct shape shape;
     MPI_Request *request = place_for(flow, then, what, index);
     if (!request)
         return;
+    if (flow->arrivals && flow->plan->site_of[from] != flow->plan->site && shape_of(type, &shape) == MPI_SUCCESS) {
+        flow->under_way[flow->count - 1].far_bytes = count * shape.size;
+        flow->under_way[flow->count - 1].far_site = flow->plan->site_of[from];
+    }
     started(flow, COUNTED(PMPI_Irecv)(data, (counted)count, type, from, flow->tag + tag, flow->plan->far, request));
 }
 
@@ -242,8 +247,12 @@ void flow_step(struct flow *flow, enum patience patience)
         flow_fail(flow, MPI_ERR_INTERN);
         return;
     }
-    for (int i = 0; i < count; i++)
+    double now_s = flow->arrivals && count > 0 ? PMPI_Wtime() : 0;
+    for (int i = 0; i < count; i++) {
         flow->ended[i] = flow->under_way[flow->places[i]];
+        if (flow->ended[i].far_bytes)
+            arrived(flow, flow->ended[i].far_site, flow->ended[i].far_bytes, now_s);
+    }
     flow->live -= count;
     if (count > 0)
         compact(flow);
@@ -271,13 +280,17 @@ static struct detached *keep(struct flow *flow)
     return one;
 }
 
+void flow_adopt(struct flow *flow, MPI_Request request)
+{
+    MPI_Request *place = place_for(flow, NULL, NULL, 0);
+    if (place)
+        *place = request;
+}
+
 void flow_adopt_detached(struct flow *flow)
 {
-    for (int i = 0; i < flow->detached_count; i++) {
-        MPI_Request *request = place_for(flow, NULL, NULL, 0);
-        if (request)
-            *request = flow->detached[i];
-    }
+    for (int i = 0; i < flow->detached_count; i++)
+        flow_adopt(flow, flow->detached[i]);
 }
 
 static void free_arrays(struct flow *flow)
@@ -300,6 +313,8 @@ int flow_end(struct flow *flow, follow *end, void *what)
     if (flow->request)
         return go_on_later(flow, end, what);
     flow_wait(flow);
+    if (flow->arrivals && !flow->error)
+        take_sample(flow);
     if (end && !flow->error)
         end(flow, what, 0);
     if (flow->error && (flow->live || flow->detached_count)) {
@@ -314,108 +329,4 @@ int flow_end(struct flow *flow, follow *end, void *what)
     }
     flow_free(flow);
     return flow->error;
-}
-
-// --- datatypes -----------------------------------------------------------------
-
-int shape_of(MPI_Datatype type, struct shape *shape)
-{
-    int integers, addresses, types, combiner, error;
-    if ((error = PMPI_Type_size_x(type, &shape->size)) || (error = PMPI_Type_get_extent_x(type, &shape->lower, &shape->extent)) ||
-        (error = PMPI_Type_get_true_extent_x(type, &shape->true_lower, &shape->true_extent)) ||
-        (error = PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner)))
-        return error;
-    // A derived datatype without gaps may still have its bytes in another order.
-    shape->plain = combiner == MPI_COMBINER_NAMED && shape->size == shape->extent && shape->size == shape->true_extent &&
-                   shape->lower == 0 && shape->true_lower == 0;
-    return MPI_SUCCESS;
-}
-
-// Most bytes of one MPI_Pack call, because before MPI 4 it counts bytes by int.
-#define PACK_MOST ((MPI_Count)1 << 30)
-
-void pack(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, const struct shape *shape, char *bytes)
-{
-    if (flow->error || count == 0 || shape->size == 0)
-        return;
-    if (shape->plain) {
-        memmove(bytes, data, (size_t)(count * shape->size));
-        return;
-    }
-#if LARGE_COUNTS
-    MPI_Count position = 0;
-    flow_fail(flow, PMPI_Pack_c(data, count, type, bytes, count * shape->size, &position, flow->plan->far));
-    if (position != count * shape->size)
-        flow_fail(flow, MPI_ERR_INTERN);
-#else
-    MPI_Count most = PACK_MOST / shape->size;
-    for (MPI_Count i = 0; i < count && !flow->error; i += most) {
-        int some = (int)(count - i < most ? count - i : most), position = 0, length = (int)(some * shape->size);
-        flow_fail(flow, most < 1 ? MPI_ERR_COUNT : PMPI_Pack(element(data, shape, i), some, type, bytes + i * shape->size, length, &position, flow->plan->far));
-        if (position != length)
-            flow_fail(flow, MPI_ERR_INTERN);
-    }
-#endif
-}
-
-void unpack(struct flow *flow, const char *bytes, void *data, MPI_Count count, MPI_Datatype type, const struct shape *shape)
-{
-    if (flow->error || count == 0 || shape->size == 0)
-        return;
-    if (shape->plain) {
-        memmove(data, bytes, (size_t)(count * shape->size));
-        return;
-    }
-#if LARGE_COUNTS
-    MPI_Count position = 0;
-    flow_fail(flow, PMPI_Unpack_c(bytes, count * shape->size, &position, data, count, type, flow->plan->far));
-#else
-    MPI_Count most = PACK_MOST / shape->size;
-    for (MPI_Count i = 0; i < count && !flow->error; i += most) {
-        int some = (int)(count - i < most ? count - i : most), position = 0, length = (int)(some * shape->size);
-        flow_fail(flow, most < 1 ? MPI_ERR_COUNT : PMPI_Unpack(bytes + i * shape->size, length, &position, element(data, shape, i), some, type, flow->plan->far));
-    }
-#endif
-}
-
-void *flow_elements(struct flow *flow, MPI_Count count, const struct shape *shape)
-{
-    // With a negative extent the last element has the lowest address.
-    MPI_Count span = count > 1 ? (count - 1) * shape->extent : 0;
-    char *memory = flow_memory(flow, (span < 0 ? -span : span) + shape->true_extent);
-    return memory ? memory - (span < 0 ? span : 0) - shape->true_lower : NULL;
-}
-
-void copy_elements(struct flow *flow, const void *from, MPI_Count count, MPI_Datatype type, void *to, MPI_Count to_count, MPI_Datatype to_type)
-{
-    struct shape shape, to_shape;
-    if (flow->error)
-        return;
-    flow_fail(flow, shape_of(type, &shape));
-    flow_fail(flow, shape_of(to_type, &to_shape));
-    if (flow->error || count * shape.size == 0)
-        return;
-    if (shape.plain && to_shape.plain && count * shape.size <= to_count * to_shape.size) {
-        memmove(to, from, (size_t)(count * shape.size));
-        return;
-    }
-    if (count * shape.size > to_count * to_shape.size) {
-        flow_fail(flow, MPI_ERR_TRUNCATE);
-        return;
-    }
-    // Not by a message of this rank to itself: that would need progress of the MPI, from which this may be called.
-    char *bytes = malloc((size_t)(count * shape.size));
-    if (!bytes)
-        flow_fail(flow, MPI_ERR_NO_MEM);
-    pack(flow, from, count, type, &shape, bytes);
-    unpack(flow, bytes, to, count * shape.size / to_shape.size, to_type, &to_shape);
-    free(bytes);
-}
-
-void *fold(struct flow *flow, void **values, int count, MPI_Count elements, MPI_Datatype type, MPI_Op op)
-{
-    for (int i = 1; i < count && !flow->error; i++)
-        // values[i] = values[i - 1] op values[i]
-        flow_fail(flow, COUNTED(PMPI_Reduce_local)(values[i - 1], values[i], (counted)elements, type, op));
-    return values[count - 1];
 }

@@ -96,6 +96,39 @@ static int start_barrier(MPI_Fint *comm, MPI_Fint *request)
     return error;
 }
 
+#if PERSISTENT
+// A request may be one of this library that a C function of the program has made.
+static int start_request(MPI_Fint *request)
+{
+    MPI_Request handle = PMPI_Request_f2c(*request);
+    int error = MPI_Start(&handle);
+    if (error == MPI_SUCCESS)
+        *request = PMPI_Request_c2f(handle);
+    return error;
+}
+
+static int start_requests(int count, MPI_Fint *requests)
+{
+    int error = MPI_SUCCESS;
+    for (int i = 0; i < count && !error; i++)
+        error = start_request(&requests[i]);
+    return error;
+}
+
+static int free_request(MPI_Fint *request)
+{
+    MPI_Request handle = PMPI_Request_f2c(*request);
+    int error = MPI_Request_free(&handle);
+    if (error == MPI_SUCCESS)
+        *request = PMPI_Request_c2f(handle);
+    return error;
+}
+
+FUNCTION(start, START, (MPI_Fint *request, MPI_Fint *error), start_request(request))
+FUNCTION(startall, STARTALL, (MPI_Fint *count, MPI_Fint *requests, MPI_Fint *error), start_requests(*count, requests))
+FUNCTION(request_free, REQUEST_FREE, (MPI_Fint *request, MPI_Fint *error), free_request(request))
+#endif
+
 FUNCTION(type_free, TYPE_FREE, (MPI_Fint *type, MPI_Fint *error), free_type(type))
 FUNCTION(op_free, OP_FREE, (MPI_Fint *op, MPI_Fint *error), free_op(op))
 FUNCTION(barrier, BARRIER, (MPI_Fint *comm, MPI_Fint *error), MPI_Barrier(COMM(comm)))

@@ -8,7 +8,10 @@
 //   sites.c     finds the ranks of each site
 //   plan.c      the state of each communicator
 //   model.c     chooses the algorithm by its estimated cost
-//   flow.c      messages under way, packing, reduction by an operation
+//   rate.c      measures the rate of the links between sites
+//   flow.c      messages under way
+//   datatypes.c packing, copies, reduction by an operation
+//   persistent.c    flows that the program starts again and again
 //   nonblocking.c   flows that go on after the call that started them
 //   move.c      Barrier, Bcast, Gather, Scatter, Allgather, Alltoall
 //   reduce.c    Reduce, Allreduce, Reduce_scatter, Scan, Exscan
@@ -57,6 +60,8 @@ struct settings {
     int32_t pins[OPERATIONS];
     int32_t trace; // QUIET, or what is printed
     int32_t nonblocking; // whether non-blocking collectives are run here
+    int32_t combines;    // whether all ranks can call MPI_Reduce_local
+    int32_t measures, measures_pair; // whether `rate` and `pair_rate` are measured while the program runs
 };
 
 // This rank's own settings, read once.
@@ -79,13 +84,35 @@ struct map {
 };
 // At MPI_Init: finds the sites of the world, for all communicators within it.
 void discover_world(void);
+// Whether there is an MPI_COMM_WORLD: programs that use sessions only have none.
+int has_world(void);
+#if SESSIONS
+// Learns this rank's number among all ranks of the job.
+void discover_session(MPI_Session session);
+int own_number_of_session(void);
+#endif
 // Keeps the measurements of the world, for communicators within it.
 void keep_measured(const struct settings *settings);
+// Keeps a rate that was measured later, as the first guess for communicators to come.
+void keep_rate(const struct settings *settings);
 void forget_world(void);
 // Finds the sites of a communicator. Collective over comm. Returns 0 or an MPI error.
 int map_of(MPI_Comm comm, int rank, int ranks, struct map *map);
 
 // --- plan ----------------------------------------------------------------------
+
+// What rate.c knows of a communicator. Arrays are by call modulo RATE_WINDOW; 0: no sample.
+enum { RATE_WINDOW = 16 };
+struct rate {
+    unsigned long calls, turn; // long calls so far, and the one at which samples are exchanged next
+    int64_t bytes[RATE_WINDOW], span_ns[RATE_WINDOW]; // received by this rank, and the time that it took
+    int of_one[RATE_WINDOW], exchanged_of_one[RATE_WINDOW]; // whether one rank sent everything
+    int64_t *row;              // bytes a second received by each site: RATE_WINDOW for each; NULL: nothing is measured
+    MPI_Request *requests;     // between leaders
+    int under_way, exchanging;
+    int counting;              // the blocking collective that runs is a long one
+    int unseen;                // turns since one rank's rate was seen last
+};
 
 struct plan {
     MPI_Comm comm; // the program's, for its error handler
@@ -106,6 +133,7 @@ struct plan {
     int64_t detached_most; // bytes
     _Atomic int64_t detached_bytes;
     struct detached *detached;
+    struct rate rate;
     struct settings settings;
 };
 // The plan of a communicator. NULL if its calls are left to the MPI, for example because it lies within one site.
@@ -114,6 +142,8 @@ struct plan *plan_of(MPI_Comm comm);
 struct plan *made_plan_of(MPI_Comm comm);
 // Deletes the plans of the world and of self while MPI still works.
 void drop_plans(void);
+// The last session ends: the next one needs another attribute.
+void forget_keyval(void);
 
 static inline int size_of(const struct plan *plan, int site) { return plan->first[site + 1] - plan->first[site]; }
 static inline int member(const struct plan *plan, int site, int spot) { return plan->members[plan->first[site] + spot]; }
@@ -135,11 +165,32 @@ struct load {
     int nonblocking;      // leaders cannot: they wait within
     int any_length;       // of the vector: leaders need no more memory than their own vector
 };
-enum algorithm choose(const struct plan *plan, enum operation operation, int64_t bytes, struct load load);
+enum algorithm choose(struct plan *plan, enum operation operation, int64_t bytes, struct load load);
 // Prints how often each algorithm was chosen, and why.
 void print_counts(void);
 // The length of segments of a vector of this many bytes. Bytes.
 int64_t segment_of(const struct plan *plan, int64_t bytes);
+
+// --- rate ----------------------------------------------------------------------
+
+// Begins to measure for a communicator, unless the rate is set. Returns 0 or an MPI error.
+int make_rate(struct plan *plan);
+void free_rate(struct plan *plan);
+// A blocking collective of this many bytes begins. At some of them all ranks take what was measured.
+void count_call(struct plan *plan, int64_t bytes);
+// In it one rank sends everything across.
+void sent_by_one(struct plan *plan);
+// What has arrived in a flow from a site. The first segment is in no sum.
+struct arrivals {
+    int count;
+    int64_t bytes;
+    double first_s, last_s;
+};
+struct flow;
+// Begins to time the far segments of a flow: their arrivals by site, or NULL if nothing is measured.
+struct arrivals *arrivals_of(struct flow *flow);
+void arrived(struct flow *flow, int site, int64_t bytes, double now_s);
+void take_sample(struct flow *flow);
 
 // --- flow ----------------------------------------------------------------------
 
@@ -161,12 +212,13 @@ int64_t detached_most(const struct settings *settings);
 void reap(struct plan *plan, int wait);
 
 // Messages under way. At the end of each a function may be called, which may start further messages.
-struct flow;
 typedef void follow(struct flow *flow, void *what, int64_t index);
 struct under_way {
     follow *then;
     void *what;
     int64_t index;
+    int64_t far_bytes; // of a far segment that is timed, else 0
+    int far_site;
 };
 struct flow {
     struct plan *plan;
@@ -182,10 +234,13 @@ struct flow {
     MPI_Request *detached;
     int detached_count, detached_room;
     int64_t detached_bytes;
+    struct arrivals *arrivals; // NULL: they are not timed
+    double began_s;
     int tag, tags; // the first is added to the tags of all messages
     // Of a non-blocking collective:
     MPI_Request *request;    // where the program wants the request; NULL: blocking
     MPI_Request promise;     // the request
+    struct persistent *persistent; // or whose start this is; then there is no request of its own
     int *outcome;            // its error, read by the MPI
     int kept;                // the request is complete; only detached sends are under way
     follow *end;
@@ -210,6 +265,8 @@ void flow_wait(struct flow *flow);
 // Waits, calls `end` unless there was an error, and frees the flow. Returns its error. If the flow has a request, it
 // returns at once, and all this happens later.
 int flow_end(struct flow *flow, follow *end, void *what);
+// Makes a request that is under way a message of the flow.
+void flow_adopt(struct flow *flow, MPI_Request request);
 // Turns detached sends into messages of the flow that nothing follows.
 void flow_adopt_detached(struct flow *flow);
 void flow_free(struct flow *flow);
@@ -230,6 +287,44 @@ void wait_for_flows(const struct plan *plan);
 void end_flows(void);
 // Keeps a datatype or operation that the program frees until the flows of now have ended. Returns 0 if there are none.
 int keep_until_ended(MPI_Datatype type, MPI_Op op);
+
+// --- persistent ----------------------------------------------------------------
+
+// What a persistent collective was given. Which of them count depends on the collective.
+struct arguments {
+    const void *from;
+    void *to;
+    MPI_Count count, to_count;
+    MPI_Datatype type, to_type;
+    const void *counts, *displs, *to_counts, *to_displs;
+    const MPI_Datatype *types, *to_types;
+    MPI_Op op;
+    int root;
+};
+// Starts one as a non-blocking collective, or returns an MPI error.
+typedef int starter(struct plan *plan, const struct arguments *arguments);
+struct persistent {
+    struct persistent *next;
+    MPI_Request request; // the program's
+    struct plan *plan;   // NULL: its communicator is freed
+    starter *start;
+    struct arguments arguments;
+    int tag;
+    int active, gone;    // started and not complete; freed by the program
+};
+int make_persistent(struct plan *plan, starter *start, const struct arguments *arguments, MPI_Request *request);
+// The one that this thread is starting: the next flow belongs to it. NULL: the flow gets a request of its own.
+struct persistent *take_started(void);
+// Makes a flow of a request of the MPI's.
+int follow_request(struct plan *plan, MPI_Request request);
+// The flow has ended.
+void end_of_start(struct persistent *one, int error);
+// The plan is about to be freed.
+void orphan_persistent(const struct plan *plan);
+// Keeps a datatype or operation that the program frees, if one uses it. Returns 0 if none does.
+int keep_for_persistent(MPI_Datatype type, MPI_Op op);
+
+// --- datatypes -----------------------------------------------------------------
 
 // The size and extent of a datatype. shape_of returns 0 or an error.
 struct shape {

@@ -16,6 +16,8 @@
 // short enough that the last one, which nothing overlaps, does not matter either.
 #define SEGMENT_LEAST ((int64_t)32 << 10)
 #define SEGMENT_MOST ((int64_t)1 << 20)
+// Longest segment that a setting can ask for. Bytes. Open MPI counts the bytes of a message by int.
+#define SEGMENT_GREATEST ((int64_t)1 << 30)
 // Parts of a vector for each rank of the largest site, so that near and far messages overlap. Count.
 enum { PARTS = 4 };
 // Most segments. Count. A flow has few tags, and each segment takes requests; beyond it segments become longer.
@@ -44,10 +46,12 @@ static const char *const REASONS[REASONS_COUNT] = {"cost", "pinned", "the only o
 // Calls of this process, by whether they are non-blocking.
 static atomic_ulong counts[2][OPERATIONS][ALGORITHMS][REASONS_COUNT];
 
-enum algorithm choose(const struct plan *plan, enum operation operation, int64_t bytes, struct load load)
+enum algorithm choose(struct plan *plan, enum operation operation, int64_t bytes, struct load load)
 {
     const struct settings *known = &plan->settings;
     int most = largest_site(plan);
+    if (!load.nonblocking)
+        count_call(plan, bytes);
     double pair_rate = known->pair_rate > 0 && known->pair_rate < known->rate ? known->pair_rate : known->rate;
     double side_rate = pair_rate * most < known->rate ? pair_rate * most : known->rate;
     double leaders_s = known->rtt_s / 2 + load.across / pair_rate + 2 * near_steps(plan) * known->near_s + load.leader_near / known->near_rate;
@@ -94,6 +98,7 @@ int64_t segment_of(const struct plan *plan, int64_t bytes)
         segment = bytes / ((int64_t)PARTS * largest_site(plan));
         segment = segment < SEGMENT_LEAST ? SEGMENT_LEAST : segment > SEGMENT_MOST ? SEGMENT_MOST : segment;
     }
+    segment = segment > SEGMENT_GREATEST ? SEGMENT_GREATEST : segment;
     int64_t least = bytes / SEGMENTS_MOST + 1;
     return segment < least ? least : segment;
 }

@@ -181,6 +181,7 @@ static void bcast_in_parallel(struct flow *flow, struct bcast *bcast)
     const struct plan *plan = flow->plan;
     if (flow->error)
         return;
+    flow->arrivals = arrivals_of(flow);
     int64_t segments = (bcast->length + bcast->segment - 1) / bcast->segment;
     int home = plan->site == plan->site_of[bcast->root];
     for (int64_t i = 0; i < segments && plan->rank != bcast->root; i++) {
@@ -226,9 +227,12 @@ int run_bcast(struct plan *plan, MPI_Request *request, void *data, MPI_Count cou
         return flow_end(flow, NULL, NULL);
     }
     double pair_rate = plan->settings.pair_rate;
+    int relays_cross = pair_rate > 0 && pair_rate < plan->settings.rate;
+    if (!relays_cross && !request)
+        sent_by_one(plan);
     struct bcast *bcast = flow_memory(flow, sizeof *bcast);
     if (bcast) {
-        *bcast = (struct bcast){.length = bytes, .segment = segment, .root = root, .relays_cross = pair_rate > 0 && pair_rate < plan->settings.rate,
+        *bcast = (struct bcast){.length = bytes, .segment = segment, .root = root, .relays_cross = relays_cross,
                                 .data = data, .count = count, .type = type, .shape = shape};
         bcast->bytes = shape.plain ? data : flow_memory(flow, bytes);
         if (!shape.plain && plan->rank == root)
@@ -475,6 +479,7 @@ static void piece_near(struct flow *flow, void *what, int64_t i)
 static void allgather_in_parallel(struct flow *flow, struct piece *pieces, int64_t count)
 {
     const struct plan *plan = flow->plan;
+    flow->arrivals = arrivals_of(flow);
     for (int64_t i = 0; i < count; i++) {
         const struct piece *piece = &pieces[i];
         int near = plan->site_of[piece->owner] == plan->site ? piece->owner : piece_holder(plan, plan->site, piece);

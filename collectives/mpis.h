@@ -2,8 +2,10 @@
 //
 //                                 MPICH 4 and 5, Intel MPI    Open MPI 4.1 and 5
 //   functions with large counts   yes                         from 6 on
+//   sessions                      yes                         from 5 on
 //   calls from Fortran            go through MPI_ functions   go through PMPI_ functions: fortran.c
 //   progress hook                 MPICH from 4.2 on           all
+//   persistent collectives        with the hook               from 5 on
 //
 // Handles are numbers in MPICH and pointers in Open MPI. Nothing here depends on it: handles are only passed on,
 // compared with each other, and translated by MPI_Comm_f2c and the like.
@@ -35,6 +37,20 @@ typedef int counted;
 #define FORTRAN_PASSES_BY 0
 #endif
 
+// Sessions, by which a program uses MPI without MPI_Init.
+#if defined(OPEN_MPI)
+#define SESSIONS (OMPI_MAJOR_VERSION >= 5)
+#else
+#define SESSIONS (MPI_VERSION >= 4)
+#endif
+
+// Open MPI's MPI_Reduce_local uses MPI_COMM_WORLD, and crashes if there is none (5.0.11).
+#if defined(OPEN_MPI)
+#define COMBINES_WITHOUT_WORLD 0
+#else
+#define COMBINES_WITHOUT_WORLD 1
+#endif
+
 // A progress hook is a function that the MPI calls whenever it makes progress, in whatever call. Non-blocking
 // collectives need it. Intel MPI and the standard ABI have none.
 #if defined(OPEN_MPI)
@@ -43,6 +59,13 @@ typedef int counted;
 #define PROGRESS_HOOK 1
 #else
 #define PROGRESS_HOOK 0
+#endif
+
+// Persistent collectives are non-blocking ones that the program starts again.
+#if defined(OPEN_MPI)
+#define PERSISTENT (OMPI_MAJOR_VERSION >= 5)
+#else
+#define PERSISTENT (PROGRESS_HOOK && MPI_VERSION >= 4)
 #endif
 
 #endif

@@ -63,8 +63,12 @@ static void keep_promise(struct flow *flow)
     if (flow->end && !flow->error)
         flow->end(flow, flow->end_what, 0);
     flow->kept = 1;
-    *flow->outcome = flow->error;
-    PMPI_Grequest_complete(flow->promise); // from here on the outcome may be freed
+    if (flow->persistent)
+        end_of_start(flow->persistent, flow->error);
+    else {
+        *flow->outcome = flow->error;
+        PMPI_Grequest_complete(flow->promise); // from here on the outcome may be freed
+    }
     // Detached sends go on as messages that nothing follows.
     if (!flow->error && flow->detached_count) {
         flow->plan->detached_bytes += flow->detached_bytes;
@@ -181,8 +185,11 @@ static void hook(void)
 }
 static void unhook(void)
 {
+    pthread_mutex_lock(&registering);
     if (registered)
         change("opal_progress_unregister")(poll_in_progress);
+    registered = 0; // another session may follow
+    pthread_mutex_unlock(&registering);
 }
 
 #else
@@ -231,13 +238,15 @@ int go_on_later(struct flow *flow, follow *end, void *what)
 {
     flow->end = end;
     flow->end_what = what;
-    if (!flow->error && !(flow->outcome = malloc(sizeof *flow->outcome)))
+    flow->persistent = take_started();
+    if (!flow->error && !flow->persistent && !(flow->outcome = malloc(sizeof *flow->outcome)))
         flow_fail(flow, MPI_ERR_NO_MEM);
-    if (!flow->error)
+    if (!flow->error && !flow->persistent)
         flow_fail(flow, PMPI_Grequest_start(query, drop, cancel, flow->outcome, &flow->promise));
     if (flow->error)
         return flow->error; // messages may be under way, so its memory stays
-    *flow->request = flow->promise;
+    if (!flow->persistent)
+        *flow->request = flow->promise;
     pthread_mutex_lock(&lock);
     flow->next = NULL;
     flow->number = atomic_fetch_add(&next_number, 1);

@@ -12,8 +12,8 @@ enum { TRIPS = 4, RATE_TRIPS = 2, RATE_BYTES = 256 << 10 };
 #define NEAR_LEAST_S 1e-7
 #define NEAR_RATE_LEAST 1e7
 
-static int keyval = MPI_KEYVAL_INVALID;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int keyval = MPI_KEYVAL_INVALID; // while MPI is initialized, by whichever model
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 
 // The communicator that a thread used last: looking at it costs less than the attribute. Once any plan is deleted, its
 // handle may come to name another communicator, so all threads forget.
@@ -35,7 +35,9 @@ static void free_plan(struct plan *plan)
     if (!plan)
         return;
     wait_for_flows(plan); // MPI lets a program free a communicator while its operations are under way
+    orphan_persistent(plan);
     reap(plan, 1);
+    free_rate(plan);
     free_comm(&plan->near);
     free_comm(&plan->self);
     free_comm(&plan->far);
@@ -57,7 +59,18 @@ static int delete_plan(MPI_Comm comm, int key, void *value, void *extra)
 
 static void make_keyval(void)
 {
-    PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, delete_plan, &keyval, NULL);
+    pthread_mutex_lock(&making);
+    if (keyval == MPI_KEYVAL_INVALID)
+        PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, delete_plan, &keyval, NULL);
+    pthread_mutex_unlock(&making);
+}
+
+void forget_keyval(void)
+{
+    pthread_mutex_lock(&making);
+    if (keyval != MPI_KEYVAL_INVALID)
+        PMPI_Comm_free_keyval(&keyval);
+    pthread_mutex_unlock(&making);
 }
 
 static int arrange(struct plan *plan)
@@ -84,26 +97,38 @@ static int arrange(struct plan *plan)
     return MPI_SUCCESS;
 }
 
+// A communicator of some ranks; only they exchange messages. Errors on it are returned.
+static int make_part(struct plan *plan, MPI_Group all, int count, const int *ranks, int tag, MPI_Comm *part)
+{
+    MPI_Group group;
+    int error = PMPI_Group_incl(all, count, ranks, &group);
+    if (error)
+        return error;
+    if (!(error = PMPI_Comm_create_group(plan->far, group, tag, part)))
+        error = PMPI_Comm_set_errhandler(*part, MPI_ERRORS_RETURN);
+    PMPI_Group_free(&group);
+    return error;
+}
+
 static int make_comms(struct plan *plan)
 {
-    MPI_Group all, group;
+    MPI_Group all;
     int error = PMPI_Comm_group(plan->comm, &all);
+    if (error)
+        return error;
     // It has the same group, but not the program's attributes, which MPI_Comm_dup would copy.
-    if (!error && !(error = PMPI_Comm_create(plan->comm, all, &plan->far)))
+    if (!(error = PMPI_Comm_create(plan->comm, all, &plan->far)))
         error = PMPI_Comm_set_errhandler(plan->far, MPI_ERRORS_RETURN);
     if (!error)
-        error = PMPI_Group_incl(all, size_of(plan, plan->site), plan->members + plan->first[plan->site], &group);
-    if (!error) {
-        // This call exchanges messages within the site only.
-        if (!(error = PMPI_Comm_create_group(plan->far, group, 0, &plan->near)))
-            error = PMPI_Comm_set_errhandler(plan->near, MPI_ERRORS_RETURN);
-        PMPI_Group_free(&group);
-    }
-    if (!error && !(error = PMPI_Comm_split(MPI_COMM_SELF, 0, 0, &plan->self)))
-        error = PMPI_Comm_set_errhandler(plan->self, MPI_ERRORS_RETURN);
+        error = make_part(plan, all, size_of(plan, plan->site), plan->members + plan->first[plan->site], 0, &plan->near);
+    // Not of MPI_COMM_SELF, which programs that use sessions only do not have.
+    if (!error)
+        error = make_part(plan, all, 1, &plan->rank, 1, &plan->self);
     PMPI_Group_free(&all);
     int *most = NULL, found = 0;
     if (!error)
+        error = PMPI_Comm_get_attr(plan->far, MPI_TAG_UB, &most, &found);
+    if (!error && !found && has_world())
         error = PMPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &found); // Open MPI has it there only
     int tag_most = found ? *most : 32767;
     plan->tags = tag_most / 2; // so 2 * tags is still an int, and no tag
@@ -193,6 +218,8 @@ static struct plan *make_plan(MPI_Comm comm)
         plan->settings = map.settings;
         if (!error && plan->sites > 1 && !(error = arrange(plan)) && !(error = make_comms(plan)))
             error = measure(plan);
+        if (!error && plan->sites > 1)
+            error = make_rate(plan);
         plan->detached_most = detached_most(&plan->settings);
     }
     if (error || (error = PMPI_Comm_set_attr(comm, keyval, plan))) {
@@ -211,7 +238,8 @@ static struct plan *look_up(MPI_Comm comm, int make)
     int found = 0;
     if (comm == MPI_COMM_NULL)
         return NULL;
-    pthread_once(&once, make_keyval);
+    if (keyval == MPI_KEYVAL_INVALID)
+        make_keyval();
     // Read before the plan is looked up, so that a later deletion is noticed.
     unsigned seen = atomic_load(&deletions);
     if (PMPI_Comm_get_attr(comm, keyval, &plan, &found) != MPI_SUCCESS)

@@ -7,11 +7,12 @@
 
 #include <stdlib.h>
 
-// Whether the MPI accepts this operation for this datatype. If not, the MPI reports it, as the program expects.
+// Whether the MPI accepts this operation for this datatype. If not, the MPI reports it, as the program expects. Also not
+// if values cannot be combined here at all.
 static int is_accepted(const struct plan *plan, MPI_Datatype type, MPI_Op op)
 {
     char from = 0, to = 0;
-    return PMPI_Allreduce(&from, &to, 0, type, op, plan->self) == MPI_SUCCESS;
+    return plan->settings.combines && PMPI_Allreduce(&from, &to, 0, type, op, plan->self) == MPI_SUCCESS;
 }
 
 static int keeps_order(const struct plan *plan, MPI_Op op)
@@ -181,6 +182,7 @@ static void collect(struct flow *flow, struct reducing *reducing, int64_t i)
 static void reduce_in_parallel(struct flow *flow, struct reducing *reducing)
 {
     const struct plan *plan = flow->plan;
+    flow->arrivals = arrivals_of(flow);
     for (int64_t i = 0; i < reducing->count && !flow->error; i++) {
         const struct part *part = &reducing->parts[i];
         if (collector_of(plan, reducing, plan->site, i) == plan->rank)

@@ -10,7 +10,7 @@
 #include <strings.h>
 #include <time.h>
 
-// Assumed rate of a site's link if RATE is not set: 1 Gb/s, in bytes per second.
+// Assumed rate of a site's link if RATE is not set, until it is measured: 1 Gb/s, in bytes per second.
 #define DEFAULT_RATE 125e6
 // Round trip from which ranks are of two sites. Seconds. The provider calls a path wide from 1 ms on; twice that
 // leaves room for a busy host.
@@ -107,6 +107,8 @@ static void read_settings(void)
     settings.segment = (int64_t)quantity("ISTHMUS_COLLECTIVES_SEGMENT", SIZES, "256KiB");
     const char *detach = getenv("ISTHMUS_COLLECTIVES_DETACH");
     settings.detach = !detach || !detach[0] ? -1 : !strcasecmp(detach, "off") ? 0 : (int64_t)quantity("ISTHMUS_COLLECTIVES_DETACH", SIZES, "64MiB");
+    settings.measures = settings.rate == 0;
+    settings.measures_pair = settings.measures && settings.pair_rate == 0;
     if (settings.rate == 0)
         settings.rate = DEFAULT_RATE;
     if (settings.far_s == 0)

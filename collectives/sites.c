@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 // Version of the cards and algorithms. Ranks of two versions would wait for each other for ever.
-enum { VERSION = 2 };
+enum { VERSION = 3 };
 // Most sites that are found by measuring. Count; if there are more, all calls are left to the MPI.
 enum { LANDMARKS_MOST = 64 };
 // Least and most pings of a landmark. Counts; the first message also makes a connection. CLEARLY_FAR: multiple of the
@@ -46,6 +46,8 @@ struct site_table {
 };
 // Written in MPI_Init and MPI_Finalize only, so that threads read it without a lock.
 static struct site_table world = {.group = MPI_GROUP_NULL};
+// This rank among all of the job, for programs that use sessions only.
+static int own_number;
 
 // FNV-1a.
 static uint64_t hash(uint64_t seed, const void *data, size_t length)
@@ -175,13 +177,36 @@ static void own_network(uint64_t *as_id, uint64_t *subnet)
     number_in(getenv("FI_ISTHMUS_SUBNET"), subnet);
 }
 
+int has_world(void)
+{
+    int has = 0, had = 0;
+    return PMPI_Initialized(&has) == MPI_SUCCESS && has && PMPI_Finalized(&had) == MPI_SUCCESS && !had;
+}
+
+#if SESSIONS
+void discover_session(MPI_Session session)
+{
+    MPI_Group all;
+    int rank;
+    if (PMPI_Group_from_session_pset(session, "mpi://WORLD", &all) != MPI_SUCCESS)
+        return;
+    if (PMPI_Group_rank(all, &rank) == MPI_SUCCESS && rank != MPI_UNDEFINED)
+        own_number = rank;
+    PMPI_Group_free(&all);
+}
+
+int own_number_of_session(void) { return own_number; }
+#endif
+
 static struct card own_card(void)
 {
     struct card card = {.version = VERSION, .host = own_host(), .settings = *own_settings()};
     const char *site = getenv("ISTHMUS_COLLECTIVES_SITE"), *sites = getenv("ISTHMUS_COLLECTIVES_SITES");
     uint64_t network[2];
-    int rank = 0;
-    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    int rank = own_number;
+    card.settings.combines = COMBINES_WITHOUT_WORLD || has_world();
+    if (has_world())
+        PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (site && *site) {
         card.knowledge = SAID;
         card.site = hash(SEED, site, strlen(site));
@@ -343,8 +368,10 @@ static int discover(MPI_Comm comm, int rank, int ranks, struct map *map)
     if (!error) {
         map->settings = cards[0].settings;
         // If a rank cannot, none may.
-        for (int i = 1; i < ranks; i++)
+        for (int i = 1; i < ranks; i++) {
             map->settings.nonblocking &= cards[i].settings.nonblocking;
+            map->settings.combines &= cards[i].settings.combines;
+        }
         if (knowledge == NOTHING)
             error = measure(comm, rank, ranks, cards, map);
         else
@@ -369,6 +396,15 @@ void discover_world(void)
 }
 
 void keep_measured(const struct settings *settings) { world.settings = *settings; }
+
+// Bytes a second; 0: none yet. Ranks may differ: rank 0's are taken for a new communicator.
+static _Atomic double measured_rate, measured_pair_rate;
+
+void keep_rate(const struct settings *settings)
+{
+    atomic_store(&measured_pair_rate, settings->pair_rate);
+    atomic_store(&measured_rate, settings->rate);
+}
 
 void forget_world(void)
 {
@@ -422,7 +458,11 @@ int map_of(MPI_Comm comm, int rank, int ranks, struct map *map)
         map->sites = 1;
         return MPI_SUCCESS;
     }
-    if (world.site_of && from_world(comm, ranks, map))
-        return MPI_SUCCESS;
-    return discover(comm, rank, ranks, map);
+    int error = world.site_of && from_world(comm, ranks, map) ? MPI_SUCCESS : discover(comm, rank, ranks, map);
+    if (map->settings.measures && atomic_load(&measured_rate) > 0) {
+        map->settings.rate = atomic_load(&measured_rate);
+        if (map->settings.measures_pair)
+            map->settings.pair_rate = atomic_load(&measured_pair_rate);
+    }
+    return error;
 }

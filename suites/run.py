@@ -4,6 +4,8 @@
     suites/run.py                    all of them
     suites/run.py mpich --only rma/  some tests of one suite
     suites/run.py mpich --quick      what make test runs of it
+    suites/run.py mpich --only coll/ --sites '0-1;2-63'
+                                     with the collectives library (docs/collectives.md), ranks at these sites
 
 The suites are fetched from Debian's archive and PyPI. SUITE.txt says what of one is not
 run, and why. What differs is run once more over both; the second run counts. A test that fails first and passes then is
@@ -60,12 +62,16 @@ def arguments():
     parser.add_argument("--lazy", action="store_true", help="ask the stock provider only where Isthmus fails")
     parser.add_argument("--all-logs", type=Path, default=table.ROOT / "build" / "logs" / "suites", metavar="FOLDER")
     parser.add_argument("--seconds", type=float, default=180, help="what a test may take that says nothing itself")
+    parser.add_argument("--sites", metavar="SITES", help="over Isthmus load the collectives library, with ISTHMUS_COLLECTIVES_SITES=SITES (mpich only)")
+    parser.add_argument("--pin", metavar="PINS", help="with --sites: ISTHMUS_COLLECTIVES_PIN")
     parser.add_argument("--at-once", type=int, default=2, help="how many tests run at once")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
     options = parser.parse_args()
     for name in options.suite:
         if name not in SUITES:
             parser.error(f'no suite "{name}"; there are: {", ".join(SUITES)}')
+    if options.sites and options.suite != ["mpich"]:
+        parser.error("--sites is for the suite mpich")
     return options
 
 

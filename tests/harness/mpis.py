@@ -327,13 +327,14 @@ def compile_mover(mpi, log, sources=MOVER_SOURCES):
 # --- the collectives library -------------------------------------------------
 
 
-def collectives_library(mpi):
-    return BUILD / "lib" / "collectives" / mpi.name / "libisthmus-collectives.so"
+def collectives_library(mpi, variant=""):
+    return BUILD / "lib" / "collectives" / f"{mpi.name}{variant}" / "libisthmus-collectives.so"
 
 
-def compile_collectives(mpi, log):
+def compile_collectives(mpi, log, variant="", flags=()):
     """Builds the library for this MPI, if it is older. Returns the compiler's words on failure."""
     from . import process
 
-    ended = process.run([str(ROOT / "tools" / "build-collectives.sh"), mpi.name, *mpi.mpicc()], mpi.compile_env(), log, 120)
+    command = [str(ROOT / "tools" / "build-collectives.sh"), f"{mpi.name}{variant}", *mpi.mpicc(), *flags]
+    ended = process.run(command, mpi.compile_env(), log, 120)
     return ended.output if ended.status != 0 else None

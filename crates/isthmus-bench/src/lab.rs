@@ -4,6 +4,8 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
+use isthmus_units::{Percent, Span};
+
 use crate::link::Link;
 
 /// Time limit of a run: a constant part in seconds, and a multiple of its floor.
@@ -40,6 +42,30 @@ pub(crate) fn config(links: &[(Link, Option<(f64, f64)>)], seed: u64, congestion
         if let Some((at, length)) = down {
             let _ = writeln!(out, "down = [{{ at = \"{at}s\", for = \"{length}s\" }}]");
         }
+    }
+    out
+}
+
+/// The site in the middle of a [`star`].
+pub(crate) const MIDDLE: &str = "middle";
+/// The networks of all links of a lab.
+pub(crate) const WIDE_NETWORKS: &str = "10.200.0.0/16";
+
+/// Configuration of a lab with these sites, each with a link to a site in the middle that forwards packets. Between any
+/// two sites lie the round trip and the loss of `link`.
+pub(crate) fn star(names: &[&str], link: &Link) -> String {
+    let mut out = format!("mgmt = true\n[[site]]\nname = \"{MIDDLE}\"\nforward = true\n");
+    for name in names {
+        let _ = writeln!(out, "[[site]]\nname = \"{name}\"");
+    }
+    let (rtt, loss) = (Span(link.rtt.0 / 2), Percent(link.loss.0 / 2.0));
+    for name in names {
+        let _ = writeln!(
+            out,
+            "[[link]]\nbetween = [\"{name}\", \"{MIDDLE}\"]\nrate = \"{}\"\nrtt = \"{rtt}\"\nloss = \"{loss}\"\n\
+             mtu = {}\nseed = 1",
+            link.rate, link.mtu
+        );
     }
     out
 }

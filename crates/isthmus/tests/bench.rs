@@ -241,13 +241,14 @@ fn collectives_can_be_asked_for_their_plan_and_say_what_is_missing() {
     }
     let said = text(&run(&["--dry-run", "--quick", "--rtt", "366ms"]).stdout);
     assert!(
-        said.starts_with("2 jobs, ") && said.contains("order blocks, ranks 8, 1Gbit 366ms, 0%"),
+        said.starts_with("2 jobs, ") && said.contains("order blocks, ranks 8, sites 2, 1Gbit 366ms, 0%"),
         "{said}"
     );
     for (words, status, told) in [
         (&["--out", empty][..], 3, "--mpi"),
         (&["--render", empty], 3, "has no samples"),
-        (&["--ranks", "5"], 2, "expected an even number from 4 to 64"),
+        (&["--ranks", "5"], 2, "expected a multiple of 2"),
+        (&["--ranks", "8", "--sites", "3"], 2, "expected a multiple of 3"),
     ] {
         let output = run(words);
         assert_eq!(output.status.code(), Some(status), "{words:?}");
@@ -273,8 +274,8 @@ fn collectives_are_measured_from_their_lab_to_their_page() {
     let words = ["collectives", "--quick", "--rtt", "2ms", "--ranks", "4", "--mpi", &mpi, "--provider-path"];
     let (samples, page) = measured(&[&words[..], &[&provider]].concat(), folder.path());
     let count = |sample: &serde_json::Value| sample["results"].as_array().map_or(0, Vec::len);
-    // Ten calls: by the library and past it, and over stock tcp.
-    assert_eq!(samples.iter().map(count).collect::<Vec<_>>(), [20, 10], "{samples:?}");
+    // Fourteen calls: by the library and past it, and over stock tcp.
+    assert_eq!(samples.iter().map(count).collect::<Vec<_>>(), [28, 14], "{samples:?}");
     assert!(samples[0]["results"][0]["seconds"].as_f64() > Some(0.0), "{samples:?}");
     assert!(page.contains("Bcast 1 MiB, library") && page.contains("Bcast 1 MiB, stock tcp"), "{page}");
 }

@@ -1,4 +1,4 @@
-//! Benchmark of MPI collectives across two sites: with the collectives library, without it, and over stock tcp.
+//! Benchmark of MPI collectives across sites: with the collectives library, without it, and over stock tcp.
 //!
 //! One program (`program.c`) calls each collective in turn with the library and without it, so that both see the same
 //! load. For each link a second job goes over libfabric's tcp. Labs, samples and pages are those of `papers`.
@@ -9,10 +9,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::BenchError;
+use crate::lab;
 use crate::link::Link;
 use crate::papers::runner::Runner;
 use crate::papers::sample::Taken;
-use crate::papers::step::{Over, Program, Step, job, lab_of, quoted};
+use crate::papers::step::{Over, Program, Step, lab_of, mpich, quoted};
 use crate::papers::{Came, Form, Log, SAMPLES, Tools, recorded, take_all};
 
 /// Section name of all samples.
@@ -30,6 +31,8 @@ const LIMIT_FACTOR: f64 = 40.0;
 const WHOS: [(&str, &str); 3] = [("library", "library"), ("stock", "without"), ("tcp", "stock tcp")];
 /// Numbering of ranks: one site after the other, or alternating.
 const ORDERS: [&str; 2] = ["blocks", "alternating"];
+/// Names of the sites in a lab.
+const SITES: [&str; 3] = ["a", "b", "c"];
 
 /// A measured collective. The program has the same list.
 struct Call {
@@ -38,28 +41,34 @@ struct Call {
     is_row: bool,
     /// Bytes are per rank, not of one vector.
     is_each: bool,
-    /// Bytes that must cross the link one way, from the call's bytes and the ranks of one site.
-    across: fn(u64, u64) -> u64,
+    /// Bytes that one site must send to another, from the call's bytes, the ranks of one site, and the sites.
+    across: fn(u64, u64, u64) -> u64,
 }
 
-const CALLS: [Call; 10] = [
-    Call { name: "barrier", is_row: true, is_each: false, across: |_, _| 0 },
-    Call { name: "allreduce", is_row: true, is_each: false, across: |bytes, _| bytes },
-    Call { name: "bcast", is_row: false, is_each: false, across: |bytes, _| bytes },
-    Call { name: "reduce", is_row: false, is_each: false, across: |bytes, _| bytes },
-    Call { name: "allreduce", is_row: false, is_each: false, across: |bytes, _| bytes },
-    // Each site needs only its own half of the vector.
-    Call { name: "reduce_scatter", is_row: false, is_each: false, across: |bytes, _| bytes / 2 },
-    Call { name: "allgather", is_row: false, is_each: true, across: |bytes, half| bytes * half },
-    Call { name: "alltoall", is_row: false, is_each: true, across: |bytes, half| bytes * half * half },
-    Call { name: "gather", is_row: false, is_each: true, across: |bytes, half| bytes * half },
-    Call { name: "scatter", is_row: false, is_each: true, across: |bytes, half| bytes * half },
+const CALLS: [Call; 14] = [
+    Call { name: "barrier", is_row: true, is_each: false, across: |_, _, _| 0 },
+    Call { name: "allreduce", is_row: true, is_each: false, across: |bytes, _, _| bytes },
+    Call { name: "bcast", is_row: false, is_each: false, across: |bytes, _, _| bytes },
+    Call { name: "reduce", is_row: false, is_each: false, across: |bytes, _, _| bytes },
+    Call { name: "allreduce", is_row: false, is_each: false, across: |bytes, _, _| bytes },
+    // Each site needs only its own part of the vector.
+    Call { name: "reduce_scatter", is_row: false, is_each: false, across: |bytes, _, sites| bytes / sites },
+    Call { name: "allgather", is_row: false, is_each: true, across: |bytes, here, _| bytes * here },
+    Call { name: "alltoall", is_row: false, is_each: true, across: |bytes, here, _| bytes * here * here },
+    Call { name: "gather", is_row: false, is_each: true, across: |bytes, here, _| bytes * here },
+    Call { name: "scatter", is_row: false, is_each: true, across: |bytes, here, _| bytes * here },
+    Call { name: "allgatherv", is_row: false, is_each: true, across: |bytes, here, _| bytes * here },
+    Call { name: "alltoallv", is_row: false, is_each: true, across: |bytes, here, _| bytes * here * here },
+    Call { name: "gatherv", is_row: false, is_each: true, across: |bytes, here, _| bytes * here },
+    Call { name: "scatterv", is_row: false, is_each: true, across: |bytes, here, _| bytes * here },
 ];
 
 impl Call {
-    /// Shortest time of a call: half a round trip, and the time of the bytes that must cross. Seconds.
-    fn allowed_s(&self, bytes: u64, ranks: u64, link: &Link) -> f64 {
-        link.rtt_s() / 2.0 + (self.across)(bytes, ranks / 2) as f64 / link.goodput()
+    /// Shortest time of a call in which sites send to each other directly: half a round trip, and the time of the bytes
+    /// that must cross the link of a site. Seconds.
+    fn allowed_s(&self, bytes: u64, ranks: u64, sites: u64, link: &Link) -> f64 {
+        let across = (self.across)(bytes, ranks / sites, sites) * (sites - 1);
+        link.rtt_s() / 2.0 + across as f64 / link.goodput()
     }
 }
 
@@ -72,8 +81,12 @@ pub struct Collectives {
     pub library: PathBuf,
     /// The links.
     pub links: Vec<Link>,
-    /// Ranks of both sites together; must be even.
+    /// Ranks of all sites together; must be a multiple of `sites`.
     pub ranks: u32,
+    /// Two or three sites.
+    pub sites: u32,
+    /// Measure the non-blocking forms of the calls, each waited for at once.
+    pub is_nonblocking: bool,
     /// Lengths of the vectors. MiB.
     pub sizes: Vec<u32>,
     /// Calls of each collective. Count.
@@ -103,8 +116,13 @@ impl Collectives {
             WHOS.iter().map(|(who, _)| *who).filter(|who| (*who != "tcp") == is_ours).collect();
         let (orders, sizes) = (self.orders().join(","), joined(&self.sizes));
         let start_s = 2.0 * link.rtt_s() + PAUSE_S;
-        let mut program =
-            format!("@WORK@/collectives-mpich {} {start_s} {} {orders} {sizes}", self.runs, whos.join(","));
+        let form = if self.is_nonblocking { "nonblocking" } else { "blocking" };
+        let mut program = format!(
+            "@WORK@/collectives-mpich {} {start_s} {} {orders} {sizes} {} {form}",
+            self.runs,
+            whos.join(","),
+            self.sites
+        );
         let mut missing = over.missing(&self.tools);
         if is_ours {
             let library = quoted(&self.library);
@@ -116,8 +134,9 @@ impl Collectives {
         Step {
             contender: if is_ours { "MPICH over Isthmus" } else { "MPICH over stock tcp" }.to_owned(),
             link: Some(*link),
-            lab: lab_of(*link, None),
-            script: job(&self.tools, over, self.ranks / 2, &program),
+            lab: if self.sites == 2 { lab_of(*link, None) } else { Some(lab::star(&self.names(), link)) },
+            script: self.routes()
+                + &mpich(&self.tools, over, &self.names(), self.ranks / self.sites, &program),
             floor_s,
             limit_s: (LIMIT_S + LIMIT_FACTOR * floor_s).ceil(),
             programs: vec![Program::Collectives],
@@ -125,9 +144,29 @@ impl Collectives {
             ..Step::default()
         }
         .with("ranks", self.ranks)
+        .with("sites", self.sites)
+        .with("form", form)
         .with("calls", self.runs)
         .with("MiB", sizes)
         .with("order", orders)
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        SITES[..SITES.len().min(self.sites as usize)].to_vec()
+    }
+
+    /// Start of the script: with more than two sites, each reaches the others by the site in the middle.
+    fn routes(&self) -> String {
+        if self.sites == 2 {
+            return String::new();
+        }
+        format!(
+            "set -- $(echo \"$ISTHMUS_LAB_SITE_{}_ADDRESSES\" | tr , ' ')\n\
+             for site in {}; do lab-rsh $site ip route add {} via $1; shift; done\n",
+            lab::MIDDLE.to_uppercase(),
+            self.names().join(" "),
+            lab::WIDE_NETWORKS
+        )
     }
 
     /// Shortest time of one call of each collective. Seconds.
@@ -137,7 +176,7 @@ impl Collectives {
             let times = if call.is_row { ROW } else { 1.0 };
             let one = |size: &u32| {
                 let bytes = if call.is_row { 0 } else { u64::from(*size) * MIB };
-                start_s + times * call.allowed_s(bytes, u64::from(self.ranks), link)
+                start_s + times * call.allowed_s(bytes, u64::from(self.ranks), u64::from(self.sites), link)
             };
             self.sizes.iter().take(sizes).map(one).sum::<f64>()
         };

@@ -12,7 +12,7 @@ use crate::plot::Look;
 use crate::sample::median;
 use crate::table::{Grid, distinct};
 
-const TITLE: &str = "Collectives across two sites";
+const TITLE: &str = "Collectives across sites";
 
 /// The measurement that a row shows.
 #[derive(Clone, Copy)]
@@ -20,11 +20,27 @@ struct Row {
     call: &'static Call,
     bytes: u64,
     ranks: u64,
+    sites: u64,
+    is_nonblocking: bool,
+}
+
+/// What a call is named in results: non-blocking forms have an i before the name.
+fn name_of(call: &Call, is_nonblocking: bool) -> String {
+    format!("{}{}", if is_nonblocking { "i" } else { "" }, call.name)
 }
 
 impl Row {
+    fn name(&self) -> String {
+        name_of(self.call, self.is_nonblocking)
+    }
+
+    fn allowed_s(&self, link: &Link) -> f64 {
+        self.call.allowed_s(self.bytes, self.ranks, self.sites, link)
+    }
+
     fn title(&self) -> String {
-        let Call { name, is_row, is_each, .. } = *self.call;
+        let Call { is_row, is_each, .. } = *self.call;
+        let name = self.name();
         let length = match self.bytes {
             0 => String::new(),
             bytes if bytes < MIB => format!(" {bytes} B"),
@@ -55,21 +71,32 @@ impl Measured<'_> {
     /// The measurements, in the order of [`CALLS`].
     fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
-        for call in &CALLS {
+        let forms = [false, true].into_iter().flat_map(|form| CALLS.iter().map(move |call| (call, form)));
+        for (call, is_nonblocking) in forms {
+            let name = name_of(call, is_nonblocking);
             let of = |(sample, result): (&Taken, &serde_json::Map<String, Value>)| {
                 let bytes = result.get("bytes")?.as_u64()?;
-                let is = result.get("call")?.as_str()? == call.name && (bytes < MIB) == call.is_row;
-                is.then(|| (bytes, sample.fact("ranks").parse().unwrap_or(0)))
+                let is = result.get("call")?.as_str()? == name && (bytes < MIB) == call.is_row;
+                let fact = |name: &str, otherwise| sample.fact(name).parse::<u64>().unwrap_or(otherwise);
+                // Older samples are all of two sites.
+                is.then(|| (bytes, fact("ranks", 0), fact("sites", 2)))
             };
             let found = distinct(&self.results().filter_map(of).collect::<Vec<_>>(), |found| *found);
-            rows.extend(found.into_iter().map(|(bytes, ranks)| Row { call, bytes, ranks }));
+            rows.extend(found.into_iter().map(|(bytes, ranks, sites)| Row {
+                call,
+                bytes,
+                ranks,
+                sites,
+                is_nonblocking,
+            }));
         }
         rows
     }
 
     /// Times of all calls, and whether the emulator was late in any. Seconds.
     fn times(&self, row: Row, order: &str, who: &str) -> (Vec<f64>, bool) {
-        let texts = [("call", row.call.name), ("order", order), ("who", who)];
+        let name = row.name();
+        let texts = [("call", name.as_str()), ("order", order), ("who", who)];
         let of = |(sample, result): (&Taken, &serde_json::Map<String, Value>)| {
             let is =
                 texts.iter().all(|(name, value)| result.get(*name).and_then(Value::as_str) == Some(value));
@@ -107,7 +134,7 @@ impl Measured<'_> {
                 median(times.into_iter())
                     .map_or_else(|| "-".to_owned(), |middle| format!("{:.2}{mark}", middle / rtt_s))
             };
-            let allowed = row.call.allowed_s(row.bytes, row.ranks, &self.link) / rtt_s;
+            let allowed = row.allowed_s(&self.link) / rtt_s;
             let cells: Vec<_> = columns().map(cell).collect();
             [vec![row.title()], cells, vec![format!("{allowed:.2}")]].concat()
         };
@@ -124,7 +151,7 @@ impl Measured<'_> {
         let names = WHOS.map(|(_, title)| title.to_owned());
         let mut bars = Vec::new();
         for row in self.rows() {
-            let allowed_s = row.call.allowed_s(row.bytes, row.ranks, &self.link);
+            let allowed_s = row.allowed_s(&self.link);
             for (who, title) in WHOS {
                 let (times, _) = self.times(row, order, who);
                 if !times.is_empty() {
@@ -174,8 +201,9 @@ fn circumstances(taken: &[Taken]) -> Part {
     let items = vec![
         format!("isthmus {}; Linux {}; {}.", list(&|s| s.version.clone()), list(&|s| s.kernel.clone()), list(&|s| s.host.clone())),
         format!(
-            "{} ranks, half of them at each site. In blocks each site has the ranks of one half; alternating it has every other rank.",
-            list(&|s| s.fact("ranks").to_owned())
+            "{} ranks at {} sites, as many at each. In blocks each site has one run of ranks; alternating, neighbours are of different sites.",
+            list(&|s| s.fact("ranks").to_owned()),
+            list(&|s| if s.fact("sites").is_empty() { "2" } else { s.fact("sites") }.to_owned())
         ),
         format!(
             "Figures are medians of {} calls, in round trips. A call ends when its last rank returns.",
@@ -184,7 +212,7 @@ fn circumstances(taken: &[Taken]) -> Part {
         "`library` and `without` are MPICH over Isthmus, by the library and by MPICH's own collectives, called in turn by one job. \
          `stock tcp` is the same MPICH over libfabric's `tcp;ofi_rxm`."
             .to_owned(),
-        "`allowed` is half a round trip, and the time that full packets at the link's rate take for the bytes that must cross one way, losses taken off. \
+        "`allowed` is half a round trip, and the time that full packets at the link's rate take for the bytes that a site's link must carry one way, losses taken off. \
          Bars show the allowed time divided by the time taken: 1 is the best possible; dots are the calls."
             .to_owned(),
         format!(

@@ -5,8 +5,10 @@ use serde_json::Value;
 
 use super::*;
 
-/// A small recorded run: one call of each collective, one link.
+/// A small recorded run: one call of most collectives, one link.
 const RECORDED: &str = include_str!("recorded.jsonl");
+/// Collectives in it.
+const RECORDED_CALLS: usize = 10;
 
 fn recorded() -> Vec<Taken> {
     RECORDED.lines().map(|line| serde_json::from_str(line).expect("a sample")).collect()
@@ -22,6 +24,8 @@ fn bench(form: Form) -> Collectives {
         library: PathBuf::from("/nonesuch"),
         links: vec![link(24, 0.0), link(100, 0.01)],
         ranks: 8,
+        sites: 2,
+        is_nonblocking: false,
         sizes: vec![1, 16],
         runs: 5,
         form,
@@ -36,9 +40,12 @@ fn each_link_has_a_job_with_the_library_and_one_over_stock_tcp() {
     assert_eq!(steps.len(), 4);
     let script = &steps[0].script;
     assert!(script.contains("env LD_PRELOAD='/nonesuch' ISTHMUS_COLLECTIVES_RATE=1Gbit"), "{script}");
-    assert!(script.ends_with("collectives-mpich 5 0.098 library,stock blocks,alternating 1,16"), "{script}");
+    assert!(
+        script.ends_with("collectives-mpich 5 0.098 library,stock blocks,alternating 1,16 2 blocking"),
+        "{script}"
+    );
     let script = &steps[1].script;
-    assert!(script.ends_with("collectives-mpich 5 0.098 tcp blocks,alternating 1,16"), "{script}");
+    assert!(script.ends_with("collectives-mpich 5 0.098 tcp blocks,alternating 1,16 2 blocking"), "{script}");
     assert!(!script.contains("LD_PRELOAD") && script.contains("FI_PROVIDER 'tcp;ofi_rxm'"), "{script}");
     for step in &steps {
         assert!(step.limit_s > 10.0 * step.floor_s && step.missing.is_some(), "{}", step.title());
@@ -51,7 +58,7 @@ fn each_link_has_a_job_with_the_library_and_one_over_stock_tcp() {
 
 #[test]
 fn what_the_path_allows_is_half_a_round_trip_and_the_bytes_of_a_site() {
-    let allowed = |at: usize| CALLS[at].allowed_s(MIB, 8, &link(24, 0.0)) / 0.024;
+    let allowed = |at: usize| CALLS[at].allowed_s(MIB, 8, 2, &link(24, 0.0)) / 0.024;
     let bytes = MIB as f64 / link(24, 0.0).goodput() / 0.024;
     let names: Vec<_> = CALLS.iter().map(|call| call.name).collect();
     for (name, vectors) in
@@ -60,6 +67,49 @@ fn what_the_path_allows_is_half_a_round_trip_and_the_bytes_of_a_site() {
         let at = names.iter().position(|one| *one == name).expect(name);
         assert!((allowed(at) - 0.5 - vectors * bytes).abs() < 1e-9, "{name}: {}", allowed(at));
     }
+}
+
+#[test]
+fn three_sites_reach_each_other_by_one_in_the_middle() {
+    let bench = Collectives { sites: 3, ranks: 9, is_nonblocking: true, ..bench(Form::Full) };
+    let step = &bench.steps()[0];
+    let (lab, script) = (step.lab.as_deref().expect("a lab"), &step.script);
+    assert!(lab.contains("name = \"middle\"\nforward = true"), "{lab}");
+    assert_eq!(
+        lab.matches("rtt = \"12ms\"").count(),
+        3,
+        "half of the round trip on each of three links: {lab}"
+    );
+    assert!(lab.contains("between = [\"c\", \"middle\"]"), "{lab}");
+    assert!(
+        script.contains("$ISTHMUS_LAB_SITE_MIDDLE_ADDRESSES") && script.contains("for site in a b c; do"),
+        "{script}"
+    );
+    assert!(script.contains("-hosts a,b,c -iface mgmt0 -ppn 3 -n 9"), "{script}");
+    assert!(script.ends_with("1,16 3 nonblocking"), "{script}");
+    let link = link(24, 0.0);
+    // The root's link carries the vector once for each other site; of a Reduce_scatter a third of it.
+    let allowed = |name: &str| {
+        let call = CALLS.iter().find(|call| call.name == name && !call.is_row).expect("a call");
+        (call.allowed_s(3 * MIB, 9, 3, &link) - 0.012) * link.goodput() / MIB as f64
+    };
+    for (name, vectors) in [("bcast", 6.0), ("reduce_scatter", 2.0), ("gatherv", 18.0)] {
+        assert!((allowed(name) - vectors).abs() < 1e-3, "{name}: {}", allowed(name));
+    }
+}
+
+#[test]
+fn non_blocking_calls_have_rows_of_their_own() {
+    let mut taken = recorded();
+    for result in taken.iter_mut().flat_map(|sample| &mut sample.results) {
+        let name = format!("i{}", result["call"].as_str().expect("a name"));
+        result.insert("call".into(), Value::from(name));
+    }
+    let text = report::text(&taken);
+    assert!(
+        text.contains("\nIbcast 1 MiB") && text.contains("\nIbarrier, in a row") && !text.contains("\nBcast"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -82,7 +132,7 @@ fn recorded_samples_make_a_table_and_a_page() {
     );
     assert_eq!(
         text.lines().filter(|line| line.starts_with(char::is_uppercase)).count(),
-        CALLS.len() + 1,
+        RECORDED_CALLS + 1,
         "{text}"
     );
     let page = report::html(&taken);
@@ -91,7 +141,7 @@ fn recorded_samples_make_a_table_and_a_page() {
         "{page}"
     );
     // One bar and one dot for each.
-    assert_eq!(page.matches("<circle class=\"run\"").count(), 3 * CALLS.len());
+    assert_eq!(page.matches("<circle class=\"run\"").count(), 3 * RECORDED_CALLS);
     assert!(!page.contains("NaN") && !page.contains("Runs without a result"), "{page}");
 }
 

@@ -190,11 +190,11 @@ pub(crate) fn served() -> String {
     )
 }
 
-/// Command line of an MPI job with this number of ranks at each site.
+/// Command line of an MPI job with this number of ranks at each of the sites a and b.
 pub(crate) fn job(tools: &Tools, over: Over, ranks: u32, program: &str) -> String {
     match over {
         Over::OpenMpi => open_mpi(tools, ranks, program),
-        _ => mpich(tools, over, ranks, program),
+        _ => mpich(tools, over, &["a", "b"], ranks, program),
     }
 }
 
@@ -245,11 +245,13 @@ pub(crate) fn quoted(path: &std::path::Path) -> String {
     lab::quoted(&path.display().to_string())
 }
 
-fn mpich(tools: &Tools, over: Over, ranks: u32, program: &str) -> String {
+/// Command line of a job of MPICH with this number of ranks at each of these sites.
+pub(crate) fn mpich(tools: &Tools, over: Over, sites: &[&str], ranks: u32, program: &str) -> String {
     let mut line = format!(
-        "{} -launcher rsh -launcher-exec \"$ISTHMUS_LAB_RSH\" -hosts a,b -iface mgmt0 -ppn {ranks} -n {}",
+        "{} -launcher rsh -launcher-exec \"$ISTHMUS_LAB_RSH\" -hosts {} -iface mgmt0 -ppn {ranks} -n {}",
         quoted(&tools.mpich.join("bin/mpiexec")),
-        2 * ranks
+        sites.join(","),
+        sites.len() as u32 * ranks
     );
     let mut set = |name: &str, value: &str| {
         let _ = write!(line, " -genv {name} {value}");

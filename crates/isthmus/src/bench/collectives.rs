@@ -1,4 +1,4 @@
-//! `isthmus bench collectives`: MPI collectives across two sites.
+//! `isthmus bench collectives`: MPI collectives across sites.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,9 +15,9 @@ const MTU: u32 = 9_000;
 /// How often each call is made.
 const RUNS: u32 = 5;
 
-/// Measure MPI collectives across two sites, with and without the collectives library, and over stock tcp
+/// Measure MPI collectives across two or three sites, with and without the collectives library, and over stock tcp
 ///
-/// Every job has its own lab (isthmus lab), with half of the ranks at each site. Ranks are placed in two ways: in
+/// Every job has its own lab (isthmus lab), with as many ranks at each site. Ranks are placed in two ways: in
 /// blocks, and alternating between the sites. The results are three files: samples.jsonl with each job's circumstances
 /// and every call's time, table.txt with medians in round trips beside what the path allows, and report.html with
 /// tables and plots. `make collectives` builds the library.
@@ -37,9 +37,15 @@ pub(super) struct Args {
     /// Give the link this rate in each direction
     #[arg(long, default_value = "1Gbit")]
     rate: Rate,
-    /// Run this many ranks in all, an even number from 4 to 64
-    #[arg(long, default_value_t = 8, value_name = "N", value_parser = even)]
-    ranks: u32,
+    /// Use this many sites, 2 or 3; three reach each other by links to a point in the middle
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=3))]
+    sites: u32,
+    /// Run this many ranks in all, 2 to 64, as many at each site [default: 4 at each site]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
+    ranks: Option<u32>,
+    /// Measure the non-blocking forms (MPI_Ibcast and MPI_Wait)
+    #[arg(long)]
+    nonblocking: bool,
     /// Use vectors of these lengths, such as 1,16. Gather, and others with a vector per rank, use only the first
     #[arg(long, default_value = "1", value_name = "MiB", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -70,10 +76,8 @@ pub(super) struct Args {
     library: Option<PathBuf>,
 }
 
-fn even(text: &str) -> Result<u32, String> {
-    let number = text.parse::<u32>().ok().filter(|number| number % 2 == 0 && (4..=64).contains(number));
-    number.ok_or_else(|| "expected an even number from 4 to 64".to_owned())
-}
+/// Ranks at each site, if nothing else is said. Count.
+const RANKS_EACH: u32 = 4;
 
 pub(super) fn main(args: &Args) -> ExitCode {
     if let Some(folder) = &args.render {
@@ -81,6 +85,10 @@ pub(super) fn main(args: &Args) -> ExitCode {
     }
     let Some(provider) = lab::provider(args.provider_path.as_deref()) else { return ExitCode::from(3) };
     let bench = bench(args, &provider);
+    if bench.ranks % bench.sites != 0 {
+        errln!("isthmus bench: --ranks: expected a multiple of {}, the number of sites", bench.sites);
+        return ExitCode::from(2);
+    }
     if args.dry_run {
         out!("{}", bench.dry_run());
         return ExitCode::SUCCESS;
@@ -107,7 +115,9 @@ fn bench(args: &Args, provider: &Path) -> Collectives {
             out,
         },
         links: Matrix::links(args.rate, MTU, rtts, losses),
-        ranks: args.ranks,
+        ranks: args.ranks.unwrap_or(RANKS_EACH * args.sites),
+        sites: args.sites,
+        is_nonblocking: args.nonblocking,
         sizes: args.size.clone(),
         runs: args.runs.unwrap_or(if args.quick { 1 } else { RUNS }),
         form: if args.quick { Form::Short } else { Form::Full },

@@ -1,0 +1,312 @@
+// Communicators of which the collectives library must take care:
+//
+//   far_comms freed ROUNDS BYTES   freed at once, while data of their collectives are still under way
+//   far_comms buffers              in calls whose buffers are given by address or, wrongly, are the same
+//   far_comms pinned PINS          pinned by the info key isthmus_collectives_pin
+//   far_comms steady CALLS BYTES   used for long collectives again and again, so that the library measures the link
+//   far_comms persistent           used by persistent collectives, whose datatypes and operations are freed early
+//   far_comms sessions TIMES       made from sessions, by a program without MPI_Init
+#include "check.h"
+
+#include <malloc.h>
+
+#if defined(OPEN_MPI)
+#define PERSISTENT (OMPI_MAJOR_VERSION >= 5)
+#else
+#define PERSISTENT (MPI_VERSION >= 4)
+#endif
+#if defined(OPEN_MPI)
+#define SESSIONS (OMPI_MAJOR_VERSION >= 5)
+#else
+#define SESSIONS (MPI_VERSION >= 4)
+#endif
+
+// Room for memory that the MPI and malloc keep for later calls. Bytes.
+#define GROWTH_MOST ((size_t)48 << 20)
+
+static size_t memory_used(void)
+{
+    struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+}
+
+// One of each kind of call whose messages outlive it. Blocking ones leave sends behind, if the settings allow it.
+static void leave_under_way(int round, size_t bytes, char *data, int *from, int *to)
+{
+    MPI_Comm comm;
+    MPI_Request requests[3];
+    int root = round % world_size, count = (int)(bytes / sizeof *from);
+    uint64_t seed = (uint64_t)round;
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    if (world_rank == root)
+        fill(data, bytes, seed);
+    // From the fourth long collective on, what leaders measured is under way as well.
+    for (int time = 0; time < (round % 2 ? 4 : 1); time++)
+        MPI_Bcast(data, (int)bytes, MPI_BYTE, root, comm);
+    if (round % 2) {
+        // The root goes on at once, and frees while others receive.
+        MPI_Comm_free(&comm);
+        verify(data, bytes, seed, "Bcast");
+        return;
+    }
+    for (int i = 0; i < count; i++)
+        from[i] = world_rank + i;
+    MPI_Iallreduce(from, to, count, MPI_INT, MPI_SUM, comm, &requests[0]);
+    char *more = data + bytes;
+    if (world_rank == root)
+        fill(more, bytes, seed + 1);
+    MPI_Ibcast(more, (int)bytes, MPI_BYTE, root, comm, &requests[1]);
+    MPI_Ibarrier(comm, &requests[2]);
+    MPI_Comm_free(&comm);
+    CHECK(comm == MPI_COMM_NULL, "a freed communicator is not null");
+    MPI_Waitall(3, requests, MPI_STATUSES_IGNORE);
+    verify(data, bytes, seed, "Bcast");
+    verify(more, bytes, seed + 1, "Ibcast");
+    for (int i = 0; i < count; i++)
+        CHECK(to[i] == world_size * i + world_size * (world_size - 1) / 2, "Iallreduce gave %d at %d", to[i], i);
+}
+
+static int freed(int rounds, size_t bytes)
+{
+    char *data = allocate(2 * bytes);
+    int *from = allocate(bytes), *to = allocate(bytes);
+    size_t before = 0;
+    for (int round = 0; round < rounds; round++) {
+        leave_under_way(round, bytes, data, from, to);
+        if (round == rounds / 4)
+            before = memory_used();
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    size_t after = memory_used();
+    // If each round left one vector behind, memory would grow by more.
+    CHECK(after < before + GROWTH_MOST && GROWTH_MOST < (size_t)rounds * bytes / 2, "memory grew from %zu to %zu bytes", before, after);
+    free(data), free(from), free(to);
+    return finish("%d communicators freed at once", rounds);
+}
+
+static int pinned(const char *pins)
+{
+    MPI_Comm comm;
+    MPI_Info info;
+    int word = 0;
+    MPI_Info_create(&info);
+    MPI_Info_set(info, "isthmus_collectives_pin", pins);
+    MPI_Comm_dup_with_info(MPI_COMM_WORLD, info, &comm);
+    MPI_Info_free(&info);
+    word = world_rank == 0 ? 42 : 0;
+    MPI_Bcast(&word, 1, MPI_INT, 0, comm);
+    CHECK(word == 42, "Bcast gave %d", word);
+    MPI_Comm_free(&comm);
+    return finish("pins %s", pins);
+}
+
+// One rank gives MPI_BOTTOM for both buffers, and their addresses by datatypes. Then all ranks give what MPI forbids.
+static int buffers(void)
+{
+    enum { LONG = 50 };
+    int from[LONG] = {0}, *all = allocate(sizeof from * (size_t)world_size), once[LONG], sum[LONG];
+    MPI_Datatype raw, sent, received;
+    MPI_Aint at[2];
+    MPI_Get_address(from, &at[0]);
+    MPI_Get_address(all, &at[1]);
+    MPI_Type_create_hindexed_block(1, LONG, &at[0], MPI_INT, &sent);
+    MPI_Type_create_hindexed_block(1, LONG, &at[1], MPI_INT, &raw);
+    MPI_Type_create_resized(raw, at[1], sizeof from, &received);
+    MPI_Type_free(&raw);
+    MPI_Type_commit(&sent);
+    MPI_Type_commit(&received);
+    for (int i = 0; i < LONG; i++)
+        from[i] = 1000 * world_rank + i;
+    if (world_rank == 0)
+        MPI_Allgather(MPI_BOTTOM, 1, sent, MPI_BOTTOM, 1, received, MPI_COMM_WORLD);
+    else
+        MPI_Allgather(from, LONG, MPI_INT, all, LONG, MPI_INT, MPI_COMM_WORLD);
+    for (int i = 0; i < LONG * world_size; i++)
+        CHECK(all[i] == 1000 * (i / LONG) + i % LONG, "Allgather gave %d at %d", all[i], i);
+    MPI_Type_free(&sent);
+    MPI_Type_free(&received);
+#if defined(MPICH_NUMVERSION) && !defined(I_MPI_NUMVERSION)
+    // The others do not notice.
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    CHECK(MPI_Allgather(all + LONG * world_rank, LONG, MPI_INT, all, LONG, MPI_INT, MPI_COMM_WORLD), "Allgather from the result gave no error");
+#endif
+    memset(once, 0, sizeof once);
+    once[0] = world_rank;
+    MPI_Allreduce(once, sum, LONG, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    CHECK(sum[0] == world_size * (world_size - 1) / 2, "Allreduce gave %d", sum[0]);
+    free(all);
+    return finish("buffers by address");
+}
+
+static int steady(int calls, size_t bytes)
+{
+    char *data = allocate(bytes);
+    int count = (int)(bytes / sizeof(int)), *from = allocate(bytes), *to = allocate(bytes);
+    for (int call = 0; call < calls; call++) {
+        if (world_rank == 0)
+            fill(data, bytes, (uint64_t)call);
+        MPI_Bcast(data, (int)bytes, MPI_BYTE, 0, MPI_COMM_WORLD);
+        verify(data, bytes, (uint64_t)call, "Bcast");
+        for (int i = 0; i < count; i++)
+            from[i] = world_rank + i + call;
+        MPI_Allreduce(from, to, count, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+        for (int i = 0; i < count; i++)
+            CHECK(to[i] == world_size * (i + call) + world_size * (world_size - 1) / 2, "Allreduce gave %d at %d", to[i], i);
+    }
+    free(data), free(from), free(to);
+    return finish("%d calls", 2 * calls);
+}
+
+#if PERSISTENT
+static void add_fours(void *from, void *to, int *count, MPI_Datatype *type)
+{
+    (void)type;
+    for (int i = 0; i < 4 * *count; i++)
+        ((int *)to)[i] += ((int *)from)[i];
+}
+
+// Collectives and messages are started by one call, in any order of completion, time after time.
+static int persistent(void)
+{
+    enum { FOURS = 500, TIMES = 20, CALLS = 5 };
+    static int from[4 * FOURS], to[4 * FOURS], data[3000], received;
+    MPI_Comm comm;
+    MPI_Datatype type;
+    MPI_Op op;
+    MPI_Request requests[CALLS];
+    int next = (world_rank + 1) % world_size, previous = (world_rank + world_size - 1) % world_size;
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Type_contiguous(4, MPI_INT, &type);
+    MPI_Type_commit(&type);
+    MPI_Op_create(add_fours, 1, &op);
+    MPI_Allreduce_init(from, to, FOURS, type, op, comm, MPI_INFO_NULL, &requests[0]);
+    MPI_Send_init(&world_rank, 1, MPI_INT, next, 3, comm, &requests[1]);
+    MPI_Bcast_init(data, 3000, MPI_INT, 1, comm, MPI_INFO_NULL, &requests[2]);
+    MPI_Recv_init(&received, 1, MPI_INT, previous, 3, comm, &requests[3]);
+    MPI_Barrier_init(comm, MPI_INFO_NULL, &requests[4]);
+    MPI_Type_free(&type);
+    MPI_Op_free(&op);
+    CHECK(type == MPI_DATATYPE_NULL && op == MPI_OP_NULL, "what was freed is not null");
+    for (int time = 0; time < TIMES; time++) {
+        received = -1;
+        for (int i = 0; i < 4 * FOURS; i++)
+            from[i] = world_rank + i + time;
+        for (int i = 0; world_rank == 1 && i < 3000; i++)
+            data[i] = i * time;
+        MPI_Startall(CALLS, requests);
+        if (time % 2)
+            for (int i = 0, which; i < CALLS; i++)
+                MPI_Waitany(CALLS, requests, &which, MPI_STATUS_IGNORE);
+        else
+            MPI_Waitall(CALLS, requests, MPI_STATUSES_IGNORE);
+        for (int i = 0; i < 4 * FOURS; i++)
+            CHECK(to[i] == world_size * (i + time) + world_size * (world_size - 1) / 2, "start %d: Allreduce gave %d at %d", time, to[i], i);
+        for (int i = 0; i < 3000; i++)
+            CHECK(data[i] == i * time, "start %d: Bcast gave %d at %d", time, data[i], i);
+        CHECK(received == previous, "start %d: a message said %d", time, received);
+    }
+    // Requests that are not active may be freed before their communicator or after it.
+    for (int i = 0; i < CALLS; i += 2)
+        MPI_Request_free(&requests[i]);
+    MPI_Bcast_init(data, 1, MPI_INT, 0, comm, MPI_INFO_NULL, &requests[0]);
+    MPI_Start(&requests[0]);
+    MPI_Wait(&requests[0], MPI_STATUS_IGNORE);
+    MPI_Request_free(&requests[1]);
+    MPI_Request_free(&requests[3]);
+    MPI_Comm_free(&comm);
+    MPI_Request_free(&requests[0]);
+    CHECK(requests[0] == MPI_REQUEST_NULL, "a freed request is not null");
+    return finish("%d starts of persistent collectives", TIMES);
+}
+#endif
+
+#if SESSIONS
+static void use(MPI_Comm comm, int time)
+{
+    enum { LONG = 20000 };
+    static int from[LONG], to[LONG], all[64 * 3];
+    MPI_Request request;
+    int rank, ranks, word;
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &ranks);
+    CHECK(ranks <= 64, "at most 64 ranks");
+    MPI_Barrier(comm);
+    word = rank == ranks - 1 ? time : -1;
+    MPI_Bcast(&word, 1, MPI_INT, ranks - 1, comm);
+    CHECK(word == time, "Bcast gave %d", word);
+    for (int i = 0; i < LONG; i++)
+        from[i] = rank + i;
+    for (int nonblocking = 0; nonblocking < 2; nonblocking++) {
+        memset(to, 0, sizeof to);
+        if (nonblocking) {
+            MPI_Iallreduce(from, to, LONG, MPI_INT, MPI_SUM, comm, &request);
+            MPI_Wait(&request, MPI_STATUS_IGNORE);
+        } else
+            MPI_Allreduce(from, to, LONG, MPI_INT, MPI_SUM, comm);
+        for (int i = 0; i < LONG; i++)
+            CHECK(to[i] == ranks * i + ranks * (ranks - 1) / 2, "Allreduce gave %d at %d", to[i], i);
+    }
+    MPI_Allgather((int[]){rank, time, 7}, 3, MPI_INT, all, 3, MPI_INT, comm);
+    for (int i = 0; i < ranks; i++)
+        CHECK(all[3 * i] == i && all[3 * i + 1] == time && all[3 * i + 2] == 7, "Allgather gave %d of rank %d", all[3 * i], i);
+}
+
+// A session with communicators of all ranks and of half of them.
+static void use_session(int time)
+{
+    MPI_Session session;
+    MPI_Group all;
+    MPI_Comm comm, half, copy;
+    MPI_Session_init(MPI_INFO_NULL, MPI_ERRORS_ARE_FATAL, &session);
+    MPI_Group_from_session_pset(session, "mpi://WORLD", &all);
+    MPI_Group_rank(all, &world_rank);
+    MPI_Group_size(all, &world_size);
+    MPI_Comm_create_from_group(all, "isthmus.all", MPI_INFO_NULL, MPI_ERRORS_ARE_FATAL, &comm);
+    MPI_Group_free(&all);
+    use(comm, time);
+    MPI_Comm_split(comm, world_rank % 2, 0, &half);
+    use(half, time + 1);
+    MPI_Comm_dup(comm, &copy);
+    MPI_Comm_free(&half);
+    use(copy, time + 2);
+    MPI_Comm_free(&comm);
+    MPI_Comm_disconnect(&copy);
+    MPI_Session_finalize(&session);
+}
+
+static int in_sessions(int times)
+{
+    for (int time = 0; time < times; time++)
+        use_session(time);
+    if (world_rank == 0)
+        printf("OK far_comms: %d sessions of %d ranks\n", times, world_size);
+    return 0;
+}
+#endif
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && !strcmp(argv[1], "sessions")) {
+#if SESSIONS
+        program = "far_comms";
+        return in_sessions(atoi(argv[2]));
+#else
+        puts("OK far_comms: this MPI has no sessions");
+        return 0;
+#endif
+    }
+    start(&argc, &argv, "far_comms");
+    if (argc == 4 && !strcmp(argv[1], "freed"))
+        return freed(atoi(argv[2]), argument(argc, argv, 3, 0));
+    if (argc == 2 && !strcmp(argv[1], "buffers"))
+        return buffers();
+    if (argc == 3 && !strcmp(argv[1], "pinned"))
+        return pinned(argv[2]);
+    if (argc == 4 && !strcmp(argv[1], "steady"))
+        return steady(atoi(argv[2]), argument(argc, argv, 3, 0));
+#if PERSISTENT
+    if (argc == 2 && !strcmp(argv[1], "persistent"))
+        return persistent();
+#endif
+    fail("usage: far_comms freed ROUNDS BYTES | buffers | pinned PINS | steady CALLS BYTES | persistent | sessions TIMES");
+}
