@@ -1,5 +1,6 @@
 //! The service: it offers folders to the clients that it admits.
 
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -129,8 +130,13 @@ fn complain(from: impl std::fmt::Display, error: impl std::fmt::Display) {
     }
 }
 
-/// Limits lines about failed files.
-static FAILED_FILES: Sparing = Sparing::letting(FAILED_FILES_TOLD);
+/// Logs that a file was not copied, with a limit for all sessions together.
+fn tell_failed(from: SocketAddr, as_id: u32, text: &str) {
+    static SPARING: Sparing = Sparing::letting(FAILED_FILES_TOLD);
+    if let Some(left_out) = SPARING.due(Instant::now()) {
+        tracing::warn!(%from, as_id, "{from}: not copied: {text}{left_out}");
+    }
+}
 
 /// The limit on lines about sessions that failed. `known`: of clients with a certificate.
 fn failures_of(known: bool) -> &'static Sparing {
@@ -511,9 +517,7 @@ impl Service {
                 Notice::Progress(progress) => entry.note(progress, self.port.round_trip(peer)),
                 Notice::Failed { text, .. } if failures < FAILURES_TOLD => {
                     failures += 1;
-                    if let Some(left_out) = FAILED_FILES.due(Instant::now()) {
-                        tracing::warn!(%from, as_id, "{from}: not copied: {text}{left_out}");
-                    }
+                    tell_failed(from, as_id, &text);
                 }
                 notice => tracing::debug!("{notice:?}"),
             }

@@ -85,7 +85,7 @@ pub(super) fn main(args: &Args) -> ExitCode {
     }
     let Some(provider) = lab::provider(args.provider_path.as_deref()) else { return ExitCode::from(3) };
     let bench = bench(args, &provider);
-    if bench.ranks % bench.sites != 0 {
+    if !bench.ranks.is_multiple_of(bench.sites) {
         errln!("isthmus bench: --ranks: expected a multiple of {}, the number of sites", bench.sites);
         return ExitCode::from(2);
     }
