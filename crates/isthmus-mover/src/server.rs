@@ -48,7 +48,7 @@ const ENDING: Duration = Duration::from_secs(30);
 const FAILURES_TOLD: usize = 100;
 /// Limit on lines in 10 s about failed sessions of clients without a certificate: anybody may be one. Count.
 const FAILED_SESSIONS_TOLD: u32 = 10;
-/// The same of clients with a certificate, for the audit trail. Count; a client that tries again and again needs less.
+/// The same of clients with a certificate, if nothing was copied. Count; a client that tries again and again needs less.
 const KNOWN_FAILED_SESSIONS_TOLD: u32 = 100;
 /// Limit on lines in 10 s about failed files of all sessions. Count; one session may have all of them.
 const FAILED_FILES_TOLD: u32 = FAILURES_TOLD as u32;
@@ -138,11 +138,14 @@ fn tell_failed(from: SocketAddr, as_id: u32, text: &str) {
     }
 }
 
-/// The limit on lines about sessions that failed. `known`: of clients with a certificate.
-fn failures_of(known: bool) -> &'static Sparing {
+/// What to append to the line about a session that failed; `None` if the line is left out. The audit trail has all that
+/// clients with a certificate have copied.
+fn failure_due(has_certificate: bool, has_copied: bool) -> Option<String> {
     static OF_ALL: Sparing = Sparing::letting(FAILED_SESSIONS_TOLD);
     static OF_KNOWN: Sparing = Sparing::letting(KNOWN_FAILED_SESSIONS_TOLD);
-    if known { &OF_KNOWN } else { &OF_ALL }
+    let due = if has_certificate { &OF_KNOWN } else { &OF_ALL }.due(Instant::now());
+    let told = due.map(|left_out| left_out.to_string());
+    told.or_else(|| (has_certificate && has_copied).then(String::new))
 }
 
 /// What the audit trail tells of a session, however that ends.
@@ -430,7 +433,7 @@ impl Service {
             // Anybody can connect and be refused, so these lines are limited.
             (Err(error), _) if as_id.is_none() && current.trust.is_some() => complain(from, error),
             (Err(error), asked) => {
-                let Some(left_out) = failures_of(as_id.is_some()).due(Instant::now()) else { return };
+                let Some(left_out) = failure_due(as_id.is_some(), files > 0 || bytes > 0) else { return };
                 let text = match asked {
                     None => format!("{error}{left_out}"),
                     Some(asked) => format!("{asked}: {error}; before that {counts}{left_out}"),
@@ -669,6 +672,15 @@ mod tests {
     use crate::{Direction, Disk, Transfer};
 
     /// The first message of a client of release 0.2.0 (`tools/release.env`), and the answer.
+    #[test]
+    fn what_a_known_client_has_copied_is_told_however_often_it_fails() {
+        let many = KNOWN_FAILED_SESSIONS_TOLD + 10;
+        let told = (0..many).filter(|_| failure_due(true, false).is_some()).count() as u32;
+        assert!((1..=2 * KNOWN_FAILED_SESSIONS_TOLD).contains(&told), "{told}");
+        assert!((0..many).all(|_| failure_due(true, true).is_some()));
+        assert!((0..many).any(|_| failure_due(false, true).is_none()));
+    }
+
     #[test]
     fn a_client_of_the_release_is_understood() {
         let recorded = b"ISTHMOVE\x06\0\x08\x07\x06\x05\x04\x03\x02\x01\x01";

@@ -218,11 +218,14 @@ fn to_keep(settings: &Settings) -> Vec<Kept> {
 fn may_stand(settings: &Settings, link: &Link) -> bool {
     let shown = link.certificate.as_ref();
     let is_denied = shown.is_some_and(|shown| settings.tls.as_ref().is_none_or(|tls| tls.denies(shown)));
-    let is_named = is_named(settings, link.subnet, link.neighbour, link.gateway.unwrap_or(link.peer));
+    let is_named = match link.gateway {
+        Some(gateway) => wanted(settings).contains(&(link.subnet, gateway)),
+        None => is_named(settings, link.subnet, link.neighbour, link.peer),
+    };
     settings.config.admits.contains(&link.neighbour.0) && !is_denied && is_named
 }
 
-/// Whether the map lets a link with AS `neighbour` have its other end at `peer`.
+/// Whether the map lets AS `neighbour` dial a link from `peer`.
 fn is_named(settings: &Settings, subnet: SubnetId, neighbour: AsId, peer: SocketAddr) -> bool {
     step::is_gateway(&settings.table, subnet, neighbour, peer.ip().to_canonical())
 }
@@ -316,25 +319,28 @@ impl Router {
         let Some(tls) = &settings.tls else { return };
         let handshake = timeout(HANDSHAKE_TIME, async {
             let mut stream = tls.acceptor.accept(stream).await?;
-            stream.write_u8(ADMITTED).await?;
-            stream.flush().await?;
-            io::Result::Ok(stream)
+            let neighbour = isthmus_trust::peer_as(stream.get_ref().1.peer_certificates());
+            let named = neighbour.filter(|id| is_named(&settings, arrival.subnet, *id, arrival.peer));
+            if named.is_some() {
+                stream.write_u8(ADMITTED).await?;
+                stream.flush().await?;
+            }
+            io::Result::Ok((stream, neighbour, named))
         })
         .await;
-        let stream = match handshake.map_err(io::Error::from).and_then(|done| done) {
-            Ok(stream) => stream,
+        let (stream, neighbour, named) = match handshake.map_err(io::Error::from).and_then(|done| done) {
+            Ok(done) => done,
             Err(error) => {
                 self.metrics.strangers.fetch_add(1, Relaxed);
                 return self.complain(&arrival, format_args!("no link: {}", why(&error)));
             }
         };
         stream.get_ref().0.admit();
-        arrival.neighbour = isthmus_trust::peer_as(stream.get_ref().1.peer_certificates());
-        let Some(neighbour) = arrival.neighbour else { return };
-        if !is_named(&settings, arrival.subnet, neighbour, arrival.peer) {
+        arrival.neighbour = neighbour;
+        let Some(neighbour) = named else {
             let why = "the map names other gateways of this AS, and not this host; add it to its gateways";
             return self.complain(&arrival, format_args!("no link: {why}"));
-        }
+        };
         drop((settings, arriving));
         if self.links.accepted_from(neighbour) >= ACCEPTED_MAX {
             return self.complain(&arrival, format_args!("no link: this AS has {ACCEPTED_MAX} already"));

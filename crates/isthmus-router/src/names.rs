@@ -109,8 +109,9 @@ pub(crate) fn is_own(settings: &Settings, target: &Address) -> bool {
     target.as_id == settings.as_id() && place.is_some_and(|place| place.listen == Some(target.locator))
 }
 
-/// Limits lines about names: a host publishes as often as it likes.
-static PUBLISHED: Sparing = Sparing::letting(64);
+/// Lines in 10 s about names. Count; a host publishes as often as it likes, and a job's ranks publish a few.
+const PUBLISHED_TOLD: u32 = 64;
+static PUBLISHED: Sparing = Sparing::letting(PUBLISHED_TOLD);
 
 impl Router {
     /// Serves an admitted lane to its end.

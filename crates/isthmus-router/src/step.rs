@@ -1,6 +1,6 @@
 //! Chooses the next hops of a lane. No I/O is done here.
 
-use isthmus_routes::{Destination, NextHop, Role, Router, Step, Table};
+use isthmus_routes::{Destination, NextHop, Remote, Role, Router, Step, Table};
 use isthmus_wire::{AsId, Locator, SubnetId};
 
 /// A next step towards a lane's target.
@@ -100,13 +100,16 @@ pub(crate) fn gateways(
     found
 }
 
-/// Whether a link with AS `neighbour` may come from `ip` on a WAN subnet: from a gateway that the map names there. If the
-/// map names none, from anywhere.
+/// Whether a link with AS `neighbour` may come from `ip` on a WAN subnet. If the map names gateways of the neighbour
+/// there, it must be one that the map names on this subnet. It may be the gateway of an AS behind the neighbour.
 pub(crate) fn is_gateway(table: &Table, subnet: SubnetId, neighbour: AsId, ip: std::net::IpAddr) -> bool {
-    let remotes = table.map().remotes().iter().filter(|remote| remote.id == neighbour);
-    let ways = remotes.flat_map(|remote| &remote.ways_out).filter(|way| way.subnet == subnet);
-    let mut named = ways.flat_map(|way| &way.gateways).peekable();
-    named.peek().is_none() || named.any(|gateway| gateway.ip() == ip)
+    let remotes = table.map().remotes();
+    let named = |remote: &Remote| {
+        let ways = remote.ways_out.iter().filter(|way| way.subnet == subnet);
+        ways.flat_map(|way| way.gateways.clone()).collect::<Vec<_>>()
+    };
+    let has_gateways = remotes.iter().any(|remote| remote.id == neighbour && !named(remote).is_empty());
+    !has_gateways || remotes.iter().flat_map(named).any(|gateway| gateway.ip() == ip)
 }
 
 #[cfg(test)]
@@ -233,6 +236,8 @@ mod tests {
         let is_from = |subnet, id, ip: &str| is_gateway(&table, subnet, AsId(id), at(ip).ip());
         assert!(is_from(ESNET, 4, "198.51.100.4:9"));
         assert!(!is_from(ESNET, 4, "198.51.100.5:4100"));
+        // AS 1 may be behind AS 4, whose router then has the address of a gateway of AS 1.
+        assert!(is_from(ESNET, 4, "198.51.100.1:4100"));
         // The map names no gateways of this AS there.
         assert!(is_from(CAMPUS, 4, "198.51.100.5:4100"));
     }
