@@ -22,7 +22,7 @@ use isthmus_path::thresholds::transport::HOSTS_MAX;
 
 use super::route_query;
 use crate::interface::{interface_of, source_to};
-use crate::log::{FEW, sparingly};
+use crate::log::sparingly;
 
 /// Longest time for a host to answer if another route leads to it. TCP sends its second packet after 1 s, and its third
 /// after 3 s.
@@ -215,7 +215,7 @@ impl OtherRoutes {
         if is_new {
             let first = routes.first.as_deref().unwrap_or("no interface");
             sparingly!(
-                FEW,
+                crate::log::FEW,
                 Warn,
                 "{host} does not answer by {first}, where the kernel's route leads, but by {other}: lanes take that for \
                  10 minutes; correct the route (ip route get {host}), or set interface to {other}"
