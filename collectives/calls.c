@@ -117,6 +117,15 @@ static int are_counts(const struct plan *plan, const struct spread *spread)
     return 1;
 }
 
+// Whether no rank has an empty block. All ranks know the same.
+static int are_all_full(const struct plan *plan, const struct spread *spread)
+{
+    for (int rank = 0; rank < plan->ranks; rank++)
+        if (count_at(spread, rank) == 0)
+            return 0;
+    return 1;
+}
+
 // Whether the arguments of blocks that have their own datatypes are valid.
 static int are_blocks(const struct plan *plan, const void *data, const struct spread *spread, int have_displs)
 {

@@ -138,10 +138,15 @@ static int TRY(Allgatherv)(struct plan *plan, MPI_Request *request, const void *
                            const DISPL displs[], MPI_Datatype to_type)
 {
     struct spread spread = SPREAD(counts, displs);
-    if (displs && are_counts(plan, &spread) && are_exchanged(from, count, type, to, count_at(&spread, plan->rank), to_type) &&
-        (count == 0 || !is_in_result(from, to, to_type, displ_at(&spread, plan->rank))))
-        return run_allgather(plan, request, from, count, type, to, &spread, to_type);
-    return LEAVE;
+    if (!displs || !are_counts(plan, &spread) || to == MPI_IN_PLACE || !is_data(to, count_at(&spread, plan->rank), to_type) ||
+        (from != MPI_IN_PLACE && !is_data(from, count, type)))
+        return LEAVE;
+    // MPI forbids to send from the result, but a rank with an empty block may give any address. Such a rank cannot know
+    // what the others give. So if any block is empty, no rank checks: a block is copied onto itself without harm.
+    if (are_all_full(plan, &spread) &&
+        (are_same(from, to) || is_in_result(from, to, to_type, displ_at(&spread, plan->rank))))
+        return LEAVE;
+    return run_allgather(plan, request, from, count, type, to, &spread, to_type);
 }
 COLLECTIVE(Allgatherv, Iallgatherv, (const void *from, COUNT count, MPI_Datatype type, void *to, const COUNT counts[], const DISPL displs[], MPI_Datatype to_type),
            from, count, type, to, counts, displs, to_type)
