@@ -60,6 +60,7 @@ struct settings {
     int32_t pins[OPERATIONS];
     int32_t trace; // QUIET, or what is printed
     int32_t nonblocking; // whether non-blocking collectives are run here
+    int32_t persistent;  // whether persistent collectives are run here; only if the program wants it
     int32_t combines;    // whether all ranks can call MPI_Reduce_local
     int32_t measures, measures_pair; // whether `rate` and `pair_rate` are measured while the program runs
 };
@@ -306,12 +307,13 @@ struct arguments {
 typedef int starter(struct plan *plan, const struct arguments *arguments);
 struct persistent {
     struct persistent *next;
-    MPI_Request request; // the program's
+    MPI_Request request; // the program's; MPI_REQUEST_NULL until it is made
     struct plan *plan;   // NULL: its communicator is freed
     starter *start;
     struct arguments arguments;
     int tag;
-    int active, gone;    // started and not complete; freed by the program
+    int active;          // started and not complete
+    enum { IN_USE, BEING_FREED, FREED } state; // by the program
 };
 int make_persistent(struct plan *plan, starter *start, const struct arguments *arguments, MPI_Request *request);
 // The one that this thread is starting: the next flow belongs to it. NULL: the flow gets a request of its own.
