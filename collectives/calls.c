@@ -97,14 +97,16 @@ static int are_same(const void *from, const void *to) { return from && from != M
 static int is_in_result(const void *from, const void *to, MPI_Datatype type, MPI_Count displ)
 {
     MPI_Count lower, extent;
-    if (!from || from == MPI_IN_PLACE || !to || type == MPI_DATATYPE_NULL || PMPI_Type_get_extent_x(type, &lower, &extent) != MPI_SUCCESS)
+    if (!from || from == MPI_IN_PLACE || !to || type == MPI_DATATYPE_NULL ||
+        PMPI_Type_get_extent_x(type, &lower, &extent) != MPI_SUCCESS)
         return 0;
     return from == (const char *)to + displ * extent;
 }
 
 static int are_operands(const void *from, const void *to, MPI_Count count, MPI_Datatype type, MPI_Op op)
 {
-    return op != MPI_OP_NULL && is_data(from, count, type) && is_data(to, count, type) && to != MPI_IN_PLACE && (!are_same(from, to) || count == 0);
+    return op != MPI_OP_NULL && is_data(from, count, type) && is_data(to, count, type) && to != MPI_IN_PLACE &&
+           (!are_same(from, to) || count == 0);
 }
 
 static int are_counts(const struct plan *plan, const struct spread *spread)
@@ -113,6 +115,15 @@ static int are_counts(const struct plan *plan, const struct spread *spread)
         return 0;
     for (int rank = 0; rank < plan->ranks; rank++)
         if (count_at(spread, rank) < 0)
+            return 0;
+    return 1;
+}
+
+// Whether no rank has an empty block. All ranks know the same.
+static int are_all_full(const struct plan *plan, const struct spread *spread)
+{
+    for (int rank = 0; rank < plan->ranks; rank++)
+        if (count_at(spread, rank) == 0)
             return 0;
     return 1;
 }
@@ -182,7 +193,7 @@ int MPI_Barrier_init(MPI_Comm comm, MPI_Info info, MPI_Request *request)
 {
     struct plan *plan = request ? plan_of(comm) : NULL;
     struct arguments none = {.type = MPI_DATATYPE_NULL, .to_type = MPI_DATATYPE_NULL, .op = MPI_OP_NULL};
-    if (!plan || !plan->settings.nonblocking)
+    if (!plan || !plan->settings.persistent)
         return PMPI_Barrier_init(comm, info, request);
     return ended(plan, make_persistent(plan, start_barrier, &none, request));
 }
@@ -231,7 +242,8 @@ int MPI_Type_free(MPI_Datatype *type)
 {
     int integers, addresses, types, combiner;
     if (!type || *type == MPI_DATATYPE_NULL || PMPI_Type_get_envelope(*type, &integers, &addresses, &types, &combiner) ||
-        combiner == MPI_COMBINER_NAMED || (!keep_for_persistent(*type, MPI_OP_NULL) && !keep_until_ended(*type, MPI_OP_NULL)))
+        combiner == MPI_COMBINER_NAMED ||
+        (!keep_for_persistent(*type, MPI_OP_NULL) && !keep_until_ended(*type, MPI_OP_NULL)))
         return PMPI_Type_free(type);
     *type = MPI_DATATYPE_NULL;
     return MPI_SUCCESS;
@@ -239,7 +251,8 @@ int MPI_Type_free(MPI_Datatype *type)
 
 int MPI_Op_free(MPI_Op *op)
 {
-    if (!op || *op == MPI_OP_NULL || (!keep_for_persistent(MPI_DATATYPE_NULL, *op) && !keep_until_ended(MPI_DATATYPE_NULL, *op)))
+    if (!op || *op == MPI_OP_NULL ||
+        (!keep_for_persistent(MPI_DATATYPE_NULL, *op) && !keep_until_ended(MPI_DATATYPE_NULL, *op)))
         return PMPI_Op_free(op);
     *op = MPI_OP_NULL;
     return MPI_SUCCESS;

@@ -8,7 +8,8 @@
 int shape_of(MPI_Datatype type, struct shape *shape)
 {
     int integers, addresses, types, combiner, error;
-    if ((error = PMPI_Type_size_x(type, &shape->size)) || (error = PMPI_Type_get_extent_x(type, &shape->lower, &shape->extent)) ||
+    if ((error = PMPI_Type_size_x(type, &shape->size)) ||
+        (error = PMPI_Type_get_extent_x(type, &shape->lower, &shape->extent)) ||
         (error = PMPI_Type_get_true_extent_x(type, &shape->true_lower, &shape->true_extent)) ||
         (error = PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner)))
         return error;
@@ -20,7 +21,8 @@ int shape_of(MPI_Datatype type, struct shape *shape)
 
 #if LARGE_COUNTS
 
-static void move_packed(struct flow *flow, char *data, MPI_Count count, MPI_Datatype type, const struct shape *shape, char *bytes, int unpacking)
+static void move_packed(struct flow *flow, char *data, MPI_Count count, MPI_Datatype type, const struct shape *shape,
+                        char *bytes, int unpacking)
 {
     MPI_Count position = 0, length = count * shape->size;
     if (unpacking)
@@ -103,14 +105,15 @@ static void move_subarray(struct packing *packing, char *data, const int *conten
 
 // The parts of one element in the order in which its datatype names them. Others than these have no parts of which
 // MPI tells where they lie: they go as a whole if that is possible.
-static void move_by(struct packing *packing, char *data, int combiner, const int *ints, const MPI_Aint *addresses, const MPI_Datatype *old)
+static void move_by(struct packing *packing, char *data, int combiner, const int *ints, const MPI_Aint *addresses,
+                    const MPI_Datatype *old)
 {
     MPI_Count lower, extent;
     int count = ints[0];
     flow_fail(packing->flow, PMPI_Type_get_extent_x(old[0], &lower, &extent));
     for (int i = 0; combiner != MPI_COMBINER_SUBARRAY && i < count && !packing->flow->error; i++)
         switch (combiner) {
-        case MPI_COMBINER_VECTOR: move_elements(packing, data + i * ints[2] * extent, ints[1], old[0]); break;
+        case MPI_COMBINER_VECTOR: move_elements(packing, data + (MPI_Count)i * ints[2] * extent, ints[1], old[0]); break;
         case MPI_COMBINER_HVECTOR: move_elements(packing, data + (MPI_Count)i * addresses[0], ints[1], old[0]); break;
         case MPI_COMBINER_INDEXED: move_elements(packing, data + ints[1 + count + i] * extent, ints[1 + i], old[0]); break;
         case MPI_COMBINER_HINDEXED: move_elements(packing, data + addresses[i], ints[1 + i], old[0]); break;
@@ -125,8 +128,9 @@ static void move_by(struct packing *packing, char *data, int combiner, const int
 static int is_derived(MPI_Datatype type)
 {
     int integers, addresses, types, combiner;
-    return PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner) == MPI_SUCCESS && combiner != MPI_COMBINER_NAMED &&
-           combiner != MPI_COMBINER_F90_REAL && combiner != MPI_COMBINER_F90_COMPLEX && combiner != MPI_COMBINER_F90_INTEGER;
+    return PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner) == MPI_SUCCESS &&
+           combiner != MPI_COMBINER_NAMED && combiner != MPI_COMBINER_F90_REAL &&
+           combiner != MPI_COMBINER_F90_COMPLEX && combiner != MPI_COMBINER_F90_INTEGER;
 }
 
 static void move_parts(struct packing *packing, char *data, MPI_Datatype type, const struct shape *shape)
@@ -146,7 +150,9 @@ static void move_parts(struct packing *packing, char *data, MPI_Datatype type, c
     int *ints = malloc(((size_t)integers + 1) * sizeof *ints);
     MPI_Aint *places = malloc(((size_t)addresses + 1) * sizeof *places);
     MPI_Datatype *old = malloc((size_t)types * sizeof *old);
-    int error = ints && places && old ? PMPI_Type_get_contents(type, integers, addresses, types, ints, places, old) : MPI_ERR_NO_MEM;
+    int error = MPI_ERR_NO_MEM;
+    if (ints && places && old)
+        error = PMPI_Type_get_contents(type, integers, addresses, types, ints, places, old);
     flow_fail(flow, error);
     // The program need not have committed the parts of a datatype, but only such can be packed.
     for (int i = 0; !error && i < types; i++)
@@ -166,7 +172,8 @@ static void move_parts(struct packing *packing, char *data, MPI_Datatype type, c
     free(ints), free(places), free(old);
 }
 
-static void move_packed(struct flow *flow, char *data, MPI_Count count, MPI_Datatype type, const struct shape *shape, char *bytes, int unpacking)
+static void move_packed(struct flow *flow, char *data, MPI_Count count, MPI_Datatype type, const struct shape *shape,
+                        char *bytes, int unpacking)
 {
     struct packing packing = {flow, bytes, unpacking};
     move_elements(&packing, data, count, type);

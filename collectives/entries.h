@@ -138,10 +138,15 @@ static int TRY(Allgatherv)(struct plan *plan, MPI_Request *request, const void *
                            const DISPL displs[], MPI_Datatype to_type)
 {
     struct spread spread = SPREAD(counts, displs);
-    if (displs && are_counts(plan, &spread) && are_exchanged(from, count, type, to, count_at(&spread, plan->rank), to_type) &&
-        (count == 0 || !is_in_result(from, to, to_type, displ_at(&spread, plan->rank))))
-        return run_allgather(plan, request, from, count, type, to, &spread, to_type);
-    return LEAVE;
+    if (!displs || !are_counts(plan, &spread) || to == MPI_IN_PLACE || !is_data(to, count_at(&spread, plan->rank), to_type) ||
+        (from != MPI_IN_PLACE && !is_data(from, count, type)))
+        return LEAVE;
+    // MPI forbids to send from the result, but a rank with an empty block may give any address. Such a rank cannot know
+    // what the others give. So if any block is empty, no rank checks: a block is copied onto itself without harm.
+    if (are_all_full(plan, &spread) &&
+        (are_same(from, to) || is_in_result(from, to, to_type, displ_at(&spread, plan->rank))))
+        return LEAVE;
+    return run_allgather(plan, request, from, count, type, to, &spread, to_type);
 }
 COLLECTIVE(Allgatherv, Iallgatherv, (const void *from, COUNT count, MPI_Datatype type, void *to, const COUNT counts[], const DISPL displs[], MPI_Datatype to_type),
            from, count, type, to, counts, displs, to_type)
@@ -177,7 +182,8 @@ static int TRY(Alltoallw)(struct plan *plan, MPI_Request *request, const void *f
     struct spread spread = SPREAD(counts, displs), to_spread = SPREAD(to_counts, to_displs);
     spread.types = types;
     to_spread.types = to_types;
-    if (!are_blocks(plan, to, &to_spread, to_displs != NULL) || to == MPI_IN_PLACE || are_same(from, to) || (from != MPI_IN_PLACE && !are_blocks(plan, from, &spread, displs != NULL)))
+    if (!are_blocks(plan, to, &to_spread, to_displs != NULL) || to == MPI_IN_PLACE || are_same(from, to) ||
+        (from != MPI_IN_PLACE && !are_blocks(plan, from, &spread, displs != NULL)))
         return LEAVE;
     return run_alltoall(plan, request, ALLTOALLW, from, &spread, MPI_DATATYPE_NULL, to, &to_spread, MPI_DATATYPE_NULL);
 }
@@ -204,7 +210,7 @@ COLLECTIVE(Alltoallw, Ialltoallw, (const void *from, const COUNT counts[], const
     { \
         struct plan *plan = request ? plan_of(comm) : NULL; \
         struct arguments arguments = {KEEP kept}; \
-        if (!plan || !plan->settings.nonblocking) \
+        if (!plan || !plan->settings.persistent) \
             return STOCK(name##_init)(KEEP passed, comm, info, request); \
         return ended(plan, make_persistent(plan, TRY(start_##name), &arguments, request)); \
     }
@@ -216,10 +222,13 @@ COLLECTIVE(Alltoallw, Ialltoallw, (const void *from, const COUNT counts[], const
 
 PERSISTENT_COLLECTIVE(Bcast, Ibcast, (void *data, COUNT count, MPI_Datatype type, int root), (data, count, type, root),
                       (.to = data, .count = count, .type = type, .root = root), a->to, (COUNT)a->count, a->type, a->root)
-PERSISTENT_COLLECTIVE(Reduce, Ireduce, (OPERANDS, int root), (GIVEN_OPERANDS, root), (KEPT_OPERANDS, .root = root), THE_OPERANDS, a->root)
+PERSISTENT_COLLECTIVE(Reduce, Ireduce, (OPERANDS, int root), (GIVEN_OPERANDS, root), (KEPT_OPERANDS, .root = root),
+                      THE_OPERANDS, a->root)
 PERSISTENT_COLLECTIVE(Allreduce, Iallreduce, (OPERANDS), (GIVEN_OPERANDS), (KEPT_OPERANDS), THE_OPERANDS)
-PERSISTENT_COLLECTIVE(Reduce_scatter_block, Ireduce_scatter_block, (OPERANDS), (GIVEN_OPERANDS), (KEPT_OPERANDS), THE_OPERANDS)
-PERSISTENT_COLLECTIVE(Reduce_scatter, Ireduce_scatter, (const void *from, void *to, const COUNT counts[], MPI_Datatype type, MPI_Op op),
+PERSISTENT_COLLECTIVE(Reduce_scatter_block, Ireduce_scatter_block, (OPERANDS), (GIVEN_OPERANDS), (KEPT_OPERANDS),
+                      THE_OPERANDS)
+PERSISTENT_COLLECTIVE(Reduce_scatter, Ireduce_scatter,
+                      (const void *from, void *to, const COUNT counts[], MPI_Datatype type, MPI_Op op),
                       (from, to, counts, type, op), (.from = from, .to = to, .counts = counts, .type = type, .op = op),
                       a->from, a->to, a->counts, a->type, a->op)
 
@@ -228,33 +237,45 @@ PERSISTENT_COLLECTIVE(Reduce_scatter, Ireduce_scatter, (const void *from, void *
 #define KEPT_GATHERED .from = from, .count = count, .type = type, .to = to, .to_count = to_count, .to_type = to_type
 #define THE_GATHERED a->from, (COUNT)a->count, a->type, a->to, (COUNT)a->to_count, a->to_type
 
-PERSISTENT_COLLECTIVE(Gather, Igather, (GATHERED, int root), (GIVEN_GATHERED, root), (KEPT_GATHERED, .root = root), THE_GATHERED, a->root)
-PERSISTENT_COLLECTIVE(Scatter, Iscatter, (GATHERED, int root), (GIVEN_GATHERED, root), (KEPT_GATHERED, .root = root), THE_GATHERED, a->root)
+PERSISTENT_COLLECTIVE(Gather, Igather, (GATHERED, int root), (GIVEN_GATHERED, root), (KEPT_GATHERED, .root = root),
+                      THE_GATHERED, a->root)
+PERSISTENT_COLLECTIVE(Scatter, Iscatter, (GATHERED, int root), (GIVEN_GATHERED, root), (KEPT_GATHERED, .root = root),
+                      THE_GATHERED, a->root)
 PERSISTENT_COLLECTIVE(Allgather, Iallgather, (GATHERED), (GIVEN_GATHERED), (KEPT_GATHERED), THE_GATHERED)
 PERSISTENT_COLLECTIVE(Alltoall, Ialltoall, (GATHERED), (GIVEN_GATHERED), (KEPT_GATHERED), THE_GATHERED)
 
-#define GATHERED_V const void *from, COUNT count, MPI_Datatype type, void *to, const COUNT to_counts[], const DISPL to_displs[], MPI_Datatype to_type
+#define GATHERED_V \
+    const void *from, COUNT count, MPI_Datatype type, void *to, const COUNT to_counts[], const DISPL to_displs[], \
+    MPI_Datatype to_type
 #define GIVEN_GATHERED_V from, count, type, to, to_counts, to_displs, to_type
-#define KEPT_GATHERED_V .from = from, .count = count, .type = type, .to = to, .to_counts = to_counts, .to_displs = to_displs, .to_type = to_type
+#define KEPT_GATHERED_V \
+    .from = from, .count = count, .type = type, .to = to, .to_counts = to_counts, .to_displs = to_displs, .to_type = to_type
 #define THE_GATHERED_V a->from, (COUNT)a->count, a->type, a->to, a->to_counts, a->to_displs, a->to_type
 
-PERSISTENT_COLLECTIVE(Gatherv, Igatherv, (GATHERED_V, int root), (GIVEN_GATHERED_V, root), (KEPT_GATHERED_V, .root = root), THE_GATHERED_V, a->root)
+PERSISTENT_COLLECTIVE(Gatherv, Igatherv, (GATHERED_V, int root), (GIVEN_GATHERED_V, root), (KEPT_GATHERED_V, .root = root),
+                      THE_GATHERED_V, a->root)
 PERSISTENT_COLLECTIVE(Allgatherv, Iallgatherv, (GATHERED_V), (GIVEN_GATHERED_V), (KEPT_GATHERED_V), THE_GATHERED_V)
-PERSISTENT_COLLECTIVE(Scatterv, Iscatterv, (const void *from, const COUNT counts[], const DISPL displs[], MPI_Datatype type, void *to, COUNT to_count,
-                      MPI_Datatype to_type, int root), (from, counts, displs, type, to, to_count, to_type, root),
-                      (.from = from, .counts = counts, .displs = displs, .type = type, .to = to, .to_count = to_count, .to_type = to_type, .root = root),
+PERSISTENT_COLLECTIVE(Scatterv, Iscatterv,
+                      (const void *from, const COUNT counts[], const DISPL displs[], MPI_Datatype type, void *to,
+                       COUNT to_count, MPI_Datatype to_type, int root),
+                      (from, counts, displs, type, to, to_count, to_type, root),
+                      (.from = from, .counts = counts, .displs = displs, .type = type, .to = to, .to_count = to_count,
+                       .to_type = to_type, .root = root),
                       a->from, a->counts, a->displs, a->type, a->to, (COUNT)a->to_count, a->to_type, a->root)
-PERSISTENT_COLLECTIVE(Alltoallv, Ialltoallv, (const void *from, const COUNT counts[], const DISPL displs[], MPI_Datatype type, void *to,
-                      const COUNT to_counts[], const DISPL to_displs[], MPI_Datatype to_type),
+PERSISTENT_COLLECTIVE(Alltoallv, Ialltoallv,
+                      (const void *from, const COUNT counts[], const DISPL displs[], MPI_Datatype type, void *to,
+                       const COUNT to_counts[], const DISPL to_displs[], MPI_Datatype to_type),
                       (from, counts, displs, type, to, to_counts, to_displs, to_type),
-                      (.from = from, .counts = counts, .displs = displs, .type = type, .to = to, .to_counts = to_counts, .to_displs = to_displs,
-                       .to_type = to_type),
+                      (.from = from, .counts = counts, .displs = displs, .type = type, .to = to, .to_counts = to_counts,
+                       .to_displs = to_displs, .to_type = to_type),
                       a->from, a->counts, a->displs, a->type, a->to, a->to_counts, a->to_displs, a->to_type)
-PERSISTENT_COLLECTIVE(Alltoallw, Ialltoallw, (const void *from, const COUNT counts[], const DISPL displs[], const MPI_Datatype types[], void *to,
-                      const COUNT to_counts[], const DISPL to_displs[], const MPI_Datatype to_types[]),
+PERSISTENT_COLLECTIVE(Alltoallw, Ialltoallw,
+                      (const void *from, const COUNT counts[], const DISPL displs[], const MPI_Datatype types[], void *to,
+                       const COUNT to_counts[], const DISPL to_displs[], const MPI_Datatype to_types[]),
                       (from, counts, displs, types, to, to_counts, to_displs, to_types),
-                      (.from = from, .counts = counts, .displs = displs, .types = types, .to = to, .to_counts = to_counts, .to_displs = to_displs,
-                       .to_types = to_types),
+                      (.from = from, .counts = counts, .displs = displs,
+                       .types = from == MPI_IN_PLACE ? NULL : types, .to = to, .to_counts = to_counts,
+                       .to_displs = to_displs, .to_types = to_types),
                       a->from, a->counts, a->displs, a->types, a->to, a->to_counts, a->to_displs, a->to_types)
 
 #undef OPERANDS

@@ -60,6 +60,7 @@ struct settings {
     int32_t pins[OPERATIONS];
     int32_t trace; // QUIET, or what is printed
     int32_t nonblocking; // whether non-blocking collectives are run here
+    int32_t persistent;  // whether persistent collectives are run here; only if the program wants it
     int32_t combines;    // whether all ranks can call MPI_Reduce_local
     int32_t measures, measures_pair; // whether `rate` and `pair_rate` are measured while the program runs
 };
@@ -104,14 +105,14 @@ int map_of(MPI_Comm comm, int rank, int ranks, struct map *map);
 // What rate.c knows of a communicator. Arrays are by call modulo RATE_WINDOW; 0: no sample.
 enum { RATE_WINDOW = 16 };
 struct rate {
-    unsigned long calls, turn; // long calls so far, and the one at which samples are exchanged next
+    unsigned long calls, next_exchange; // long calls so far, and the one at which samples are exchanged next
     int64_t bytes[RATE_WINDOW], span_ns[RATE_WINDOW]; // received by this rank, and the time that it took
     int of_one[RATE_WINDOW], exchanged_of_one[RATE_WINDOW]; // whether one rank sent everything
     int64_t *row;              // bytes a second received by each site: RATE_WINDOW for each; NULL: nothing is measured
     MPI_Request *requests;     // between leaders
     int under_way, exchanging;
     int counting;              // the blocking collective that runs is a long one
-    int unseen;                // turns since one rank's rate was seen last
+    int unseen;                // exchanges since one rank's rate was seen last
 };
 
 struct plan {
@@ -176,9 +177,10 @@ int64_t segment_of(const struct plan *plan, int64_t bytes);
 // Begins to measure for a communicator, unless the rate is set. Returns 0 or an MPI error.
 int make_rate(struct plan *plan);
 void free_rate(struct plan *plan);
-// A blocking collective of this many bytes begins. At some of them all ranks take what was measured.
+// A blocking collective of this many bytes begins; 0: it is left to the MPI. At some of the long ones all ranks take what
+// was measured.
 void count_call(struct plan *plan, int64_t bytes);
-// In it one rank sends everything across.
+// One rank sends everything across in the collective that runs.
 void sent_by_one(struct plan *plan);
 // What has arrived in a flow from a site. The first segment is in no sum.
 struct arrivals {
@@ -267,7 +269,7 @@ void flow_wait(struct flow *flow);
 int flow_end(struct flow *flow, follow *end, void *what);
 // Makes a request that is under way a message of the flow.
 void flow_adopt(struct flow *flow, MPI_Request request);
-// Turns detached sends into messages of the flow that nothing follows.
+// Makes detached sends messages of the flow that nothing follows.
 void flow_adopt_detached(struct flow *flow);
 void flow_free(struct flow *flow);
 
@@ -305,12 +307,13 @@ struct arguments {
 typedef int starter(struct plan *plan, const struct arguments *arguments);
 struct persistent {
     struct persistent *next;
-    MPI_Request request; // the program's
+    MPI_Request request; // the program's; MPI_REQUEST_NULL until it is made
     struct plan *plan;   // NULL: its communicator is freed
     starter *start;
     struct arguments arguments;
     int tag;
-    int active, gone;    // started and not complete; freed by the program
+    int active;          // started and not complete
+    enum { IN_USE, BEING_FREED, FREED } state; // by the program
 };
 int make_persistent(struct plan *plan, starter *start, const struct arguments *arguments, MPI_Request *request);
 // The one that this thread is starting: the next flow belongs to it. NULL: the flow gets a request of its own.

@@ -50,17 +50,19 @@ enum algorithm choose(struct plan *plan, enum operation operation, int64_t bytes
 {
     const struct settings *known = &plan->settings;
     int most = largest_site(plan);
+    enum algorithm pin = (enum algorithm)known->pins[operation], chosen;
+    int leaders_can = load.leaders_can && !load.nonblocking && (load.any_length || bytes <= LEADERS_MOST);
+    int left = pin == MPI || (!leaders_can && !load.parallel_can);
+    // Calls that are left to the MPI tell no rate. All ranks decide that alike, so they count the same calls.
     if (!load.nonblocking)
-        count_call(plan, bytes);
+        count_call(plan, left ? 0 : bytes);
     double pair_rate = known->pair_rate > 0 && known->pair_rate < known->rate ? known->pair_rate : known->rate;
     double side_rate = pair_rate * most < known->rate ? pair_rate * most : known->rate;
     double leaders_s = known->rtt_s / 2 + load.across / pair_rate + 2 * near_steps(plan) * known->near_s + load.leader_near / known->near_rate;
     double parallel_s = known->rtt_s / 2 + load.across / side_rate + load.messages * known->near_s + load.parallel_near / known->near_rate;
-    enum algorithm pin = (enum algorithm)known->pins[operation], chosen;
-    int leaders_can = load.leaders_can && !load.nonblocking && (load.any_length || bytes <= LEADERS_MOST);
     enum reason why = COST;
 
-    if (pin == MPI || (!leaders_can && !load.parallel_can))
+    if (left)
         chosen = MPI, why = pin == MPI ? PINNED : RULES;
     else if (pin == LEADERS && leaders_can)
         chosen = LEADERS, why = PINNED;

@@ -3,7 +3,12 @@
 // The program needs a request that works with all of MPI's functions, and can be started again. A generalized request
 // cannot. So the program gets a persistent receive of nothing that this rank sends to itself. MPI_Start starts the
 // receive and a non-blocking flow. At the flow's end the rank sends that message. If the flow failed, the message is too
-// long, so that MPI_Wait returns an error.
+// long, so that MPI_Wait returns an error. The program's error handler does not see that error: the message goes over a
+// communicator of ours.
+//
+// Each start takes tags, or calls the MPI's non-blocking collective, in the order of starts. MPI 4.1 lets each rank start
+// in an order of its own, and several threads start at once. This library supports neither, so it runs persistent
+// collectives only if ISTHMUS_COLLECTIVES_PERSISTENT says so at all ranks.
 //
 // This library must see MPI_Start, MPI_Startall and MPI_Request_free, and nothing else of the request's life.
 #include "internal.h"
@@ -13,7 +18,7 @@
 
 #if PERSISTENT
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // for the lists and the fields `active` and `gone`
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // for the lists, and `request`, `active` and `state`
 static struct persistent *all;
 static atomic_int count;
 static _Thread_local struct persistent *starting;
@@ -32,7 +37,8 @@ static struct persistent *find(MPI_Request request)
     if (atomic_load(&count) == 0 || request == MPI_REQUEST_NULL)
         return NULL;
     pthread_mutex_lock(&lock);
-    for (one = all; one && (one->gone || one->request != request); one = one->next)
+    // The MPI may give the handle of one that is being freed to another.
+    for (one = all; one && (one->state != IN_USE || one->request != request); one = one->next)
         ;
     pthread_mutex_unlock(&lock);
     return one;
@@ -49,32 +55,40 @@ static int new_tag(const struct plan *plan)
     }
 }
 
+static void unlink_one(const struct persistent *one)
+{
+    struct persistent **at = &all;
+    while (*at != one)
+        at = &(*at)->next;
+    *at = one->next;
+}
+
 int make_persistent(struct plan *plan, starter *start, const struct arguments *arguments, MPI_Request *request)
 {
     struct persistent *one = malloc(sizeof *one);
     if (!one)
         return MPI_ERR_NO_MEM;
-    *one = (struct persistent){.plan = plan, .start = start, .arguments = *arguments};
+    *one = (struct persistent){.request = MPI_REQUEST_NULL, .plan = plan, .start = start, .arguments = *arguments};
     pthread_mutex_lock(&lock);
     one->tag = new_tag(plan);
     one->next = all;
     all = one;
     pthread_mutex_unlock(&lock);
-    int error = PMPI_Recv_init(NULL, 0, MPI_BYTE, 0, one->tag, plan->self, &one->request);
-    if (error == MPI_SUCCESS) {
-        *request = one->request;
-        atomic_fetch_add(&count, 1);
-        return MPI_SUCCESS;
-    }
+    MPI_Request made;
+    int error = PMPI_Recv_init(NULL, 0, MPI_BYTE, 0, one->tag, plan->self, &made);
     pthread_mutex_lock(&lock);
-    for (struct persistent **at = &all; *at; at = &(*at)->next)
-        if (*at == one) {
-            *at = one->next;
-            break;
-        }
+    if (error)
+        unlink_one(one);
+    else
+        one->request = made;
     pthread_mutex_unlock(&lock);
-    free(one);
-    return error;
+    if (error) {
+        free(one);
+        return error;
+    }
+    atomic_fetch_add(&count, 1);
+    *request = made;
+    return MPI_SUCCESS;
 }
 
 // --- while it is active ----------------------------------------------------------
@@ -102,12 +116,12 @@ void end_of_start(struct persistent *one, int error)
     MPI_Request sent;
     pthread_mutex_lock(&lock);
     MPI_Comm self = one->plan->self;
-    int tag = one->tag, gone = one->gone;
+    int tag = one->tag, freed = one->state == FREED;
     one->active = 0;
     pthread_mutex_unlock(&lock);
     if (PMPI_Isend(&TOO_LONG, error ? 1 : 0, MPI_BYTE, 0, tag, self, &sent) == MPI_SUCCESS)
         PMPI_Request_free(&sent);
-    if (gone)
+    if (freed)
         release(one);
 }
 
@@ -152,16 +166,19 @@ int MPI_Startall(int requests, MPI_Request array[])
 int MPI_Request_free(MPI_Request *request)
 {
     struct persistent *one = request ? find(*request) : NULL;
-    int error = PMPI_Request_free(request);
-    if (!one || error)
-        return error;
+    if (!one)
+        return PMPI_Request_free(request);
     pthread_mutex_lock(&lock);
-    one->gone = 1;
+    one->state = BEING_FREED;
+    pthread_mutex_unlock(&lock);
+    int error = PMPI_Request_free(request);
+    pthread_mutex_lock(&lock);
+    one->state = error ? IN_USE : FREED;
     int active = one->active;
     pthread_mutex_unlock(&lock);
-    if (!active)
+    if (!error && !active) // else it is released when the flow has ended
         release(one);
-    return MPI_SUCCESS;
+    return error;
 }
 
 #pragma GCC visibility pop
@@ -217,11 +234,7 @@ static void release(struct persistent *gone)
 {
     struct awaited *free_now = NULL;
     pthread_mutex_lock(&lock);
-    for (struct persistent **at = &all; *at; at = &(*at)->next)
-        if (*at == gone) {
-            *at = gone->next;
-            break;
-        }
+    unlink_one(gone);
     for (struct awaited **at = &awaited, *one; (one = *at);) {
         if (is_used(one->type, one->op)) {
             at = &one->next;

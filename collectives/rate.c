@@ -3,13 +3,14 @@
 // A rank times the far segments that it receives in one collective: their bytes without the first segment, and the time
 // from the first to the last. All bytes that a site receives so, over the longest of its ranks' times, are a sample of
 // the rate of the site's link. The longest, because a rank that got no processor when its first segment came has too
-// short a time. Of the last RATE_WINDOW samples the upper quartile counts: many things make a sample too low (a busy
+// short a time. The upper quartile of the last RATE_WINDOW samples counts: many things make a sample too low (a busy
 // sender, a short vector), and some too high. If one rank sent everything, the sample is also one of the rate at which
 // one rank can send.
 //
-// All ranks must choose alike, so they change the rate in the same call. Long blocking collectives are counted. At some
-// of them, the turns, the sites exchange their samples, and at the next turn all ranks take the result. So nobody
-// waits for a message across: between two turns lie at least TURN_FIRST calls. Sums are of integers, so all ranks get the same.
+// All ranks must choose alike, so they change the rate in the same call. Long blocking collectives that this library runs
+// are counted, by whichever algorithm. At some of them the sites exchange their samples, and at the next such call all
+// ranks take the result. So nobody waits for a message across: between two exchanges lie at least EXCHANGE_FIRST calls.
+// All ranks get the same rows of samples and compute from them alike, so they get the same rate.
 #include "internal.h"
 
 #include <stdio.h>
@@ -18,8 +19,9 @@
 
 // Least bytes of a collective that is counted. Shorter ones say nothing of the rate, nor depend on it.
 #define LONG_LEAST ((int64_t)64 << 10)
-// Turns are the calls TURN_FIRST, twice that, and so on; from TURN_MOST on every TURN_MOST calls. Counts.
-enum { TURN_FIRST = 4, TURN_MOST = 256 };
+// Samples are exchanged at the calls EXCHANGE_FIRST, twice that, and so on; from EXCHANGE_MOST on every EXCHANGE_MOST
+// calls. Counts.
+enum { EXCHANGE_FIRST = 4, EXCHANGE_MOST = 256 };
 // Least far segments from one site, time that they take, and time that the rank has waited for the first. Count and
 // seconds. A rank that comes late finds data in its memory: these do not arrive at the rate of the link.
 enum { SEGMENTS_LEAST = 4 };
@@ -27,7 +29,7 @@ enum { SEGMENTS_LEAST = 4 };
 #define WAITED_LEAST_S 1e-3
 // One rank is taken for slower than the link below this share of it, because samples differ by chance.
 #define CLEARLY_SLOWER 0.8
-// Calls of the window that must tell the rate of one rank, and turns after which it is forgotten. Counts.
+// Calls of the window that must tell the rate of one rank, and exchanges after which it is forgotten. Counts.
 enum { ONE_SAMPLES_LEAST = 3, UNSEEN_MOST = 3 };
 
 struct arrivals *arrivals_of(struct flow *flow)
@@ -74,7 +76,7 @@ int make_rate(struct plan *plan)
         return MPI_SUCCESS;
     rate->row = calloc((size_t)plan->sites * RATE_WINDOW, sizeof *rate->row);
     rate->requests = calloc(2 * (size_t)plan->sites, sizeof *rate->requests);
-    rate->turn = TURN_FIRST;
+    rate->next_exchange = EXCHANGE_FIRST;
     return rate->row && rate->requests ? MPI_SUCCESS : MPI_ERR_NO_MEM;
 }
 
@@ -118,7 +120,7 @@ static double lowest(const struct plan *plan, int of_one_only)
 }
 
 // The rate of one rank counts if enough calls tell it. If it is lower than the link's, all ranks of a site send, so that
-// no call tells it any more. After some turns it is forgotten, and so measured again.
+// no call tells it any more. After some exchanges it is forgotten, and so measured again.
 static void adopt_pair_rate(struct plan *plan, double all)
 {
     struct rate *rate = &plan->rate;
@@ -150,11 +152,13 @@ static void adopt(struct plan *plan)
         adopt_pair_rate(plan, all);
     keep_rate(known);
     if (known->trace == EACH_CALL && plan->rank == 0)
-        fprintf(stderr, "isthmus-collectives: measured on %d ranks: the link of a site carries %.0f Mbit/s, one rank sends %.0f Mbit/s\n", plan->ranks,
-                all * 8e-6, (known->pair_rate > 0 ? known->pair_rate : all) * 8e-6);
+        fprintf(stderr,
+                "isthmus-collectives: measured on %d ranks: the link of a site carries %.0f Mbit/s, "
+                "one rank sends %.0f Mbit/s\n",
+                plan->ranks, all * 8e-6, (known->pair_rate > 0 ? known->pair_rate : all) * 8e-6);
 }
 
-// Leaders wait for the rows of the other sites, and tell their own ranks. Only ranks that are a turn behind delay this.
+// Leaders wait for the rows of the other sites, and tell their own ranks. Only ranks that are an exchange behind delay this.
 static int end_exchange(struct plan *plan)
 {
     struct rate *rate = &plan->rate;
@@ -172,8 +176,8 @@ static int end_exchange(struct plan *plan)
     return error;
 }
 
-// Leaders compute the rate of each call from what their ranks received, and send it to each other. Receives do not meet those of
-// collectives: the tag is beyond theirs.
+// Leaders compute the rate of each call from what their ranks received, and send it to each other. Receives do not meet
+// those of collectives: the tag is beyond theirs.
 static int begin_exchange(struct plan *plan)
 {
     struct rate *rate = &plan->rate;
@@ -189,10 +193,12 @@ static int begin_exchange(struct plan *plan)
     for (int site = 0; plan->spot == 0 && site < plan->sites && !error; site++) {
         if (site == plan->site)
             continue;
-        error = PMPI_Irecv(row_of(plan, site), RATE_WINDOW, MPI_INT64_T, member(plan, site, 0), tag, plan->far, &rate->requests[rate->under_way]);
+        int leader = member(plan, site, 0);
+        error = PMPI_Irecv(row_of(plan, site), RATE_WINDOW, MPI_INT64_T, leader, tag, plan->far,
+                           &rate->requests[rate->under_way]);
         rate->under_way += !error;
         if (!error)
-            error = PMPI_Isend(own, RATE_WINDOW, MPI_INT64_T, member(plan, site, 0), tag, plan->far, &rate->requests[rate->under_way]);
+            error = PMPI_Isend(own, RATE_WINDOW, MPI_INT64_T, leader, tag, plan->far, &rate->requests[rate->under_way]);
         rate->under_way += !error;
     }
     rate->exchanging = 1;
@@ -209,9 +215,9 @@ void count_call(struct plan *plan, int64_t bytes)
     rate->bytes[rate->calls % RATE_WINDOW] = 0;
     rate->span_ns[rate->calls % RATE_WINDOW] = 0;
     rate->of_one[rate->calls % RATE_WINDOW] = 0;
-    if (rate->calls != rate->turn)
+    if (rate->calls != rate->next_exchange)
         return;
-    rate->turn += rate->turn < TURN_MOST ? rate->turn : TURN_MOST;
+    rate->next_exchange += rate->next_exchange < EXCHANGE_MOST ? rate->next_exchange : EXCHANGE_MOST;
     if (end_exchange(plan) || begin_exchange(plan))
         plan->broken = 1;
 }

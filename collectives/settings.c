@@ -98,6 +98,8 @@ static void read_settings(void)
     settings.trace = !trace || !trace[0] || !strcmp(trace, "0") ? QUIET : strcasecmp(trace, "counts") ? EACH_CALL : COUNTS;
     const char *nonblocking = getenv("ISTHMUS_COLLECTIVES_NONBLOCKING");
     settings.nonblocking = has_progress_hook() && !(nonblocking && (!strcasecmp(nonblocking, "off") || !strcmp(nonblocking, "0")));
+    const char *persistent = getenv("ISTHMUS_COLLECTIVES_PERSISTENT");
+    settings.persistent = settings.nonblocking && persistent && (!strcasecmp(persistent, "on") || !strcmp(persistent, "1"));
     settings.rtt_s = quantity("ISTHMUS_COLLECTIVES_RTT", TIMES, "24ms");
     settings.rate = quantity("ISTHMUS_COLLECTIVES_RATE", RATES, "10Gbit");
     settings.pair_rate = quantity("ISTHMUS_COLLECTIVES_RANK_RATE", RATES, "1Gbit");

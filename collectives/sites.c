@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 // Version of the cards and algorithms. Ranks of two versions would wait for each other for ever.
-enum { VERSION = 3 };
+enum { VERSION = 4 };
 // Most sites that are found by measuring. Count; if there are more, all calls are left to the MPI.
 enum { LANDMARKS_MOST = 64 };
 // Least and most pings of a landmark. Counts; the first message also makes a connection. CLEARLY_FAR: multiple of the
@@ -370,6 +370,7 @@ static int discover(MPI_Comm comm, int rank, int ranks, struct map *map)
         // If a rank cannot, none may.
         for (int i = 1; i < ranks; i++) {
             map->settings.nonblocking &= cards[i].settings.nonblocking;
+            map->settings.persistent &= cards[i].settings.persistent;
             map->settings.combines &= cards[i].settings.combines;
         }
         if (knowledge == NOTHING)

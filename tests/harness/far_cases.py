@@ -21,6 +21,8 @@ SEED = int(os.environ.get("ISTHMUS_SEED", "1"))
 LAYOUTS = ((6, "0-2;3-5"), (6, "0,2,4;1,3,5"), (7, "0;1-6"), (8, "0,3,6;1,2;4,5,7"), (5, "0-3;4"), (8, "2-4;0,1,5-7"), (7, "0-3;4;5-6"))
 # Small ones, so that short vectors have many.
 SEGMENT = {"ISTHMUS_COLLECTIVES_SEGMENT": "1KiB"}
+# The library runs persistent collectives only if the program wants it.
+PERSISTENT = {"ISTHMUS_COLLECTIVES_PERSISTENT": "on"}
 # Sends that outlive their collective: all, none, and as the library chooses on one host.
 DETACHED = ({"ISTHMUS_COLLECTIVES_DETACH": "64MiB"}, {"ISTHMUS_COLLECTIVES_DETACH": "off"}, {})
 
@@ -52,7 +54,7 @@ def random_calls(c):
             if c.mpi.name != "mpich" and number // 3 != turn:
                 continue
             env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": sites, "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}", **DETACHED[number % 3],
-                   "ISTHMUS_COLLECTIVES_TRACE": "1"}
+                   **PERSISTENT, "ISTHMUS_COLLECTIVES_TRACE": "1"}
             words = ("far_collectives", SEED + number, 100, 4000 if number == 0 else 300)
             ended = start(c, ranks, words, env, f".{algorithm}.{number}").wait(120)
             must_pass(ended)
@@ -74,8 +76,8 @@ def taken_apart(c):
         raise Failure(f"the library does not compile: {last_words(said)}")
     library = mpis.collectives_library(c.mpi, SMALL_PACKS[0])
     for algorithm in ("leaders", "parallel"):
-        env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": "0-2;3-5", "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}", **DETACHED[0],
-               "LD_PRELOAD": str(library)}
+        env = {**SEGMENT, **PERSISTENT, **DETACHED[0], "ISTHMUS_COLLECTIVES_SITES": "0-2;3-5",
+               "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}", "LD_PRELOAD": str(library)}
         must_pass(c.start(6, "far_collectives", SEED, 200, 300, env=env, suffix=f".{algorithm}").wait(120))
     return "400 random calls"
 
@@ -101,15 +103,21 @@ def buffers(c):
 
 
 def persistent(c):
-    """Persistent collectives, started again and again beside persistent messages, are run by the library."""
+    """Persistent collectives, started again and again beside persistent messages: the library runs them only if told so."""
     env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": "0-1;2-4", "ISTHMUS_COLLECTIVES_TRACE": "1", **DETACHED[0]}
-    ended = start(c, 5, ("far_comms", "persistent"), env, "").wait(60)
+    operations = {"ibarrier", "ibcast", "iallreduce"}
+    ended = start(c, 5, ("far_comms", "persistent"), {**env, **PERSISTENT}, "").wait(60)
     must_pass(ended)
-    if missed := {"ibarrier", "ibcast", "iallreduce"} - operations_run(ended.output):
+    if missed := operations - operations_run(ended.output):
         raise Failure(f"the library did not run {', '.join(sorted(missed))}")
     # The MPI runs what is left to it, start by start.
-    env["ISTHMUS_COLLECTIVES_PIN"] = "all:mpi"
-    must_pass(start(c, 5, ("far_comms", "persistent"), env, ".mpi").wait(60))
+    pinned = {**env, **PERSISTENT, "ISTHMUS_COLLECTIVES_PIN": "all:mpi"}
+    must_pass(start(c, 5, ("far_comms", "persistent"), pinned, ".mpi").wait(60))
+    # By default they are the MPI's own, which may need datatypes and operations until the end.
+    ended = start(c, 5, ("far_comms", "persistent", "late"), env, ".default").wait(60)
+    must_pass(ended)
+    if run := operations & operations_run(ended.output):
+        raise Failure(f"the library ran {', '.join(sorted(run))} without being told so")
     return "20 starts of each"
 
 
@@ -169,7 +177,8 @@ def threads(c):
     whole = "openmpi" in c.mpi.name
     sites, words = ("0-1;2-4", ("whole",)) if whole else ("0,2;1,3-4", ())
     for algorithm in ("leaders", "parallel"):
-        env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": sites, "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}", **DETACHED[0]}
+        env = {**SEGMENT, **PERSISTENT, **DETACHED[0], "ISTHMUS_COLLECTIVES_SITES": sites,
+               "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}"}
         must_pass(start(c, 5, ("far_collectives", SEED, 50, 300, 3, *words), env, f".{algorithm}").wait(120))
     return "three threads, both algorithms"
 
@@ -215,7 +224,7 @@ def settings(c):
 
 def killed_rank(c):
     """A rank dies amid collectives: the job ends with an error, as without the library."""
-    env = {**SEGMENT, **DETACHED[0], "ISTHMUS_COLLECTIVES_SITES": "0-1;2-3"}
+    env = {**SEGMENT, **DETACHED[0], **PERSISTENT, "ISTHMUS_COLLECTIVES_SITES": "0-1;2-3"}
     job = start(c, 4, ("far_collectives", SEED, 10000000, 3000), env, "")
     try:
         pids = ranks_of(job, 4, "far_collectives")
