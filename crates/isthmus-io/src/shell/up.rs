@@ -101,8 +101,7 @@ impl Shell {
         }
     }
 
-    /// Goes on by UDP where TCP finds no local port for its first lane to a peer. Further lanes would only be better than
-    /// one.
+    /// Goes on by UDP where TCP finds no local port for the first lane to a peer. A further lane can do without.
     fn dial_without_port(
         &mut self,
         error: io::Error,
