@@ -182,7 +182,7 @@ void free_rate(struct plan *plan);
 void count_call(struct plan *plan, int64_t bytes);
 // One rank sends everything across in the collective that runs.
 void sent_by_one(struct plan *plan);
-// What has arrived in a flow from a site. The first segment is in no sum.
+// Arrivals of a flow from one site. The first segment is in no sum.
 struct arrivals {
     int count;
     int64_t bytes;

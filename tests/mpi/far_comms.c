@@ -10,15 +10,11 @@
 
 #include <malloc.h>
 
+// Whether the MPI has persistent collectives and sessions.
 #if defined(OPEN_MPI)
-#define PERSISTENT (OMPI_MAJOR_VERSION >= 5)
+#define MPI_4 (OMPI_MAJOR_VERSION >= 5)
 #else
-#define PERSISTENT (MPI_VERSION >= 4)
-#endif
-#if defined(OPEN_MPI)
-#define SESSIONS (OMPI_MAJOR_VERSION >= 5)
-#else
-#define SESSIONS (MPI_VERSION >= 4)
+#define MPI_4 (MPI_VERSION >= 4)
 #endif
 
 // Room for memory that the MPI and malloc keep for later calls. Bytes.
@@ -170,7 +166,7 @@ static int steady(int calls, size_t bytes)
     return finish("%d calls", 2 * calls);
 }
 
-#if PERSISTENT
+#if MPI_4
 static void add_fours(void *from, void *to, int *count, MPI_Datatype *type)
 {
     (void)type;
@@ -241,7 +237,7 @@ static int persistent(int late)
 }
 #endif
 
-#if SESSIONS
+#if MPI_4
 static void use(MPI_Comm comm, int time)
 {
     enum { LONG = 20000 };
@@ -308,7 +304,7 @@ static int in_sessions(int times)
 int main(int argc, char **argv)
 {
     if (argc == 3 && !strcmp(argv[1], "sessions")) {
-#if SESSIONS
+#if MPI_4
         program = "far_comms";
         return in_sessions(atoi(argv[2]));
 #else
@@ -325,7 +321,7 @@ int main(int argc, char **argv)
         return pinned(argv[2]);
     if (argc == 4 && !strcmp(argv[1], "steady"))
         return steady(atoi(argv[2]), argument(argc, argv, 3, 0));
-#if PERSISTENT
+#if MPI_4
     if ((argc == 2 || (argc == 3 && !strcmp(argv[2], "late"))) && !strcmp(argv[1], "persistent"))
         return persistent(argc == 3);
 #endif

@@ -293,14 +293,6 @@ impl ServeConfig {
         Ok(lines)
     }
 
-    /// A line for the log if the certificate expires within 30 days.
-    ///
-    /// # Errors
-    /// The file is no certificate.
-    pub(crate) fn expiring(&self) -> Result<Option<String>, MoverError> {
-        Ok(self.tls.as_ref().map(Files::expiring).transpose()?.flatten())
-    }
-
     /// The certificates; none where it is plain.
     pub fn trust(&self) -> Result<Option<Trust>, MoverError> {
         let Some(files) = &self.tls else { return Ok(None) };

@@ -106,7 +106,9 @@ impl Current {
         for line in config.idle_rules()? {
             tracing::warn!("{line}");
         }
-        if let Some(line) = config.expiring()? {
+        if let (Some(files), Some(trust)) = (&config.tls, &trust)
+            && let Some(line) = trust.expiring(&files.certificate)
+        {
             tracing::warn!("{line}");
         }
         Self::with(config, trust)

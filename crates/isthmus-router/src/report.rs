@@ -15,7 +15,6 @@ use crate::links::Links;
 use crate::metrics::Counters;
 use crate::router::Router;
 use crate::settings::Settings;
-use crate::tls::Tls;
 use crate::wire::Sample;
 
 /// A subnet's name, if the router is on it or the map knows it.
@@ -68,7 +67,7 @@ pub(crate) fn metrics(router: &Router) -> Metrics {
         "Connections closed because they did not speak the protocol.",
         [(Labels::new(), router.metrics.strangers.load(Relaxed) as f64)],
     );
-    metrics.add_certificate(settings.tls.as_ref().and_then(Tls::expires));
+    metrics.add_certificate(settings.tls.as_ref().and_then(|tls| tls.trust.expires));
     links(&mut metrics, &settings, &router.links.standing());
     metrics
 }

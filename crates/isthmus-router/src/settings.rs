@@ -92,8 +92,8 @@ impl Settings {
         for line in config.idle_rules(links)? {
             tracing::warn!("{}: {line}", path.display());
         }
-        if let Some(files) = &config.tls
-            && let Some(line) = files.expiring()?
+        if let (Some(files), Some(tls)) = (&config.tls, &tls)
+            && let Some(line) = tls.trust.expiring(&files.certificate)
         {
             tracing::warn!("{line}");
         }

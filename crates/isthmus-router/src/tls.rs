@@ -1,7 +1,6 @@
 //! TLS of the links between routers.
 
 use std::io;
-use std::time::SystemTime;
 
 use isthmus_trust::{Files, Fingerprint, Role, Trust};
 use isthmus_wire::AsId;
@@ -17,7 +16,7 @@ const VERSIONS: &[&[u8]] = &[b"isthmus/1"];
 pub(crate) struct Tls {
     pub(crate) connector: TlsConnector,
     pub(crate) acceptor: TlsAcceptor,
-    trust: Trust,
+    pub(crate) trust: Trust,
 }
 
 impl Tls {
@@ -30,11 +29,6 @@ impl Tls {
         let trust = Trust::load_as(Role::Router, files, own, admits, versions)?;
         let (connector, acceptor) = (trust.client.clone().into(), trust.server.clone().into());
         Ok(Self { connector, acceptor, trust })
-    }
-
-    /// When this router's certificate expires.
-    pub(crate) fn expires(&self) -> Option<SystemTime> {
-        self.trust.expires
     }
 
     /// Whether links to a peer with this certificate must end.

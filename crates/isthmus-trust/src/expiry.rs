@@ -1,45 +1,37 @@
 //! The end of a certificate's time.
 
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use rustls::pki_types::CertificateDer;
 use time::{OffsetDateTime, UtcOffset};
 use x509_parser::parse_x509_certificate;
 
-use crate::tls::{Files, TrustError, certificates};
+use crate::tls::Trust;
 
 /// From this long before its end on, the log asks for another certificate. Certificate services that renew by
 /// themselves, such as Let's Encrypt's, do so 30 days before.
 const WARNED_BEFORE: time::Duration = time::Duration::days(30);
 
-/// When the first certificate of a chain expires. None if none of them can be read.
-fn end_of(chain: &[CertificateDer<'_>]) -> Option<OffsetDateTime> {
+/// When the first certificate of a chain expires. None if none of them can be read. A certificate that ended before 1970
+/// ended then.
+pub(crate) fn expires(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
     let ends = chain.iter().filter_map(|certificate| {
         let (_, certificate) = parse_x509_certificate(certificate).ok()?;
-        OffsetDateTime::from_unix_timestamp(certificate.validity().not_after.timestamp()).ok()
+        Some(certificate.validity().not_after.timestamp())
     });
-    ends.min()
+    let seconds = u64::try_from(ends.min()?).unwrap_or(0);
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
-/// [`end_of`] for the clock of the system. A certificate that ended before 1970 ended then.
-pub(crate) fn expires(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
-    let seconds = end_of(chain)?.unix_timestamp();
-    Some(SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
-}
-
-impl Files {
-    /// A line for the log if the certificate expires within 30 days, or has expired.
-    ///
-    /// # Errors
-    /// The file is no certificate.
-    pub fn expiring(&self) -> Result<Option<String>, TrustError> {
-        let end = end_of(&certificates(&self.certificate)?);
-        Ok(end.and_then(|end| told(end, OffsetDateTime::now_utc())).map(|told| {
-            format!(
-                "the certificate {} {told}; make the next one with `isthmus router keygen` and reload",
-                self.certificate.display()
-            )
-        }))
+impl Trust {
+    /// A line for the log if this side's certificate, which was read from `file`, expires within 30 days or has expired.
+    pub fn expiring(&self, file: &Path) -> Option<String> {
+        let told = told(self.expires?.into(), OffsetDateTime::now_utc())?;
+        let file = file.display();
+        Some(format!(
+            "the certificate {file} {told}; make the next one with `isthmus router keygen` and reload"
+        ))
     }
 }
 
@@ -56,8 +48,10 @@ fn told(end: OffsetDateTime, now: OffsetDateTime) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use isthmus_wire::AsId;
+
     use super::*;
-    use crate::Keygen;
+    use crate::{Files, Keygen};
 
     #[test]
     fn a_certificate_that_ends_soon_is_told() {
@@ -67,15 +61,20 @@ mod tests {
             let made = Keygen { as_id: 1, folder: folder.path(), name: &format!("r{days}"), days }
                 .make()
                 .expect("made");
-            let files =
-                Files { certificate: made.certificate, key: made.key, authorities: Vec::new(), denied: None };
-            let told = files.expiring().expect("a certificate");
+            let files = Files {
+                certificate: made.certificate,
+                key: made.key,
+                authorities: vec![made.authority],
+                denied: None,
+            };
+            let trust = Trust::load(&files, AsId(1), &[1], &[b"any"]).expect("good files");
+            let told = trust.expiring(&files.certificate);
             assert_eq!(told.is_some(), words.is_some(), "{days}: {told:?}");
             assert!(
                 words.is_none_or(|words| told.as_ref().is_some_and(|told| told.contains(words))),
                 "{told:?}"
             );
-            let left = expires(&certificates(&files.certificate).expect("read")).expect("an end");
+            let left = trust.expires.expect("an end");
             let left = left.duration_since(SystemTime::now()).expect("in future").as_secs();
             assert!(
                 (86_400 * u64::from(days - 1)..=86_400 * u64::from(days)).contains(&left),

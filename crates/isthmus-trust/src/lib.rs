@@ -1,7 +1,7 @@
 //! Mutual TLS 1.3 between sites: checks which AS a certificate belongs to, and whether that AS is admitted.
 //!
 //! - [`Trust`] has the TLS settings for both roles of a handshake, client and server (`tls.rs`).
-//! - [`Files::expiring`] warns of a certificate that ends soon (`expiry.rs`).
+//! - [`Trust::expiring`] warns of a certificate that ends soon (`expiry.rs`).
 //! - [`Keygen`] makes the certificates of a site (`keygen.rs`).
 //! - [`Throwaway`] makes certificates for one conversation (`throwaway.rs`).
 //! - [`Role`] and [`Fingerprint`] restrict what a certificate is accepted for (`role.rs`).

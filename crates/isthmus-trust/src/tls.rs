@@ -290,7 +290,7 @@ fn pem_fault(what: &str, error: &pem::Error) -> String {
     }
 }
 
-pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError> {
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError> {
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let read = read.map_err(|error| match error {
         pem::Error::Io(error) => unread(file, &error),

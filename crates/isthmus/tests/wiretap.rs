@@ -15,7 +15,7 @@ const FOLDER: &str = "ISTHMUS_TEST_FOLDER";
 /// The settings of both endpoints.
 const SETTINGS: &str = "ISTHMUS_TEST_SETTINGS";
 const LIMIT: Duration = Duration::from_secs(40);
-/// What is looked for in the packets.
+/// The test looks for this in the packets.
 const SECRET: &[u8] = b"Nobody but the two ends is to read this.";
 
 /// The whole message.
