@@ -114,20 +114,53 @@ fn a_server_that_closes_what_it_does_not_understand_is_told_as_something_else() 
     told(closing);
 }
 
-/// Two networks. Port 7000 of the far one leads to a service at an address that the near one has no route to. After a
-/// second the far host resets what goes there, and refuses it for two seconds.
-const FORWARDED: &str = r#"
+/// Two networks, each with an interface to the other: 10.99.9.1 is here, and 10.99.9.2 there.
+const NETWORKS: &str = r#"
 set -e
 ip link set lo up
-unshare --net sleep 60 & far=$!
+unshare --net sleep 110 & far=$!
 trap 'kill $far $serve 2>/dev/null' EXIT
 until [ "$(readlink /proc/$far/ns/net)" != "$(readlink /proc/$$/ns/net)" ]; do sleep 0.02; done
 there() { nsenter --target $far --net "$@"; }
 ip link add name near type veth peer name far netns $far
 ip addr add 10.99.9.1/24 dev near && ip link set near up
 there ip link set lo up
-there ip addr add 10.98.8.2/32 dev lo
 there ip addr add 10.99.9.2/24 dev far && there ip link set far up
+"#;
+
+/// Runs a script in two networks of its own, beside a service with the file `content` in `folder`. Returns whether it
+/// succeeded, and its output; `None` where this host allows no such networks.
+fn in_two_networks(
+    script: &str,
+    limit_s: u32,
+    folder: &Path,
+    listen: &str,
+    content: &[u8],
+) -> Option<(bool, String)> {
+    let config = format!("listen = \"{listen}\"\nplain = true\n[export.data]\npath = \"export\"\n");
+    fs::write(folder.join("serve.toml"), config).expect("written");
+    fs::create_dir(folder.join("export")).expect("made");
+    fs::write(folder.join("export/a"), content).expect("written");
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--net", "timeout", &limit_s.to_string(), "sh", "-c"]);
+    command.arg(format!("{NETWORKS}{script}")).args(["sh", env!("CARGO_BIN_EXE_isthmus")]);
+    command.current_dir(folder).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
+    for name in ["FI_ISTHMUS_INTERFACE", "ISTHMUS_CONFIG", "ISTHMUS_SITES", "ISTHMUS_LOG"] {
+        command.env_remove(name);
+    }
+    let done = command.output().expect("unshare(1) is there");
+    let said = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    if !said.contains("ready") {
+        eprintln!("skipped: no network namespaces, or no nft(8): {said}");
+        return None;
+    }
+    Some((done.status.success(), said))
+}
+
+/// Port 7000 of the far network leads to a service at an address that the near one has no route to. After a
+/// second the far host resets what goes there, and refuses it for two seconds.
+const FORWARDED: &str = r#"
+there ip addr add 10.98.8.2/32 dev lo
 there nft add table ip forward
 there nft add chain ip forward pre '{ type nat hook prerouting priority dstnat; }'
 there nft add rule ip forward pre tcp dport 7000 dnat to 10.98.8.2:7001
@@ -147,50 +180,19 @@ wait $cp
 #[test]
 fn a_copy_through_a_forwarded_port_goes_on_after_the_forwarder_was_gone() {
     let folder = tempfile::tempdir().expect("a folder");
-    let config = "listen = \"10.98.8.2:7001\"\nplain = true\n[export.data]\npath = \"export\"\n";
-    fs::write(folder.path().join("serve.toml"), config).expect("written");
-    fs::create_dir(folder.path().join("export")).expect("made");
     let content: Vec<u8> =
         (0..12_000_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    fs::write(folder.path().join("export/a"), &content).expect("written");
-    let mut command = Command::new("unshare");
-    command.args([
-        "--map-root-user",
-        "--net",
-        "timeout",
-        "50",
-        "sh",
-        "-c",
-        FORWARDED,
-        "sh",
-        env!("CARGO_BIN_EXE_isthmus"),
-    ]);
-    command.current_dir(folder.path()).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
-    for name in ["FI_ISTHMUS_INTERFACE", "ISTHMUS_CONFIG", "ISTHMUS_SITES", "ISTHMUS_LOG"] {
-        command.env_remove(name);
-    }
-    let done = command.output().expect("unshare(1) is there");
-    let said = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    if !said.contains("ready") {
-        return eprintln!("skipped: no network namespaces, or no nft(8): {said}");
-    }
-    assert!(done.status.success(), "{said}");
+    let Some((succeeded, said)) = in_two_networks(FORWARDED, 50, folder.path(), "10.98.8.2:7001", &content)
+    else {
+        return;
+    };
+    assert!(succeeded, "{said}");
     assert!(fs::read(folder.path().join("copy")).expect("copied") == content, "{said}");
 }
 
-/// Two networks. The near one has two local ports for all sockets, and the far one a service. Several copies follow each
+/// The near network has two local ports for all sockets, and the far one a service. Several copies follow each
 /// other there, and then one without UDP. The far host has a firewall that lets no UDP in from then on.
 const TWO_PORTS: &str = r#"
-set -e
-ip link set lo up
-unshare --net sleep 110 & far=$!
-trap 'kill $far $serve 2>/dev/null' EXIT
-until [ "$(readlink /proc/$far/ns/net)" != "$(readlink /proc/$$/ns/net)" ]; do sleep 0.02; done
-there() { nsenter --target $far --net "$@"; }
-ip link add name near type veth peer name far netns $far
-ip addr add 10.99.9.1/24 dev near && ip link set near up
-there ip link set lo up
-there ip addr add 10.99.9.2/24 dev far && there ip link set far up
 echo 40000 40001 > /proc/sys/net/ipv4/ip_local_port_range
 there nft add table inet wall
 echo ready
@@ -212,27 +214,15 @@ echo "status $status"
 fn copies_go_on_where_two_local_ports_have_to_do() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
-    let config = "listen = \"10.99.9.2:7001\"\nplain = true\n[export.data]\npath = \"export\"\n";
-    fs::write(at("serve.toml"), config).expect("written");
-    fs::create_dir(at("export")).expect("made");
-    fs::write(at("export/a"), vec![7; 4_000_000]).expect("written");
-    let mut command = Command::new("unshare");
-    command.args(["--map-root-user", "--net", "timeout", "100", "sh", "-c", TWO_PORTS, "sh"]);
-    command.arg(env!("CARGO_BIN_EXE_isthmus")).current_dir(folder.path());
-    command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
-    for name in ["FI_ISTHMUS_INTERFACE", "ISTHMUS_CONFIG", "ISTHMUS_SITES", "ISTHMUS_LOG"] {
-        command.env_remove(name);
-    }
-    let done = command.output().expect("unshare(1) is there");
-    let said = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    if !said.contains("ready") {
-        return eprintln!("skipped: no network namespaces, or no nft(8): {said}");
-    }
+    let content = vec![7; 4_000_000];
+    let Some((_, said)) = in_two_networks(TWO_PORTS, 100, folder.path(), "10.99.9.2:7001", &content) else {
+        return;
+    };
     for name in ["copy1", "copy2", "copy3"] {
-        assert!(fs::read(at(name)).is_ok_and(|copy| copy == vec![7; 4_000_000]), "{name}: {said}");
+        assert!(fs::read(at(name)).is_ok_and(|copy| copy == content), "{name}: {said}");
     }
     // Without UDP either a port is free by then, or the error names what is short.
     let (_, rest) = said.split_once("without UDP").expect("the copies ended");
-    let is_copied = fs::read(at("copy4")).is_ok_and(|copy| copy == vec![7; 4_000_000]);
+    let is_copied = fs::read(at("copy4")).is_ok_and(|copy| copy == content);
     assert!(is_copied || rest.contains("ip_local_port_range"), "{said}");
 }
