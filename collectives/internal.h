@@ -162,6 +162,7 @@ struct load {
     double leader_near;   // copied by a leader, one copy after the other
     double parallel_near; // sent by each rank
     int messages;         // of each rank, if all work side by side
+    int64_t parts;        // of these bytes that move one after the other in parallel; 1: nothing overlaps
     int leaders_can, parallel_can;
     int nonblocking;      // leaders cannot: they wait within
     int any_length;       // of the vector: leaders need no more memory than their own vector

@@ -89,7 +89,7 @@ static void barrier_by_messages(struct flow *flow, struct barrier *barrier)
 
 int run_barrier(struct plan *plan, MPI_Request *request)
 {
-    struct load load = {.leaders_can = 1, .parallel_can = request != NULL, .nonblocking = request != NULL};
+    struct load load = {.parts = 1, .leaders_can = 1, .parallel_can = request != NULL, .nonblocking = request != NULL};
     if (choose(plan, BARRIER, 0, load) == MPI)
         return LEAVE;
     struct flow here, *flow = flow_begin(&here, plan, request, BARRIER_TAGS);
@@ -217,7 +217,8 @@ int run_bcast(struct plan *plan, MPI_Request *request, void *data, MPI_Count cou
         return LEAVE;
     int64_t bytes = count * shape.size, segment = segment_of(plan, bytes);
     struct load load = {.across = (double)bytes * (plan->sites - 1), .leader_near = (double)bytes * near_steps(plan), .parallel_near = 2.0 * (double)bytes,
-                        .messages = 2 * largest_site(plan), .leaders_can = 1, .parallel_can = 1, .nonblocking = request != NULL};
+                        .messages = 2 * largest_site(plan), .parts = bytes / segment + 1, .leaders_can = 1, .parallel_can = 1,
+                        .nonblocking = request != NULL};
     enum algorithm algorithm = bytes ? choose(plan, BCAST, bytes, load) : MPI;
     if (algorithm == MPI)
         return LEAVE;
@@ -298,7 +299,7 @@ static void gather_by_leaders(struct flow *flow, const void *from, MPI_Count cou
 static struct load rooted_load(const struct plan *plan, int64_t each)
 {
     return (struct load){.across = (double)each * (plan->ranks - 1), .leader_near = (double)each * plan->ranks, .parallel_near = 0,
-                         .messages = plan->ranks, .leaders_can = 1, .parallel_can = 1};
+                         .messages = plan->ranks, .parts = plan->ranks, .leaders_can = 1, .parallel_can = 1};
 }
 
 int run_gather(struct plan *plan, MPI_Request *request, enum operation operation, const void *from, MPI_Count count, MPI_Datatype type, void *to,
@@ -539,8 +540,8 @@ int run_allgather(struct plan *plan, MPI_Request *request, const void *from, MPI
     for (int rank = 0; rank < plan->ranks; rank++)
         pieces_count += pieces_of(count_at(spread, rank) * shape.size, segment);
     struct load load = {.across = (double)crossing_most * (plan->sites - 1), .leader_near = (double)total * (1 + near_steps(plan)),
-                        .parallel_near = (double)total, .messages = 2 * plan->ranks, .leaders_can = 1, .parallel_can = pieces_count < plan->tags,
-                        .nonblocking = request != NULL};
+                        .parallel_near = (double)total, .messages = 2 * plan->ranks, .parts = total / segment + 1, .leaders_can = 1,
+                        .parallel_can = pieces_count < plan->tags, .nonblocking = request != NULL};
     enum algorithm algorithm = total ? choose(plan, ALLGATHER, total, load) : MPI;
     if (algorithm == MPI)
         return LEAVE;
@@ -675,7 +676,8 @@ int run_alltoall(struct plan *plan, MPI_Request *request, enum operation operati
         across = leaving > across ? leaving : across;
     }
     struct load load = {.across = across, .leader_near = 3.0 * (double)each * most * plan->ranks, .parallel_near = (double)each * most,
-                        .messages = 2 * plan->ranks, .leaders_can = operation == ALLTOALL, .parallel_can = 1, .nonblocking = request != NULL};
+                        .messages = 2 * plan->ranks, .parts = plan->ranks, .leaders_can = operation == ALLTOALL, .parallel_can = 1,
+                        .nonblocking = request != NULL};
     enum algorithm algorithm = operation == ALLTOALL && each == 0 ? MPI : choose(plan, operation, each * plan->ranks * most, load);
     if (algorithm == MPI)
         return LEAVE;

@@ -240,8 +240,8 @@ int run_reduce(struct plan *plan, MPI_Request *request, const void *from, void *
     MPI_Count most = part_most(plan, bytes, &shape);
     int64_t parts = cut(NULL, 0, count, most, root);
     struct load load = {.across = (double)bytes * (plan->sites - 1), .leader_near = (double)bytes * near_steps(plan) * (1 + all),
-                        .parallel_near = 2.0 * (double)bytes, .messages = 2 * largest_site(plan), .leaders_can = can, .nonblocking = request != NULL,
-                        .parallel_can = can && parts * KINDS < plan->tags};
+                        .parallel_near = 2.0 * (double)bytes, .messages = 2 * largest_site(plan), .parts = parts, .leaders_can = can,
+                        .nonblocking = request != NULL, .parallel_can = can && parts * KINDS < plan->tags};
     enum algorithm algorithm = choose(plan, all ? ALLREDUCE : REDUCE, bytes, load);
     if (algorithm == MPI)
         return LEAVE;
@@ -288,7 +288,8 @@ int run_reduce_scatter(struct plan *plan, MPI_Request *request, const void *from
     for (int rank = 0; rank < plan->ranks; rank++)
         parts += cut(NULL, 0, count_at(spread, rank), most, rank);
     struct load load = {.across = (double)bytes * (plan->sites - 1), .leader_near = 2.0 * (double)bytes * near_steps(plan), .parallel_near = (double)bytes,
-                        .messages = 2 * plan->ranks, .leaders_can = can, .nonblocking = request != NULL, .parallel_can = can && parts * KINDS < plan->tags};
+                        .messages = 2 * plan->ranks, .parts = parts, .leaders_can = can, .nonblocking = request != NULL,
+                        .parallel_can = can && parts * KINDS < plan->tags};
     enum algorithm algorithm = choose(plan, REDUCE_SCATTER, bytes, load);
     if (algorithm == MPI)
         return LEAVE;
@@ -375,8 +376,8 @@ int run_scan(struct plan *plan, enum operation operation, const void *from, void
     int direct = keeps_order(plan, op) && (plan->settings.pins[operation] == PARALLEL ||
                  half + (double)bytes * plan->ranks / rate < steps * (half + (double)bytes / rate));
     struct load load = {.across = (double)bytes * (plan->sites - 1), .leader_near = (double)bytes * near_steps(plan),
-                        .parallel_near = (double)bytes * plan->ranks, .messages = 2 * plan->ranks, .leaders_can = plan->blocks, .parallel_can = direct,
-                        .any_length = 1};
+                        .parallel_near = (double)bytes * plan->ranks, .messages = 2 * plan->ranks, .parts = 1, .leaders_can = plan->blocks,
+                        .parallel_can = direct, .any_length = 1};
     enum algorithm algorithm = choose(plan, operation, bytes, load);
     if (algorithm == MPI)
         return LEAVE;
