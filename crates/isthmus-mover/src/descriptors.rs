@@ -84,9 +84,9 @@ pub(crate) fn explained(error: io::Error) -> io::Error {
     }
 }
 
-/// Says which side lacks descriptors or threads in a text that the other side sent: "receiving", "sending" or "other".
+/// Says which side lacks descriptors, threads or memory in a text that the other side sent: "receiving", "sending" or "other".
 pub(crate) fn of_side(mut text: String, side: &str) -> String {
-    for errno in [Errno::MFILE, Errno::NFILE, Errno::AGAIN] {
+    for errno in [Errno::MFILE, Errno::NFILE, Errno::AGAIN, Errno::NOMEM] {
         let code = format!("(os error {})", errno.raw_os_error());
         if let Some(at) = text.find(&code) {
             text.insert_str(at + code.len(), &format!(" on the {side} side"));

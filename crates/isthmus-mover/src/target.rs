@@ -521,6 +521,13 @@ fn room(error: io::Error, size: u64) -> io::Error {
         Some(Errno::ACCESS | Errno::PERM) => {
             io::Error::new(error.kind(), format!("{error}; who runs the receiving side may not write there"))
         }
+        // The folder was there a moment ago.
+        Some(Errno::NOENT) => io::Error::new(
+            error.kind(),
+            format!(
+                "{error}; its folder on the receiving side takes no new files, as below /proc, or was removed meanwhile"
+            ),
+        ),
         _ => error,
     }
 }
