@@ -582,6 +582,7 @@ impl Udp {
                     self.packets.drain(..bytes);
                     self.waiting = Some((transmit, now + BLOCKED_US));
                 }
+                Sent::TooLong => self.port.on_too_long(now, &transmit),
                 Sent::Dropped => {
                     if let Some(error) = self.socket.take_own_refusal() {
                         warn_refused!(&error, "packets to {} do not leave this host", transmit.to);
