@@ -205,7 +205,8 @@ until grep -q 'serving at' serve.log; do sleep 0.05; done
 FI_ISTHMUS_PEER_TIMEOUT=5s "$1" cp --plain 10.99.9.2:7000:data/a copy
 "#;
 
-/// The path is so short that TCP would do better. Nobody listens at the port by TCP, or a firewall drops what comes there.
+/// The path is so short that TCP would do better. Nobody listens at the port by TCP, or a firewall drops what comes
+/// there.
 #[test]
 fn a_copy_goes_through_a_port_that_is_forwarded_for_udp_only() {
     for silent in ["SILENT=\n", "SILENT=yes\n"] {

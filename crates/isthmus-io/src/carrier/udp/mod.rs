@@ -292,7 +292,8 @@ impl Udp {
     }
 
     /// Opens a lane that carries data at once. It ends if the round trip turns out shorter than `long` and TCP connects,
-    /// or if nothing gets through while TCP does. A packet train of `train` bytes behind its first data measures the path.
+    /// or if nothing gets through while TCP does. A packet train of `train` bytes behind its first data measures the
+    /// path.
     pub(super) fn dial_provisionally(
         &mut self,
         to: SocketAddr,
