@@ -108,6 +108,7 @@ trait Kernel {
     fn is_device(&self, interface: &str) -> bool;
     /// Whether it is a bridge, such as those of containers and virtual machines.
     fn is_bridge(&self, interface: &str) -> bool;
+    /// How long the address stays.
     fn lasts(&self, ip: Ipv6Addr) -> Lasting;
 }
 

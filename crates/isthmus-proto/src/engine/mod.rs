@@ -354,11 +354,6 @@ impl Engine {
     /// The index of a peer; makes no connection. Refuses an address of another subnet if no router is configured.
     pub fn peer(&mut self, address: &Address) -> Result<PeerId, Refusal> {
         let own = self.config.address;
-        if address.locator.port() == 0 {
-            return Err(Refusal::Unreachable(format!(
-                "{address} has port 0, at which nothing listens: write the port at which the peer does"
-            )));
-        }
         if self.is_routed(address) && !self.has_routers() {
             return Err(Refusal::Unreachable(format!(
                 "{address} is in AS {} subnet {}, this endpoint in AS {} subnet {}, and no router joins them; set \
