@@ -41,7 +41,9 @@ pub enum Sent {
     Yes,
     /// This many bytes were sent. There is no room now for the rest.
     Partly(usize),
-    /// These packets were dropped: too long for the interface, no route, or an error of earlier ones.
+    /// These packets were dropped: too long for the interface.
+    TooLong,
+    /// These packets were dropped: no route, or an error of earlier ones.
     Dropped,
 }
 

@@ -34,8 +34,12 @@ pub fn remedy(error: &io::Error) -> Option<&'static str> {
         libc::EADDRINUSE => {
             "the port is taken, or all local ports are: choose another, or widen net.ipv4.ip_local_port_range (sysctl)"
         }
-        libc::EPERM | libc::EACCES => {
+        libc::EPERM => {
             "a firewall or a security policy of this host forbids it: let it through (nft list ruleset, iptables -L OUTPUT)"
+        }
+        libc::EACCES => {
+            "a route or a security policy of this host forbids it: change the route (ip route get, `prohibit`), or the \
+             policy, such as SELinux's"
         }
         libc::ENOSPC => "the system watches no more descriptors: raise fs.epoll.max_user_watches (sysctl)",
         _ => return None,
@@ -123,7 +127,20 @@ struct Told {
     /// Lines allowed per [`LINE_PAUSE`], and how many of them are left.
     most: u32,
     more: u32,
+    /// Lines, or things, that no line has told.
     left_out: u64,
+}
+
+impl Told {
+    /// Takes one of the lines that are allowed now. False if none is left.
+    fn is_due(&mut self, now: Instant) -> bool {
+        if self.last.is_none_or(|last| now.saturating_duration_since(last) >= LINE_PAUSE) {
+            (self.last, self.more) = (Some(now), self.most);
+        }
+        let is_due = self.more > 0;
+        self.more -= u32::from(is_due);
+        is_due
+    }
 }
 
 impl Default for Sparing {
@@ -146,15 +163,20 @@ impl Sparing {
     /// Returns text to append if a line is due.
     pub fn due(&self, now: Instant) -> Option<LeftOut> {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.last.is_none_or(|last| now.saturating_duration_since(last) >= LINE_PAUSE) {
-            (told.last, told.more) = (Some(now), told.most);
+        if told.is_due(now) {
+            return Some(LeftOut(std::mem::take(&mut told.left_out)));
         }
-        if told.more == 0 {
-            told.left_out += 1;
-            return None;
-        }
-        told.more -= 1;
-        Some(LeftOut(std::mem::take(&mut told.left_out)))
+        told.left_out += 1;
+        None
+    }
+
+    /// Adds `count` things to those that no line has told. Returns their sum if a line is due.
+    ///
+    /// A limiter counts either things or lines ([`Sparing::due`]), never both.
+    pub fn due_for(&self, now: Instant, count: u64) -> Option<u64> {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        told.left_out += count;
+        told.is_due(now).then(|| std::mem::take(&mut told.left_out))
     }
 
     /// Calls `say` with `what`, the error and its [`remedy`], if it has one and a line is due.
@@ -212,11 +234,19 @@ mod tests {
     }
 
     #[test]
+    fn things_that_no_line_has_told_are_in_the_sum_of_the_next_one() {
+        let (sparing, start) = (Sparing::new(), Instant::now());
+        let said: Vec<_> =
+            (0..25).filter_map(|s| sparing.due_for(start + Duration::from_secs(s), s + 1)).collect();
+        assert_eq!(said, [1, (2..=11).sum(), (12..=21).sum()]);
+    }
+
+    #[test]
     fn only_errors_that_this_host_causes_have_a_remedy() {
         let of = |errno| remedy(&io::Error::from_raw_os_error(errno));
         let said = |errno, word: &str| of(errno).is_some_and(|text| text.contains(word));
         assert!(said(libc::EMFILE, "ulimit -n") && said(libc::EADDRNOTAVAIL, "ip_local_port_range"));
-        assert!(said(libc::EPERM, "firewall") && said(libc::ENOMEM, "memory"));
+        assert!(said(libc::EPERM, "firewall") && said(libc::EACCES, "route") && said(libc::ENOMEM, "memory"));
         for errno in [libc::ECONNREFUSED, libc::ETIMEDOUT, libc::ECONNRESET, libc::EHOSTUNREACH] {
             assert_eq!(of(errno), None);
         }

@@ -178,6 +178,9 @@ impl UdpSocket {
         let (sent, error) = match sent {
             Ok(()) => (Sent::Yes, None),
             Err(error) if is_full(&error) => (Sent::BLOCKED, Some(error)),
+            Err(error) if is_too_long(&error) => (Sent::TooLong, None),
+            // The interface's MTU has shrunk, and the kernel cuts no message into longer packets.
+            Err(error) if cannot_segment(&error) && packets.len() > segment => (Sent::TooLong, None),
             Err(error) => (Sent::Dropped, Some(error)),
         };
         let none = sent == Sent::BLOCKED
@@ -271,6 +274,11 @@ fn set_class(socket: &Socket, class: u8) -> io::Result<()> {
         }
     }
     socket.set_tos_v4(field)
+}
+
+/// Whether a packet is longer than the interface carries.
+fn is_too_long(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EMSGSIZE)
 }
 
 /// Whether the interface cannot cut messages into packets.
@@ -407,7 +415,7 @@ mod tests {
     #[test]
     fn what_the_interface_does_not_carry_is_dropped_and_harms_nothing() {
         let a = UdpSocket::bind("127.0.0.1:0".parse().expect("valid"), |_| {}).expect("loopback");
-        assert_eq!(a.send("127.0.0.1:9".parse().expect("valid"), 70_000, &[0; 70_000]), Sent::Dropped);
+        assert_eq!(a.send("127.0.0.1:9".parse().expect("valid"), 70_000, &[0; 70_000]), Sent::TooLong);
     }
 
     #[test]
@@ -420,7 +428,7 @@ mod tests {
         assert_eq!(refusal.raw_os_error(), Some(libc::EACCES));
         assert!(a.take_own_refusal().is_none());
         // A packet that is too long for an interface is not this host's fault.
-        assert_eq!(a.send("127.0.0.1:9".parse().expect("valid"), 70_000, &[0; 70_000]), Sent::Dropped);
+        assert_eq!(a.send("127.0.0.1:9".parse().expect("valid"), 70_000, &[0; 70_000]), Sent::TooLong);
         assert!(a.take_own_refusal().is_none());
     }
 

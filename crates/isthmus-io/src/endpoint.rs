@@ -312,6 +312,11 @@ impl Endpoint {
     /// # Errors
     /// [`PostError::Unreachable`] for an address that no route leads to.
     pub fn peer(&self, address: &Address) -> Result<PeerId, PostError> {
+        if address.locator.port() == 0 {
+            return Err(PostError::Unreachable(format!(
+                "{address} has port 0, at which nothing listens: write the port at which the peer does"
+            )));
+        }
         Ok(self.core.lock().engine.peer(address)?)
     }
 

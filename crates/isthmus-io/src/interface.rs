@@ -68,7 +68,8 @@ pub struct Chosen {
 pub enum Why {
     /// The setting `interface` names it.
     Named,
-    /// The kernel's route to other networks leaves by it.
+    /// The kernel sends packets to other networks from its address. They may leave by another interface: hosts that
+    /// announce their routes themselves have their address on the loopback interface.
     Route,
     /// The kernel has no route to other networks; this one is up and has a carrier.
     Carrier,
@@ -76,22 +77,23 @@ pub enum Why {
     RouteDown,
     /// Nothing else is up.
     Loopback,
-    /// What else is up has only link-local IPv6 addresses.
-    LinkLocalOnly,
+    /// What else is up has only IPv6 addresses that are link-local or not checked yet.
+    NoUsableAddress,
 }
 
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Named => "the setting `interface` names it",
-            Self::Route => "the kernel's route to other networks leaves by it",
+            Self::Route => "the kernel sends packets to other networks from its address",
             Self::Carrier => "it is up and has a carrier, and no route leads to other networks",
             Self::RouteDown => {
                 "it is up and has a carrier, and the interface of the kernel's route to other networks has none"
             }
             Self::Loopback => "no other interface is up and has a carrier",
-            Self::LinkLocalOnly => {
-                "the other interfaces that are up have only link-local IPv6 addresses, which need a zone"
+            Self::NoUsableAddress => {
+                "the other interfaces that are up have only IPv6 addresses that are link-local, which need a zone, or \
+                 that the kernel has not checked yet (tentative) or found at another host"
             }
         })
     }
@@ -106,6 +108,20 @@ trait Kernel {
     fn is_device(&self, interface: &str) -> bool;
     /// Whether it is a bridge, such as those of containers and virtual machines.
     fn is_bridge(&self, interface: &str) -> bool;
+    /// How long the address stays.
+    fn lasts(&self, ip: Ipv6Addr) -> Lasting;
+}
+
+/// How long an IPv6 address stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Lasting {
+    Yes,
+    /// A privacy address, which is replaced after a day or so (RFC 8981).
+    Temporary,
+    /// It is about to leave, so new connections should not use it (RFC 4862).
+    Deprecated,
+    /// Nothing can be sent from it: the kernel does not know yet that no other host has it, or one has it.
+    Unusable,
 }
 
 /// The kernel of this host.
@@ -126,6 +142,34 @@ impl Kernel for Host {
 
     fn is_bridge(&self, interface: &str) -> bool {
         is_bridge(interface)
+    }
+
+    fn lasts(&self, ip: Ipv6Addr) -> Lasting {
+        let table = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+        lasts(&table, ip)
+    }
+}
+
+/// Flags of IPv6 addresses (`IFA_F_TEMPORARY` and so on of `if_addr.h`).
+const TEMPORARY: u32 = 0x01;
+const OPTIMISTIC: u32 = 0x04;
+const FAILED: u32 = 0x08;
+const DEPRECATED: u32 = 0x20;
+const TENTATIVE: u32 = 0x40;
+
+/// Reads how long an address lasts from the kernel's table of IPv6 addresses. An address that is not there lasts.
+fn lasts(table: &str, ip: Ipv6Addr) -> Lasting {
+    let flags = table.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let is_it = u128::from_str_radix(fields.first()?, 16) == Ok(ip.to_bits());
+        is_it.then(|| u32::from_str_radix(fields.get(4)?, 16).ok()).flatten()
+    });
+    match flags.unwrap_or(0) {
+        // An optimistic address is usable before the kernel knows (RFC 4429).
+        flags if flags & FAILED != 0 || flags & (TENTATIVE | OPTIMISTIC) == TENTATIVE => Lasting::Unusable,
+        flags if flags & DEPRECATED != 0 => Lasting::Deprecated,
+        flags if flags & TEMPORARY != 0 => Lasting::Temporary,
+        _ => Lasting::Yes,
     }
 }
 
@@ -163,6 +207,18 @@ pub(crate) fn choose(wanted: &str) -> Result<Chosen, InterfaceError> {
     pick(&all, &Host, wanted)
 }
 
+/// The interface's name without the label that IPv4 addresses may have: "eth0" of "eth0:1". Services that move between
+/// hosts label their addresses. The system lists each address by its label, and has no interface of that name.
+pub(crate) fn device_of(name: &str) -> &str {
+    name.split(':').next().unwrap_or(name)
+}
+
+/// The interface that has this address. Several may have one, as where links have no addresses of their own; then the
+/// loopback interface comes last.
+fn holder<'a>(all: impl Iterator<Item = &'a Interface>, ip: IpAddr) -> Option<&'a Interface> {
+    all.filter(|one| one.ip() == ip).min_by_key(|one| one.name == "lo")
+}
+
 /// Like [`choose`], for an address of one family; `None` if the host has none.
 pub(crate) fn choose_of(family: Family, wanted: &str) -> Option<IpAddr> {
     let mut all = if_addrs::get_if_addrs().ok()?;
@@ -174,7 +230,7 @@ pub(crate) fn choose_of(family: Family, wanted: &str) -> Option<IpAddr> {
 /// The interface of the host that has this address.
 pub fn interface_of(ip: IpAddr) -> Option<String> {
     let all = if_addrs::get_if_addrs().ok()?;
-    all.into_iter().find(|interface| interface.ip() == ip).map(|interface| interface.name)
+    holder(all.iter(), ip).map(|found| device_of(&found.name).to_owned())
 }
 
 /// The largest IP packet that the interface with this address carries. Bytes.
@@ -195,8 +251,13 @@ pub fn network_bits_of(ip: IpAddr) -> Option<u8> {
 /// Why nothing can be sent by this interface from this address, and what to do; `None` if the system knows of no
 /// trouble.
 pub fn interface_trouble(interface: &str, ip: IpAddr) -> Option<String> {
-    let state = link_state(interface);
-    let has_left = || !isthmus_datagram::is_frames_only(ip) && interface_of(ip).is_none();
+    let holder = interface_of(ip);
+    let (interface, state) = match (link_state(interface), &holder) {
+        // It has another name since, or its address has moved.
+        (LinkState::Gone, Some(name)) => (&name[..], link_state(name)),
+        (state, _) => (interface, state),
+    };
+    let has_left = || !isthmus_datagram::is_frames_only(ip) && holder.is_none();
     match state {
         LinkState::Gone => {
             Some(format!("the interface {interface}, with the address {ip}, has left the host"))
@@ -214,29 +275,36 @@ pub fn interface_trouble(interface: &str, ip: IpAddr) -> Option<String> {
     }
 }
 
-fn pick(all: &[Interface], kernel: &impl Kernel, wanted: &str) -> Result<Chosen, InterfaceError> {
-    let chosen = |found: &Interface, why| Chosen { ip: found.ip(), interface: found.name.clone(), why };
+fn pick<'a>(all: &'a [Interface], kernel: &impl Kernel, wanted: &str) -> Result<Chosen, InterfaceError> {
+    let chosen =
+        |found: &Interface, why| Chosen { ip: found.ip(), interface: device_of(&found.name).to_owned(), why };
+    let by_preference = |found: &mut dyn Iterator<Item = &'a Interface>| by_preference(found, kernel);
     if !wanted.is_empty() {
-        let named = |i: &&Interface| i.name == wanted || wanted.parse() == Ok(i.ip());
-        let found = by_preference(all.iter().filter(named)).ok_or_else(|| InterfaceError::Unknown {
+        let named =
+            |i: &&Interface| i.name == wanted || device_of(&i.name) == wanted || wanted.parse() == Ok(i.ip());
+        let found = by_preference(&mut all.iter().filter(named)).ok_or_else(|| InterfaceError::Unknown {
             wanted: wanted.to_owned(),
             present: all.iter().map(|i| format!("{} ({})", i.name, i.ip())).collect::<Vec<_>>().join(", "),
         })?;
         return Ok(chosen(found, Why::Named));
     }
-    let is_up = |i: &&Interface| !i.is_loopback() && kernel.link(&i.name) == LinkState::Up;
+    let has_link = |i: &&Interface| !i.is_loopback() && kernel.link(device_of(&i.name)) == LinkState::Up;
+    let is_usable = |ip: IpAddr| !matches!(ip, IpAddr::V6(ip) if kernel.lasts(ip) == Lasting::Unusable);
+    let is_up = |i: &&Interface| has_link(i) && is_usable(i.ip());
     let routed = ELSEWHERE.iter().find_map(|to| {
         let source = kernel.source_to(*to)?;
-        all.iter().filter(is_up).find(|i| i.ip() == source)
+        holder(all.iter().filter(is_up), source)
     });
     if let Some(found) = routed {
         return Ok(chosen(found, Why::Route));
     }
     let travels = |i: &&Interface| is_up(i) && !is_link_local_v4(i.ip());
-    let by_device = by_preference(all.iter().filter(travels).filter(|i| kernel.is_device(&i.name)));
-    let by_other = || by_preference(all.iter().filter(travels).filter(|i| !kernel.is_bridge(&i.name)));
-    let by_bridge = || by_preference(all.iter().filter(travels));
-    let by_any = || by_preference(all.iter().filter(is_up));
+    let is_device = |i: &&Interface| kernel.is_device(device_of(&i.name));
+    let is_no_bridge = |i: &&Interface| !kernel.is_bridge(device_of(&i.name));
+    let by_device = by_preference(&mut all.iter().filter(travels).filter(is_device));
+    let by_other = || by_preference(&mut all.iter().filter(travels).filter(is_no_bridge));
+    let by_bridge = || by_preference(&mut all.iter().filter(travels));
+    let by_any = || by_preference(&mut all.iter().filter(is_up));
     if let Some(found) = by_device.or_else(by_other).or_else(by_bridge).or_else(by_any) {
         // The kernel names an interface without a carrier, too.
         let has_route = ELSEWHERE.iter().any(|to| {
@@ -245,8 +313,8 @@ fn pick(all: &[Interface], kernel: &impl Kernel, wanted: &str) -> Result<Chosen,
         });
         return Ok(chosen(found, if has_route { Why::RouteDown } else { Why::Carrier }));
     }
-    let why = if all.iter().any(|i| is_up(&i)) { Why::LinkLocalOnly } else { Why::Loopback };
-    let own = by_preference(all.iter().filter(|i| i.is_loopback()));
+    let why = if all.iter().any(|i| has_link(&i)) { Why::NoUsableAddress } else { Why::Loopback };
+    let own = by_preference(&mut all.iter().filter(|i| i.is_loopback()));
     let nothing = Chosen { ip: Ipv4Addr::LOCALHOST.into(), interface: String::new(), why };
     Ok(own.map_or(nothing, |found| chosen(found, why)))
 }
@@ -257,13 +325,20 @@ fn is_link_local_v4(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V4(v4) if v4.is_link_local())
 }
 
-/// IPv4 before IPv6, and link-local IPv4 last; link-local IPv6 addresses need a scope and do not travel.
-fn by_preference<'a>(interfaces: impl Iterator<Item = &'a Interface>) -> Option<&'a Interface> {
-    let usable = |i: &&Interface| match i.ip() {
-        IpAddr::V4(_) => true,
-        IpAddr::V6(v6) => !v6.is_unicast_link_local(),
+/// IPv4 before IPv6, and link-local IPv4 last. Link-local IPv6 addresses need a scope and do not travel. Of IPv6
+/// addresses, those that last come first.
+fn by_preference<'a>(
+    interfaces: &mut dyn Iterator<Item = &'a Interface>,
+    kernel: &impl Kernel,
+) -> Option<&'a Interface> {
+    let lasts = |ip: IpAddr| match ip {
+        IpAddr::V4(_) => Some(Lasting::Yes),
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => None,
+        IpAddr::V6(ip) => Some(kernel.lasts(ip)),
     };
-    interfaces.filter(usable).min_by_key(|i| (is_link_local_v4(i.ip()), i.ip().is_ipv6()))
+    let usable = interfaces.filter_map(|i| Some((lasts(i.ip())?, i)));
+    let best = usable.min_by_key(|(lasting, i)| (is_link_local_v4(i.ip()), i.ip().is_ipv6(), *lasting));
+    best.map(|(_, found)| found)
 }
 
 #[cfg(test)]
@@ -289,6 +364,8 @@ pub(crate) mod tests {
         bare: &'static [&'static str],
         devices: &'static [&'static str],
         bridges: &'static [&'static str],
+        /// IPv6 addresses that do not simply last.
+        lasting: &'static [(&'static str, Lasting)],
     }
 
     impl Kernel for Made {
@@ -311,6 +388,11 @@ pub(crate) mod tests {
 
         fn is_bridge(&self, interface: &str) -> bool {
             self.bridges.contains(&interface)
+        }
+
+        fn lasts(&self, ip: Ipv6Addr) -> Lasting {
+            let found = self.lasting.iter().find(|(other, _)| *other == ip.to_string());
+            found.map_or(Lasting::Yes, |(_, lasting)| *lasting)
         }
     }
 
@@ -373,7 +455,7 @@ pub(crate) mod tests {
             assert_eq!(picked(all, &kernel), (expected.to_owned(), Why::Carrier));
         }
         let only = picked(&[("eth0", "fe80::1")], &Made::default());
-        assert_eq!(only, ("127.0.0.1".to_owned(), Why::LinkLocalOnly));
+        assert_eq!(only, ("127.0.0.1".to_owned(), Why::NoUsableAddress));
     }
 
     #[test]
@@ -386,6 +468,59 @@ pub(crate) mod tests {
         assert_eq!(picked(&all, &v6), ("fd00::1".to_owned(), Why::Route));
         let v4 = Made { v4: Some("10.2.0.1"), v6: Some("fd00::1"), ..Made::default() };
         assert_eq!(picked(&all, &v4), ("10.2.0.1".to_owned(), Why::Route));
+    }
+
+    #[test]
+    fn an_address_that_links_share_with_the_loopback_interface_is_of_a_link() {
+        let all = [("lo", "10.255.0.7"), ("swp1", "10.255.0.7"), ("swp2", "10.255.0.7")];
+        let kernel = Made { v4: Some("10.255.0.7"), down: &["swp1"], ..Made::default() };
+        let shared = all.map(|(name, ip)| interface(name, ip));
+        let chosen = pick(&shared, &kernel, "").expect("one is up");
+        assert_eq!((&chosen.interface[..], chosen.why), ("swp2", Why::Route));
+        assert_eq!(picked(&all[..1], &kernel), ("10.255.0.7".to_owned(), Why::Route));
+    }
+
+    #[test]
+    fn an_address_with_a_label_belongs_to_its_interface() {
+        let all = [("docker0", "172.17.0.1"), ("eth0:vip", "10.1.0.1")];
+        let kernel = Made { devices: &["eth0"], bridges: &["docker0"], ..Made::default() };
+        assert_eq!(picked(&all, &kernel), ("10.1.0.1".to_owned(), Why::Carrier));
+        let all = all.map(|(name, ip)| interface(name, ip));
+        for wanted in ["", "eth0", "eth0:vip", "10.1.0.1"] {
+            let chosen = pick(&all, &kernel, wanted).expect("it is there");
+            assert_eq!((chosen.ip.to_string(), chosen.interface), ("10.1.0.1".to_owned(), "eth0".to_owned()));
+        }
+    }
+
+    #[test]
+    fn ipv6_addresses_that_last_are_taken_before_those_that_leave_or_cannot_be_used() {
+        const LASTING: &[(&str, Lasting)] = &[
+            ("fd00::1", Lasting::Unusable),
+            ("fd00::2", Lasting::Deprecated),
+            ("fd00::3", Lasting::Temporary),
+        ];
+        let kernel = Made { lasting: LASTING, ..Made::default() };
+        let all = ["fd00::1", "fd00::2", "fd00::3", "fd00::4"].map(|ip| ("eth0", ip));
+        let best = |count: usize| picked(&all[..count], &kernel).0;
+        assert_eq!([4, 3, 2, 1].map(best), ["fd00::4", "fd00::3", "fd00::2", "127.0.0.1"]);
+        assert_eq!(picked(&all[..1], &kernel).1, Why::NoUsableAddress);
+    }
+
+    #[test]
+    fn the_kernels_table_tells_how_long_an_address_lasts() {
+        const TABLE: &str = "\
+00000000000000000000000000000001 01 80 10 80       lo
+20010db8000000000000000000000010 02 40 00 a0     eth0
+20010db8000000000000000000000020 02 40 00 40     eth0
+20010db8000000000000000000000030 02 40 00 48     eth0
+20010db8000000000000000000000040 02 40 00 01     eth0
+20010db8000000000000000000000050 02 40 00 44     eth0
+";
+        let found = |end: &str| lasts(TABLE, format!("2001:db8::{end}").parse().expect("an address"));
+        assert_eq!(found("10"), Lasting::Deprecated);
+        assert_eq!(["20", "30"].map(found), [Lasting::Unusable; 2], "another host may have it");
+        assert_eq!(found("40"), Lasting::Temporary);
+        assert_eq!(["50", "99"].map(found), [Lasting::Yes; 2]);
     }
 
     #[test]

@@ -25,7 +25,8 @@ impl Buffer {
     pub(crate) fn new(len: usize) -> io::Result<Self> {
         let refused = |error| {
             let text = format!(
-                "no memory for a block of {len} bytes: {error}; give less to --memory, or make blocks shorter"
+                "no memory for a block of {len} bytes: {error}; give less to --memory (`memory` of isthmus serve), or make \
+                 blocks shorter"
             );
             io::Error::other(text)
         };

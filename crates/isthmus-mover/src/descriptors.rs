@@ -84,9 +84,10 @@ pub(crate) fn explained(error: io::Error) -> io::Error {
     }
 }
 
-/// Says which side lacks descriptors or threads in a text that the other side sent: "receiving", "sending" or "other".
+/// Says which side lacks descriptors, threads or memory in a text that the other side sent: "receiving", "sending" or
+/// "other".
 pub(crate) fn of_side(mut text: String, side: &str) -> String {
-    for errno in [Errno::MFILE, Errno::NFILE, Errno::AGAIN] {
+    for errno in [Errno::MFILE, Errno::NFILE, Errno::AGAIN, Errno::NOMEM] {
         let code = format!("(os error {})", errno.raw_os_error());
         if let Some(at) = text.find(&code) {
             text.insert_str(at + code.len(), &format!(" on the {side} side"));
@@ -154,6 +155,8 @@ mod tests {
         assert!(explained(Errno::MFILE.into()).to_string().contains("ulimit -n"));
         let told = of_side(format!("data/a: {}", explained(Errno::MFILE.into())), "receiving");
         assert!(told.contains("open files (os error 24) on the receiving side; this process"), "{told}");
+        let told = of_side(format!("no memory: {}", io::Error::from(Errno::NOMEM)), "other");
+        assert!(told.ends_with("(os error 12) on the other side"), "{told}");
         assert!(!explained(Errno::ACCESS.into()).to_string().contains("firewall"));
     }
 }

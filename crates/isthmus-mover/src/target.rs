@@ -187,7 +187,8 @@ impl Target {
         } else {
             FlockOperation::NonBlockingLockExclusive
         };
-        let file = lock_named(&wanted.parent, &partial, how, || open(&partial, OFlags::empty()))?;
+        let file = lock_named(&wanted.parent, &partial, how, || open(&partial, OFlags::empty()));
+        let file = file.map_err(unmade)?;
         let journal = open(&journal, OFlags::APPEND)?;
         descriptors::have_come();
         if shared {
@@ -521,8 +522,18 @@ fn room(error: io::Error, size: u64) -> io::Error {
         Some(Errno::ACCESS | Errno::PERM) => {
             io::Error::new(error.kind(), format!("{error}; who runs the receiving side may not write there"))
         }
-        _ => error,
+        _ => unmade(error),
     }
+}
+
+/// Explains that a file could not be made in a folder that was there a moment ago.
+fn unmade(error: io::Error) -> io::Error {
+    if error.kind() != io::ErrorKind::NotFound {
+        return error;
+    }
+    let text =
+        "its folder on the receiving side takes no new files, as below /proc, or was removed meanwhile";
+    io::Error::new(error.kind(), format!("{error}; {text}"))
 }
 
 /// Gives the file its length, if there seems to be room for it.

@@ -66,6 +66,11 @@ fn objects_need_what_they_use_and_last_as_long_as_they_are_used() {
 }
 
 #[test]
+fn habits_of_known_clients_are_met() {
+    run("habits", &[], LONG_ENOUGH);
+}
+
+#[test]
 fn what_is_claimed_is_there_and_the_rest_is_refused() {
     run("claims", &[], LONG_ENOUGH);
 }

@@ -75,6 +75,8 @@ pub enum Finding {
         /// The limit. Microseconds.
         below_us: Micros,
     },
+    /// UDP gets through, and TCP does not connect.
+    OnlyUdp,
     /// TCP connects, and no packet comes back by UDP.
     NoAnswer,
     /// Nothing comes by UDP any more, while TCP gets through.
@@ -97,7 +99,7 @@ impl Finding {
     #[must_use]
     pub fn carrier(&self) -> Carrier {
         match self {
-            Self::Far { .. } | Self::GetsThrough | Self::Forgotten => Carrier::Udp,
+            Self::Far { .. } | Self::GetsThrough | Self::OnlyUdp | Self::Forgotten => Carrier::Udp,
             Self::Near { .. } => Carrier::Tcp,
             Self::NoAnswer | Self::Silent { .. } => Carrier::TcpOnly,
             Self::LostWithoutQueue | Self::Overflows => Carrier::UdpIfItPasses,
@@ -113,6 +115,7 @@ impl fmt::Display for Finding {
             Self::Far { rtt_us } => write!(f, "the round trip is {} ms", rtt_us / 1_000),
             Self::GetsThrough => f.write_str("it gets through"),
             Self::Near { below_us } => write!(f, "the round trip is below {} ms", below_us / 1_000),
+            Self::OnlyUdp => f.write_str("it gets through, and TCP does not connect"),
             Self::NoAnswer => f.write_str("no answer comes"),
             Self::Silent { ms } => write!(f, "no answer came for {ms} ms, but by TCP"),
             Self::LostWithoutQueue => f.write_str("packets are lost without a queue"),

@@ -3,7 +3,7 @@
 
 use crate::Micros;
 use crate::race::grace_us;
-use crate::thresholds::transport::DOUBT_US;
+use crate::thresholds::transport::{DOUBT_US, NO_TCP_US};
 
 /// The findings about the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,8 +14,10 @@ pub enum Outlook {
     Doubt,
     /// The path is long, so UDP suits it.
     Far,
-    /// The path is short, so TCP does better.
+    /// The path is short, so TCP does better, and TCP connects.
     Near,
+    /// The path is short, but TCP does not connect: a firewall or a port forward passes UDP only.
+    OnlyUdp,
     /// UDP does not get through, and TCP does.
     Blocked,
 }
@@ -30,12 +32,14 @@ pub struct Provisional {
     asked: Option<Micros>,
     /// When it was answered.
     answered: Option<Micros>,
+    /// It was refused.
+    refused: bool,
 }
 
 impl Provisional {
     /// A lane that began now. UDP suits paths from a round trip of `long_us` microseconds on.
     pub fn new(now: Micros, long_us: Micros) -> Self {
-        Self { long_us, since: now, asked: None, answered: None }
+        Self { long_us, since: now, asked: None, answered: None, refused: false }
     }
 
     /// The TCP probe was answered: somebody listens there.
@@ -43,10 +47,15 @@ impl Provisional {
         self.answered.get_or_insert(now);
     }
 
+    /// The TCP probe was refused.
+    pub fn on_tcp_refusal(&mut self) {
+        self.refused = true;
+    }
+
     /// Judges the path. `rtt_us` is the round trip that was measured on this lane, once there was an answer.
     pub fn look(&mut self, now: Micros, rtt_us: Option<Micros>) -> Outlook {
         if let Some(rtt_us) = rtt_us {
-            return if rtt_us < self.long_us { Outlook::Near } else { Outlook::Far };
+            return if rtt_us < self.long_us { self.look_for_tcp(now) } else { Outlook::Far };
         }
         match (self.asked, self.answered) {
             (Some(asked), Some(answered)) => {
@@ -59,6 +68,20 @@ impl Provisional {
                 Outlook::Doubt
             }
             _ => Outlook::NotYet,
+        }
+    }
+
+    /// UDP gets through on a short path. It goes on until TCP is known to connect.
+    fn look_for_tcp(&mut self, now: Micros) -> Outlook {
+        match self.asked {
+            _ if self.answered.is_some() => Outlook::Near,
+            _ if self.refused => Outlook::OnlyUdp,
+            Some(asked) if now >= asked + NO_TCP_US => Outlook::OnlyUdp,
+            Some(_) => Outlook::NotYet,
+            None => {
+                self.asked = Some(now);
+                Outlook::Doubt
+            }
         }
     }
 
@@ -77,12 +100,30 @@ mod tests {
     #[test]
     fn the_first_answer_tells_which_it_is() {
         assert_eq!(Provisional::new(0, LONG).look(24_000, Some(24_000)), Outlook::Far);
-        assert_eq!(Provisional::new(0, LONG).look(300, Some(300)), Outlook::Near);
         // A late answer by UDP counts, too.
         let mut provisional = Provisional::new(0, LONG);
         assert_eq!(provisional.look(DOUBT_US, None), Outlook::Doubt);
         provisional.on_tcp_answer(DOUBT_US + 30_000);
         assert_eq!(provisional.look(400_000, Some(24_000)), Outlook::Far);
+    }
+
+    #[test]
+    fn a_short_path_is_left_to_tcp_once_that_connects() {
+        let asked = || {
+            let mut provisional = Provisional::new(0, LONG);
+            assert_eq!(provisional.look(300, Some(300)), Outlook::Doubt);
+            assert_eq!(provisional.look(5_000, Some(300)), Outlook::NotYet);
+            provisional
+        };
+        let mut connects = asked();
+        connects.on_tcp_answer(5_000);
+        assert_eq!(connects.look(5_000, Some(300)), Outlook::Near);
+        let mut refused = asked();
+        refused.on_tcp_refusal();
+        assert_eq!(refused.look(5_000, Some(300)), Outlook::OnlyUdp);
+        let mut silent = asked();
+        assert_eq!(silent.look(300 + NO_TCP_US - 1, Some(300)), Outlook::NotYet);
+        assert_eq!(silent.look(300 + NO_TCP_US, Some(300)), Outlook::OnlyUdp);
     }
 
     #[test]

@@ -95,6 +95,9 @@ thresholds! {
         MIN_GRACE_US: Micros = 500_000, "µs";
         /// A lane that carries data by UDP without an answer asks by TCP after this time.
         DOUBT_US: Micros = 200_000, "µs";
+        /// On a short path, TCP is taken for blocked if it has not connected after this time. The kernel repeats an
+        /// attempt after 1 s.
+        NO_TCP_US: Micros = 3_000_000, "µs";
         /// Most hosts that are remembered; the one that was used longest ago goes first.
         HOSTS_MAX: usize = 1_024, "count";
     }

@@ -3,38 +3,64 @@
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use isthmus_datagram::scarcity::Sparing;
+use isthmus_datagram::scarcity::{Sparing, no_thread};
 use tracing::warn;
 
 /// Longest wait for a service manager that does not read. Without a limit the daemon would stand still.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Sends `state` to the service manager if `NOTIFY_SOCKET` names one.
-pub fn tell(state: &str) {
-    tell_within(PATIENCE, state);
+/// How long a message waits for a service manager that does not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    /// Not at all.
+    No,
+    /// [`PATIENCE`].
+    Briefly,
+    /// Until it reads.
+    Always,
 }
 
-/// Like [`tell`], but gives up after `patience`; zero: at once.
-fn tell_within(patience: Duration, state: &str) {
-    static SPARING: Sparing = Sparing::new();
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+/// Sends `state` to the service manager if `NOTIFY_SOCKET` names one. A manager that does not read for [`PATIENCE`] gets
+/// it later, from a thread of its own: the start of a service whose manager never hears that it is ready fails.
+pub fn tell(state: &str) {
+    let Some(told) = try_to_tell(state, Wait::Briefly) else { return };
+    if !told.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+        return warn_of_failure(told);
+    }
+    let later = state.to_owned();
+    let wait = move || try_to_tell(&later, Wait::Always).into_iter().for_each(warn_of_failure);
+    match thread::Builder::new().name("manager".to_owned()).spawn(wait) {
+        Ok(_) => warn!("the service manager does not read: \"{state}\" waits until it does"),
+        Err(error) => warn_of_failure(Err(no_thread(error))),
+    }
+}
+
+/// Sends `state`. `None` if there is no service manager.
+fn try_to_tell(state: &str, wait: Wait) -> Option<io::Result<()>> {
+    let path = std::env::var_os("NOTIFY_SOCKET")?;
     let name = path.as_encoded_bytes().strip_prefix(b"@");
     let address = name.map_or_else(|| SocketAddr::from_pathname(&path), SocketAddr::from_abstract_name);
-    if let Err(error) = address.and_then(|to| send(&to, state, patience))
+    Some(address.and_then(|to| send(&to, state, wait)))
+}
+
+fn warn_of_failure(told: io::Result<()>) {
+    static SPARING: Sparing = Sparing::new();
+    if let Err(error) = told
         && let Some(left_out) = SPARING.due(Instant::now())
     {
         warn!(%error, "cannot tell the service manager{left_out}");
     }
 }
 
-fn send(to: &SocketAddr, state: &str, patience: Duration) -> io::Result<()> {
+fn send(to: &SocketAddr, state: &str, wait: Wait) -> io::Result<()> {
     let socket = UnixDatagram::unbound()?;
-    if patience.is_zero() {
-        socket.set_nonblocking(true)?;
-    } else {
-        socket.set_write_timeout(Some(patience))?;
+    match wait {
+        Wait::No => socket.set_nonblocking(true)?,
+        Wait::Briefly => socket.set_write_timeout(Some(PATIENCE))?,
+        Wait::Always => {}
     }
     socket.send_to_addr(state.as_bytes(), to).map(drop)
 }
@@ -72,7 +98,7 @@ impl Watchdog {
         if self.pause.is_some_and(|pause| self.last.elapsed() >= pause) {
             self.last = Instant::now();
             // The next one is due soon.
-            tell_within(Duration::ZERO, "WATCHDOG=1");
+            try_to_tell("WATCHDOG=1", Wait::No).into_iter().for_each(warn_of_failure);
         }
     }
 }
@@ -88,12 +114,12 @@ mod tests {
         let manager = UnixDatagram::bind_addr(&at).expect("nobody else's");
         let start = Instant::now();
         // The system keeps so many datagrams (net.unix.max_dgram_qlen), and no more.
-        let full = (0..100_000).find_map(|_| send(&at, "WATCHDOG=1", Duration::ZERO).err());
+        let full = (0..100_000).find_map(|_| send(&at, "WATCHDOG=1", Wait::No).err());
         assert_eq!(full.map(|error| error.kind()), Some(io::ErrorKind::WouldBlock));
-        let late = send(&at, "STOPPING=1", Duration::from_millis(50)).expect_err("there is no room");
+        let late = send(&at, "STOPPING=1", Wait::Briefly).expect_err("there is no room");
         assert_eq!(late.kind(), io::ErrorKind::WouldBlock);
         assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
         assert_eq!(manager.recv(&mut [0; 64]).expect("the first"), 10);
-        send(&at, "STOPPING=1", PATIENCE).expect("there is room again");
+        send(&at, "STOPPING=1", Wait::Briefly).expect("there is room again");
     }
 }

@@ -40,6 +40,7 @@ fn inside() {
     let refused = Endpoint::create(&again.devices()[0], &EndpointOptions::default());
     assert!(matches!(refused, Err(Error::Device(text)) if text.contains(ADDRESS)));
     pass_a_bridge();
+    go_by_labels_and_new_names();
     choose();
     println!("seen inside");
 }
@@ -65,6 +66,41 @@ fn pass_a_bridge() {
     }
     for name in ["adocker0", "isth0"] {
         ip(&["link", "del", name]);
+    }
+}
+
+/// Services that move between hosts label their addresses, and some hosts rename interfaces while they are used.
+fn go_by_labels_and_new_names() {
+    ip(&["link", "add", "name", "isth3", "type", "veth", "peer", "name", "isth3p"]);
+    ip(&["addr", "add", "10.99.6.1/24", "dev", "isth3", "label", "isth3:vip"]);
+    for name in ["isth3p", "isth3"] {
+        ip(&["link", "set", name, "up"]);
+    }
+    let found = |interface: &str| {
+        let config = format!("[device.one]\ninterface = \"{interface}\"\nlinger = \"1s\"\n");
+        Substrate::from_toml(&config, "test").expect("valid")
+    };
+    for interface in ["isth3", "isth3:vip"] {
+        let substrate = found(interface);
+        let device = substrate.default_device().expect("up");
+        assert_eq!(device.address().map(|ip| ip.to_string()), Ok("10.99.6.1".to_owned()));
+        assert_eq!(device.interface(), "isth3");
+    }
+    let substrate = found("isth3");
+    let device = substrate.default_device().expect("up");
+    let endpoint = Endpoint::create(device, &EndpointOptions::default()).expect("opened");
+    let renamed = Command::new("ip").args(["link", "set", "isth3", "name", "isth4"]).output();
+    if !renamed.expect("ip(8) is there").status.success() {
+        eprintln!("skipped: this kernel renames no interface that is up");
+        return ip(&["link", "del", "isth3"]);
+    }
+    // A device is looked at every second.
+    let quiet = endpoint.next_event(Some(Duration::from_millis(1_500))).expect("open");
+    assert!(quiet.is_none(), "{quiet:?}");
+    ip(&["link", "del", "isth4"]);
+    match await_event(&endpoint) {
+        Event::DeviceFailed { why } => assert!(why.contains("left the host"), "{why}"),
+        other => panic!("{other:?}"),
     }
 }
 

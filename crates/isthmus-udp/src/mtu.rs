@@ -30,6 +30,8 @@ pub trait PathMtu: Send + std::fmt::Debug {
     fn on_probe(&mut self, size: u32, arrived: bool);
     /// A packet that is no probe, with this number, arrived or was lost.
     fn on_packet(&mut self, number: u64, size: u32, arrived: bool);
+    /// The own interface does not carry packets of this size.
+    fn on_too_long(&mut self, size: u32);
     /// Takes over a size that an earlier stream found.
     fn recall(&mut self, size: u32);
     /// Its name in compositions.
@@ -76,6 +78,11 @@ impl Given {
         assert!(payload >= PAYLOAD_BASE, "a path MTU below what every path carries");
         Self { payload, hole: Hole::default() }
     }
+
+    fn shorten(&mut self) {
+        let common = STEPS[COMMON] - IP_UDP_BYTES;
+        self.payload = if self.payload > common { common } else { PAYLOAD_BASE };
+    }
 }
 
 impl PathMtu for Given {
@@ -91,8 +98,12 @@ impl PathMtu for Given {
     fn on_probe(&mut self, _: u32, _: bool) {}
     fn on_packet(&mut self, number: u64, size: u32, arrived: bool) {
         if self.hole.note(number, size, arrived) {
-            let common = STEPS[COMMON] - IP_UDP_BYTES;
-            self.payload = if self.payload > common { common } else { PAYLOAD_BASE };
+            self.shorten();
+        }
+    }
+    fn on_too_long(&mut self, size: u32) {
+        if size == self.payload {
+            self.shorten();
         }
     }
     fn recall(&mut self, _: u32) {}
@@ -193,6 +204,18 @@ impl PathMtu for Search {
         }
     }
 
+    fn on_too_long(&mut self, size: u32) {
+        if size <= PAYLOAD_BASE {
+            return;
+        }
+        for candidate in self.candidates.iter_mut().filter(|candidate| candidate.size >= size) {
+            candidate.failed = TRIES;
+        }
+        if self.payload >= size {
+            self.payload = PAYLOAD_BASE;
+        }
+    }
+
     fn recall(&mut self, size: u32) {
         if self.candidate(size).is_some() {
             self.payload = self.payload.max(size);
@@ -239,6 +262,25 @@ mod tests {
         let mut narrow = Search::new(8_972, 28);
         settle(&mut narrow, 1_210);
         assert_eq!(narrow.payload(), PAYLOAD_BASE);
+    }
+
+    #[test]
+    fn an_interface_whose_mtu_shrinks_has_smaller_packets_at_once() {
+        let mut search = Search::new(1_472, 28);
+        settle(&mut search, 1_472);
+        search.on_too_long(1_472);
+        assert_eq!(search.payload(), PAYLOAD_BASE);
+        settle(&mut search, 1_380);
+        assert_eq!(search.payload(), 1_400 - 28, "what fits is found");
+        search.on_too_long(PAYLOAD_BASE);
+        assert_eq!(search.payload(), 1_400 - 28, "packets are never shorter than every path carries");
+        let later = search.poll_timeout().expect("a size failed");
+        assert_eq!(search.poll_probe(later), Some(1_472), "the MTU may grow again");
+        let mut given = Given::new(8_000);
+        given.on_too_long(9_000);
+        assert_eq!(given.payload(), 8_000);
+        given.on_too_long(8_000);
+        assert_eq!(given.payload(), 1_452);
     }
 
     #[test]

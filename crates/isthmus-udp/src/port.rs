@@ -1,5 +1,7 @@
 //! All streams of one UDP socket: finds a packet's stream, decides who may open one, and chooses who sends next.
 
+mod too_long;
+
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};

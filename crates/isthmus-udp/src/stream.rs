@@ -419,6 +419,11 @@ impl Stream {
         }
     }
 
+    /// The own interface does not carry packets with this UDP payload. Bytes.
+    pub(crate) fn on_too_long(&mut self, size: usize) {
+        self.mtu.on_too_long(size as u32);
+    }
+
     /// Another process has found this share of packets to be lost on the path.
     pub(crate) fn suppose_loss(&mut self, loss: f64) {
         self.path.suppose_loss(loss);

@@ -142,6 +142,8 @@ fn a_peer_whose_name_is_not_resolved_is_told_apart_from_one_that_is_none() {
         ("nowhere.invalid:4100", "cannot be resolved"),
         ("10.1.0.1", "has no port"),
         ("fd00::1:4100", "IPv6 address without brackets"),
+        ("127.0.0.1:0", "port 0, at which nothing listens"),
+        ("isthmus://0.0/127.0.0.1:0", "port 0, at which nothing listens"),
     ] {
         let (_folder, mut command) = provided(&["--peer", peer]);
         let (status, found) = findings(&mut command);

@@ -190,6 +190,38 @@ fn a_copy_through_a_forwarded_port_goes_on_after_the_forwarder_was_gone() {
     assert!(fs::read(folder.path().join("copy")).expect("copied") == content, "{said}");
 }
 
+/// Port 7000 of the far network leads by UDP only to a service at an address that the near one has no route to.
+const UDP_ONLY: &str = r#"
+there ip addr add 10.98.8.2/32 dev lo
+there nft add table ip forward
+there nft add chain ip forward pre '{ type nat hook prerouting priority dstnat; }'
+there nft add rule ip forward pre udp dport 7000 dnat to 10.98.8.2:7001
+[ -z "$SILENT" ] || there nft add table ip wall
+[ -z "$SILENT" ] || there nft add chain ip wall in '{ type filter hook input priority 0; }'
+[ -z "$SILENT" ] || there nft add rule ip wall in tcp dport 7000 drop
+echo ready
+nsenter --target $far --net "$1" serve --config serve.toml 2>serve.log & serve=$!
+until grep -q 'serving at' serve.log; do sleep 0.05; done
+FI_ISTHMUS_PEER_TIMEOUT=5s "$1" cp --plain 10.99.9.2:7000:data/a copy
+"#;
+
+/// The path is so short that TCP would do better. Nobody listens at the port by TCP, or a firewall drops what comes
+/// there.
+#[test]
+fn a_copy_goes_through_a_port_that_is_forwarded_for_udp_only() {
+    for silent in ["SILENT=\n", "SILENT=yes\n"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let content = vec![7; 4_000_000];
+        let script = format!("{silent}{UDP_ONLY}");
+        let Some((succeeded, said)) = in_two_networks(&script, 40, folder.path(), "10.98.8.2:7001", &content)
+        else {
+            return;
+        };
+        assert!(succeeded, "{silent}{said}");
+        assert!(fs::read(folder.path().join("copy")).is_ok_and(|copy| copy == content), "{said}");
+    }
+}
+
 /// The near network has two local ports for all sockets, and the far one a service. Several copies follow each
 /// other there, and then one without UDP. The far host has a firewall that lets no UDP in from then on.
 const TWO_PORTS: &str = r#"

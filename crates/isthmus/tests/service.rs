@@ -42,6 +42,13 @@ impl Drop for Ended {
 
 impl Service {
     fn start(words: &[&str]) -> Self {
+        let service = Self::spawn(words, |_| {});
+        service.await_notice("READY=1");
+        service
+    }
+
+    /// `before` gets the folder before the service starts in it.
+    fn spawn(words: &[&str], before: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("free").port();
         for name in ["data", "more"] {
@@ -51,14 +58,13 @@ impl Service {
         let notices = UnixDatagram::bind(folder.path().join("notify")).expect("a socket");
         notices.set_read_timeout(Some(LIMIT)).expect("a time-out");
         write_config(folder.path(), port, &["data"]);
+        before(folder.path());
         let log = fs::File::create(folder.path().join("log")).expect("a log");
         let mut command = isthmus(folder.path());
         command.args(["serve", "--config", "serve.toml"]).args(words).stderr(log);
         command.env("NOTIFY_SOCKET", folder.path().join("notify")).env("WATCHDOG_USEC", "400000");
         let child = command.spawn().expect("it starts");
-        let service = Self { child, folder, port, notices };
-        service.await_notice("READY=1");
-        service
+        Self { child, folder, port, notices }
     }
 
     fn await_notice(&self, wanted: &str) {
@@ -104,6 +110,29 @@ fn a_service_tells_its_manager_that_it_is_ready_alive_and_ends() {
     let mut service = Service::start(&[]);
     service.await_notice("WATCHDOG=1");
     service.await_notice("WATCHDOG=1");
+    service.signal(rustix::process::Signal::TERM);
+    service.await_notice("STOPPING=1");
+    assert_eq!(service.child.wait().expect("an end").code(), Some(0));
+}
+
+/// The system keeps no more messages for the manager, which reads them seconds later.
+#[test]
+fn a_manager_that_reads_late_still_hears_that_the_service_is_ready() {
+    let fill = |folder: &Path| {
+        let other = UnixDatagram::unbound().expect("a socket");
+        other.set_nonblocking(true).expect("possible");
+        let is_full = (0..100_000).any(|_| other.send_to(b"full", folder.join("notify")).is_err());
+        assert!(is_full, "the queue has no end");
+    };
+    let mut service = Service::spawn(&[], fill);
+    let until = Instant::now() + LIMIT;
+    while !service.log().contains("the service manager does not read") {
+        assert!(Instant::now() < until, "{}", service.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let done = service.get("data", &[]);
+    assert!(done.status.success(), "it serves meanwhile: {}", String::from_utf8_lossy(&done.stderr));
+    service.await_notice("READY=1");
     service.signal(rustix::process::Signal::TERM);
     service.await_notice("STOPPING=1");
     assert_eq!(service.child.wait().expect("an end").code(), Some(0));

@@ -21,7 +21,7 @@ use isthmus_datagram::{LinkState, is_bridge, link_state};
 use isthmus_path::thresholds::transport::HOSTS_MAX;
 
 use super::route_query;
-use crate::interface::{interface_of, source_to};
+use crate::interface::{device_of, interface_of, source_to};
 use crate::log::sparingly;
 
 /// Longest time for a host to answer if another route leads to it. TCP sends its second packet after 1 s, and its third
@@ -264,8 +264,9 @@ fn more(
     };
     let mut found: Vec<(String, IpAddr, Option<u32>)> = Vec::new();
     for one in all.iter().filter(is_of).filter(usable) {
-        if found.iter().all(|(name, ..)| *name != one.name) && leads(&one.name) {
-            found.push((one.name.clone(), one.ip(), one.index));
+        let name = device_of(&one.name);
+        if found.iter().all(|(known, ..)| known != name) && leads(name) {
+            found.push((name.to_owned(), one.ip(), one.index));
         }
     }
     found

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::header_fields::HeaderFields;
 use super::tcp::TcpLane;
+use crate::log::warn_refused;
 
 /// Most probes at a time. Count.
 const OPEN_MAX: usize = 16;
@@ -34,6 +35,9 @@ impl TcpProbes {
         // An orderly end would hold the local port for a minute (TIME_WAIT), and a host with few ports needs it for a
         // lane to the same peer.
         lane.iter().for_each(TcpLane::discard);
+        if let Err(error) = &lane {
+            warn_refused!(error, "cannot ask by TCP whether anybody listens at {to}");
+        }
         self.0.push(TcpProbe { to, lane, since: Instant::now() });
     }
 

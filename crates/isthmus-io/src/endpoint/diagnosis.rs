@@ -16,7 +16,7 @@ use super::Endpoint;
 use super::asking::{DOORS, FIGURES, ROOT, door, user_at};
 use crate::figures::DatagramCounts;
 use crate::lock::MutexGuard;
-use crate::log::{warn_log, warn_sparingly};
+use crate::log::{Sparing, warn_log};
 use crate::shell::Core;
 
 /// The I/O thread waits this long for an endpoint's lock or lanes, and for the asking process to read.
@@ -128,9 +128,12 @@ impl Endpoint {
     /// Warns if messages of peers that have left were dropped. The I/O thread calls this once a second.
     pub(crate) fn warn_of_drops(&self) {
         let dropped = self.core_soon().map_or(0, |mut core| core.engine.take_gone_dropped());
-        if dropped > 0 {
-            // Peers can cause this every second.
-            warn_sparingly!(
+        // Peers can cause this every second.
+        static SPARING: Sparing = Sparing::new();
+        if dropped > 0
+            && let Some(dropped) = SPARING.due_for(Instant::now(), dropped)
+        {
+            warn_log!(
                 "{dropped} messages were dropped that no receive had taken: peers that have left hold at most a quarter of \
                  credit_total"
             );

@@ -192,6 +192,17 @@ fn a_full_disk_names_bytes_and_inodes() {
     assert!(text.contains("5 bytes") && text.contains("df -i"), "{text}");
 }
 
+/// The same error as of a folder that was removed: below /proc the kernel makes all files.
+#[test]
+fn a_folder_that_takes_no_new_files_is_named_as_the_cause() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let wanted = wanted(folder.path(), 1);
+    folder.close().expect("removed");
+    let text = Target::begin(wanted, &mut || ()).expect_err("no file can be made").to_string();
+    assert!(text.contains("takes no new files, as below /proc"), "{text}");
+    assert!(room(Errno::NOENT.into(), 5).to_string().contains("takes no new files"));
+}
+
 #[test]
 fn two_transfers_do_not_write_one_file() {
     let folder = tempfile::tempdir().expect("a folder");

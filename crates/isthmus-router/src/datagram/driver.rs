@@ -100,10 +100,11 @@ impl Outgoing {
             }
             while let Some(message) = self.messages.get(self.sent.1) {
                 let packets = &self.bytes[self.sent.0..self.sent.0 + message.len];
-                // A packet that the kernel drops counts as lost; so does a probe above the interface's MTU.
+                // A packet that the kernel drops counts as lost.
                 match socket.send(message.to, message.segment, packets) {
                     Sent::BLOCKED => return true,
                     Sent::Dropped => self.tell_refused(socket, message.to),
+                    Sent::TooLong => port.inner.lock().port.on_too_long(now(), message),
                     Sent::Yes | Sent::Partly(_) => {}
                 }
                 self.sent = (self.sent.0 + message.len, self.sent.1 + 1);

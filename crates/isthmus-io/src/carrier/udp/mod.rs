@@ -291,8 +291,9 @@ impl Udp {
         UdpLane::new(stream, to, true)
     }
 
-    /// Opens a lane that carries data at once. It ends if the round trip turns out shorter than `long`, or if nothing
-    /// gets through while TCP does. A packet train of `train` bytes behind its first data measures the path.
+    /// Opens a lane that carries data at once. It ends if the round trip turns out shorter than `long` and TCP connects,
+    /// or if nothing gets through while TCP does. A packet train of `train` bytes behind its first data measures the
+    /// path.
     pub(super) fn dial_provisionally(
         &mut self,
         to: SocketAddr,
@@ -582,6 +583,7 @@ impl Udp {
                     self.packets.drain(..bytes);
                     self.waiting = Some((transmit, now + BLOCKED_US));
                 }
+                Sent::TooLong => self.port.on_too_long(now, &transmit),
                 Sent::Dropped => {
                     if let Some(error) = self.socket.take_own_refusal() {
                         warn_refused!(&error, "packets to {} do not leave this host", transmit.to);
@@ -627,8 +629,11 @@ impl Udp {
         let (peer, host) = (lane_record.peer, lane_record.peer.ip());
         let verdict = match found {
             Outlook::NotYet => return,
-            Outlook::Doubt => return self.tcp_probes.ask(peer),
-            Outlook::Far => None,
+            Outlook::Doubt => {
+                self.watch_at = self.watch_at.min(now + LOOK_US);
+                return self.tcp_probes.ask(peer);
+            }
+            Outlook::Far | Outlook::OnlyUdp => None,
             Outlook::Near => Some(Verdict::Near),
             Outlook::Blocked => Some(Verdict::NoAnswer),
         };
@@ -640,6 +645,7 @@ impl Udp {
         let finding = match found {
             Outlook::Near => Finding::Near { below_us },
             Outlook::Far => Finding::Far { rtt_us: rtt_us.unwrap_or(below_us) },
+            Outlook::OnlyUdp => Finding::OnlyUdp,
             _ => Finding::NoAnswer,
         };
         hosts.learn(now, host, finding);
@@ -664,9 +670,15 @@ impl Udp {
                 lane_record.provisional.iter_mut().for_each(|provisional| provisional.on_tcp_answer(now));
                 lane_record.blackhole.on_tcp_answer(rtt_us);
             }
+            let is_refused = answer == Some(false);
+            if is_refused {
+                lane_record.provisional.iter_mut().for_each(Provisional::on_tcp_refusal);
+            }
+            // Where UDP gets through, a refused probe only tells that TCP does not.
+            let gets_through = lane_record.provisional.is_some() && known.status().rtt_least_us.is_some();
             let overdue = answer.is_some() && lane_record.denied || now >= lane_record.since + NO_ANSWER_US;
             // A peer that dialled us may not listen at the address that we see, so a refusal there says nothing.
-            let verdict = if answer == Some(false) && (lane_record.dialled || lane_record.denied) {
+            let verdict = if is_refused && !gets_through && (lane_record.dialled || lane_record.denied) {
                 Some(Verdict::Refused)
             } else if lane_record.dialled && !known.is_open() && overdue
                 || known.is_open() && lane_record.blackhole.is_blocked(rtt_us, lane_record.dialled)

@@ -1,0 +1,15 @@
+//! Packets that the own interface does not carry, because its MTU has shrunk or they are probes.
+
+use super::{Port, Transmit};
+use crate::Micros;
+
+impl Port {
+    /// The interface did not carry these packets: they were too long. Streams to that peer go on with shorter ones.
+    pub fn on_too_long(&mut self, now: Micros, packets: &Transmit) {
+        let there = self.streams.iter().filter(|(_, entry)| entry.peer == packets.to);
+        for key in there.map(|(key, _)| key).collect::<Vec<_>>() {
+            self.streams[key].stream.on_too_long(packets.segment);
+            self.refresh(now, key);
+        }
+    }
+}
