@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag, UnboundKey};
-use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
+use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 
 /// Length of the authentication tag of a packet. Bytes.
 pub const TAG_LEN: usize = 16;
@@ -92,9 +92,8 @@ impl Keys {
     /// Decrypts `sealed` in place; its tag is at its end. None if it is not genuine.
     pub fn open<'a>(&mut self, number: u64, beside: &[u8], sealed: &'a mut [u8]) -> Option<&'a mut [u8]> {
         let (text, tag) = sealed.split_at_mut_checked(sealed.len().checked_sub(TAG_LEN)?)?;
-        let tag = Tag::try_from(&*tag).ok()?;
         let key = self.key_for(number)?;
-        let opened = key.open_in_place_separate_tag(nonce(number), Aad::from(beside), tag, text, 0..).ok()?;
+        let opened = key.open_in_place_separate_tag(nonce(number), Aad::from(beside), tag, text).ok()?;
         self.advance_to(number);
         Some(opened)
     }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The cipher is AES-128-GCM (NIST SP 800-38D) and keys are derived by HKDF with SHA-256 (RFC 5869), both by the crate
-//! `ring`.
+//! `aws-lc-rs`.
 
 mod keys;
 mod records;
