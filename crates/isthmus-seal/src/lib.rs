@@ -15,4 +15,4 @@ mod keys;
 mod records;
 
 pub use keys::{Keys, Secret, TAG_LEN};
-pub use records::{Forged, Opener, RECORD_MAX, RECORD_OVERHEAD, Sealer};
+pub use records::{Forged, LEN_BYTES, Opener, RECORD_MAX, RECORD_OVERHEAD, Sealer};
