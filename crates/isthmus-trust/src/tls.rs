@@ -516,6 +516,12 @@ mod tests {
             .try_for_each(|usage| neighbours.check(leaf, chain, now, usage))
     }
 
+    /// [The setting](../../../.cargo/config.toml) of the build has arrived.
+    #[test]
+    fn random_numbers_do_not_wait_for_the_jitter_of_a_clock() {
+        assert!(::aws_lc_rs::try_fips_cpu_jitter_entropy().is_err());
+    }
+
     #[test]
     fn a_certificate_is_believed_in_its_time_only() {
         let (authority, issuer) = authority();
