@@ -178,9 +178,7 @@ impl UdpSocket {
         let (sent, error) = match sent {
             Ok(()) => (Sent::Yes, None),
             Err(error) if is_full(&error) => (Sent::BLOCKED, Some(error)),
-            Err(error) if is_too_long(&error) => (Sent::TooLong, None),
-            // The interface's MTU has shrunk, and the kernel cuts no message into longer packets.
-            Err(error) if cannot_segment(&error) && packets.len() > segment => (Sent::TooLong, None),
+            Err(error) if is_too_long(&error, packets.len() > segment) => (Sent::TooLong, None),
             Err(error) => (Sent::Dropped, Some(error)),
         };
         let none = sent == Sent::BLOCKED
@@ -276,9 +274,14 @@ fn set_class(socket: &Socket, class: u8) -> io::Result<()> {
     socket.set_tos_v4(field)
 }
 
-/// Whether a packet is longer than the interface carries.
-fn is_too_long(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::EMSGSIZE)
+/// Whether a packet is longer than the interface carries. Older kernels say EINVAL if they would have to cut a message
+/// into such packets (`has_many`). EIO would mean that the interface cannot cut messages at all.
+fn is_too_long(error: &io::Error, has_many: bool) -> bool {
+    match error.raw_os_error() {
+        Some(libc::EMSGSIZE) => true,
+        Some(libc::EINVAL) => has_many,
+        _ => false,
+    }
 }
 
 /// Whether the interface cannot cut messages into packets.

@@ -77,8 +77,8 @@ pub enum Why {
     RouteDown,
     /// Nothing else is up.
     Loopback,
-    /// What else is up has only IPv6 addresses that are link-local or not checked yet.
-    NoUsableAddress,
+    /// What else is up has only link-local IPv6 addresses.
+    LinkLocalOnly,
 }
 
 impl fmt::Display for Why {
@@ -91,9 +91,8 @@ impl fmt::Display for Why {
                 "it is up and has a carrier, and the interface of the kernel's route to other networks has none"
             }
             Self::Loopback => "no other interface is up and has a carrier",
-            Self::NoUsableAddress => {
-                "the other interfaces that are up have only IPv6 addresses that are link-local, which need a zone, or \
-                 that the kernel has not checked yet (tentative) or found at another host"
+            Self::LinkLocalOnly => {
+                "the other interfaces that are up have only link-local IPv6 addresses, which need a zone"
             }
         })
     }
@@ -213,10 +212,14 @@ pub(crate) fn device_of(name: &str) -> &str {
     name.split(':').next().unwrap_or(name)
 }
 
-/// The interface that has this address. Several may have one, as where links have no addresses of their own; then the
-/// loopback interface comes last.
-fn holder<'a>(all: impl Iterator<Item = &'a Interface>, ip: IpAddr) -> Option<&'a Interface> {
-    all.filter(|one| one.ip() == ip).min_by_key(|one| one.name == "lo")
+/// The interface that has this address. Several may have one, as where links have no addresses of their own. Then one
+/// whose link is up comes first, and the loopback interface last.
+fn holder<'a>(all: &'a [Interface], kernel: &impl Kernel, ip: IpAddr) -> Option<&'a Interface> {
+    let rank = |one: &&Interface| {
+        let name = device_of(&one.name);
+        (name == "lo", kernel.link(name) != LinkState::Up)
+    };
+    all.iter().filter(|one| one.ip() == ip).min_by_key(rank)
 }
 
 /// Like [`choose`], for an address of one family; `None` if the host has none.
@@ -230,7 +233,7 @@ pub(crate) fn choose_of(family: Family, wanted: &str) -> Option<IpAddr> {
 /// The interface of the host that has this address.
 pub fn interface_of(ip: IpAddr) -> Option<String> {
     let all = if_addrs::get_if_addrs().ok()?;
-    holder(all.iter(), ip).map(|found| device_of(&found.name).to_owned())
+    holder(&all, &Host, ip).map(|found| device_of(&found.name).to_owned())
 }
 
 /// The largest IP packet that the interface with this address carries. Bytes.
@@ -252,11 +255,9 @@ pub fn network_bits_of(ip: IpAddr) -> Option<u8> {
 /// trouble.
 pub fn interface_trouble(interface: &str, ip: IpAddr) -> Option<String> {
     let holder = interface_of(ip);
-    let (interface, state) = match (link_state(interface), &holder) {
-        // It has another name since, or its address has moved.
-        (LinkState::Gone, Some(name)) => (&name[..], link_state(name)),
-        (state, _) => (interface, state),
-    };
+    // It may have another name since, its address may have moved, or another link that has it may be up.
+    let interface = holder.as_deref().unwrap_or(interface);
+    let state = link_state(interface);
     let has_left = || !isthmus_datagram::is_frames_only(ip) && holder.is_none();
     match state {
         LinkState::Gone => {
@@ -291,10 +292,7 @@ fn pick<'a>(all: &'a [Interface], kernel: &impl Kernel, wanted: &str) -> Result<
     let has_link = |i: &&Interface| !i.is_loopback() && kernel.link(device_of(&i.name)) == LinkState::Up;
     let is_usable = |ip: IpAddr| !matches!(ip, IpAddr::V6(ip) if kernel.lasts(ip) == Lasting::Unusable);
     let is_up = |i: &&Interface| has_link(i) && is_usable(i.ip());
-    let routed = ELSEWHERE.iter().find_map(|to| {
-        let source = kernel.source_to(*to)?;
-        holder(all.iter().filter(is_up), source)
-    });
+    let routed = ELSEWHERE.iter().find_map(|to| holder(all, kernel, kernel.source_to(*to)?).filter(is_up));
     if let Some(found) = routed {
         return Ok(chosen(found, Why::Route));
     }
@@ -305,7 +303,11 @@ fn pick<'a>(all: &'a [Interface], kernel: &impl Kernel, wanted: &str) -> Result<
     let by_other = || by_preference(&mut all.iter().filter(travels).filter(is_no_bridge));
     let by_bridge = || by_preference(&mut all.iter().filter(travels));
     let by_any = || by_preference(&mut all.iter().filter(is_up));
-    if let Some(found) = by_device.or_else(by_other).or_else(by_bridge).or_else(by_any) {
+    // Nothing can be sent from what remains yet, such as a tentative address while the host starts. To listen there
+    // fails, so the user hears of it.
+    let by_unready = || by_preference(&mut all.iter().filter(has_link));
+    let found = by_device.or_else(by_other).or_else(by_bridge).or_else(by_any).or_else(by_unready);
+    if let Some(found) = found {
         // The kernel names an interface without a carrier, too.
         let has_route = ELSEWHERE.iter().any(|to| {
             let source = kernel.source_to(*to);
@@ -313,7 +315,7 @@ fn pick<'a>(all: &'a [Interface], kernel: &impl Kernel, wanted: &str) -> Result<
         });
         return Ok(chosen(found, if has_route { Why::RouteDown } else { Why::Carrier }));
     }
-    let why = if all.iter().any(|i| has_link(&i)) { Why::NoUsableAddress } else { Why::Loopback };
+    let why = if all.iter().any(|i| has_link(&i)) { Why::LinkLocalOnly } else { Why::Loopback };
     let own = by_preference(&mut all.iter().filter(|i| i.is_loopback()));
     let nothing = Chosen { ip: Ipv4Addr::LOCALHOST.into(), interface: String::new(), why };
     Ok(own.map_or(nothing, |found| chosen(found, why)))
@@ -455,7 +457,7 @@ pub(crate) mod tests {
             assert_eq!(picked(all, &kernel), (expected.to_owned(), Why::Carrier));
         }
         let only = picked(&[("eth0", "fe80::1")], &Made::default());
-        assert_eq!(only, ("127.0.0.1".to_owned(), Why::NoUsableAddress));
+        assert_eq!(only, ("127.0.0.1".to_owned(), Why::LinkLocalOnly));
     }
 
     #[test]
@@ -472,7 +474,7 @@ pub(crate) mod tests {
 
     #[test]
     fn an_address_that_links_share_with_the_loopback_interface_is_of_a_link() {
-        let all = [("lo", "10.255.0.7"), ("swp1", "10.255.0.7"), ("swp2", "10.255.0.7")];
+        let all = [("lo:0", "10.255.0.7"), ("swp1", "10.255.0.7"), ("swp2", "10.255.0.7")];
         let kernel = Made { v4: Some("10.255.0.7"), down: &["swp1"], ..Made::default() };
         let shared = all.map(|(name, ip)| interface(name, ip));
         let chosen = pick(&shared, &kernel, "").expect("one is up");
@@ -502,8 +504,9 @@ pub(crate) mod tests {
         let kernel = Made { lasting: LASTING, ..Made::default() };
         let all = ["fd00::1", "fd00::2", "fd00::3", "fd00::4"].map(|ip| ("eth0", ip));
         let best = |count: usize| picked(&all[..count], &kernel).0;
-        assert_eq!([4, 3, 2, 1].map(best), ["fd00::4", "fd00::3", "fd00::2", "127.0.0.1"]);
-        assert_eq!(picked(&all[..1], &kernel).1, Why::NoUsableAddress);
+        assert_eq!([4, 3, 2].map(best), ["fd00::4", "fd00::3", "fd00::2"]);
+        // To listen there fails, which is better than to listen where nobody comes.
+        assert_eq!(picked(&all[..1], &kernel), ("fd00::1".to_owned(), Why::Carrier));
     }
 
     #[test]

@@ -26,7 +26,7 @@ impl SharedBuffers {
         }
     }
 
-    /// A write buffer of `len` bytes, the same at each call.
+    /// A write buffer of `len` bytes. All calls ask for the same length.
     pub(super) fn lend_outward(&mut self, len: usize) -> Vec<u8> {
         let room = std::mem::take(&mut self.outward);
         // Zeroed pages of the system take memory only when they are written.

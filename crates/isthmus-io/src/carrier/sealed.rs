@@ -4,8 +4,9 @@
 //! A lane begins plain, with the greetings of both ends, which give them a common secret (`isthmus_proto`,
 //! `admission.rs`). After its greeting, each end sends records ([`isthmus_seal`]).
 //!
-//! Long pieces are not copied: they are encrypted from the user's memory into the records to be sent, and decrypted
-//! from the records that came into the user's memory.
+//! Long pieces that are sent are not copied: they are encrypted from the user's memory into the records. What comes is
+//! decrypted within its record and then copied, because the user's memory must hold nothing that is not proved: another
+//! lane may have put the same fragment there already.
 
 use std::io;
 use std::ops::Range;
@@ -127,7 +128,7 @@ impl SealedLane {
         if self.text.is_empty() && self.taken == self.filled {
             shared.sealed.give_back(&mut self.inward);
             (self.taken, self.filled) = (0, 0);
-        } else if total == room {
+        } else if total == room || matches!(end, Some(Transfer::Failed(_))) {
             shared.sealed.must_read(self.index);
         }
         match end {
@@ -142,12 +143,11 @@ impl SealedLane {
         let mut filled = 0;
         while filled < place.len() {
             if self.text.is_empty() {
-                match self.next_record(&mut place[filled..], shared) {
-                    Ok(len) => filled += len,
+                match self.next_record(shared) {
+                    Ok(()) => continue,
                     Err(Transfer::Blocked) => return (filled, None),
                     Err(end) => return (filled, Some(end)),
                 }
-                continue;
             }
             let len = self.text.len().min(place.len() - filled);
             let from = self.text.start;
@@ -158,21 +158,19 @@ impl SealedLane {
         (filled, None)
     }
 
-    /// Opens the next record, or reads. Returns the length of the text that it has put into `place`. That is 0 if it
-    /// has read, or if the text is in `self.text` because it is longer than `place`. Behind text, `place` may hold
-    /// zeros of a record that was altered: its lane ends, and the data come again.
-    fn next_record(&mut self, place: &mut [u8], shared: &mut Carriers) -> Result<usize, Transfer> {
+    /// Opens the next record, or reads. If it cannot do either, returns why.
+    fn next_record(&mut self, shared: &mut Carriers) -> Result<(), Transfer> {
         if self.inward.is_empty() {
             self.inward = shared.sealed.lend(READ_BYTES);
         }
-        match self.open_record(place) {
+        match self.open_record() {
             Err(isthmus_seal::Forged) => {
                 let text = "what came was altered on its way, or somebody has added to it";
                 warn_sparingly!("a sealed lane is closed and dialled again: {text}");
                 return Err(Transfer::Failed(io::Error::other(text)));
             }
-            Ok(Some(len)) => return Ok(len),
-            Ok(None) => {}
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
         }
         if self.taken == self.filled {
             (self.taken, self.filled) = (0, 0);
@@ -186,27 +184,19 @@ impl SealedLane {
         match unsafe { self.inner.read(&mut piece, shared) } {
             Transfer::Bytes(n) if n > 0 => {
                 self.filled += n;
-                Ok(0)
+                Ok(())
             }
             end => Err(end),
         }
     }
 
-    /// Opens the next record, if it is whole. Returns what [`Self::next_record`] returns.
-    fn open_record(&mut self, place: &mut [u8]) -> Result<Option<usize>, isthmus_seal::Forged> {
-        let Some(len) = Opener::record_len(&self.inward[self.taken..self.filled])? else { return Ok(None) };
-        let record = &mut self.inward[self.taken..self.taken + len];
-        let text = len - RECORD_OVERHEAD;
-        let placed = match place.get_mut(..text) {
-            Some(place) => self.opener.open_into(record, place).map(|()| text)?,
-            None => {
-                self.opener.open(record)?;
-                self.text = self.taken + LEN_BYTES..self.taken + LEN_BYTES + text;
-                0
-            }
-        };
+    /// Opens the next record in place. False if it is not whole yet.
+    fn open_record(&mut self) -> Result<bool, isthmus_seal::Forged> {
+        let Some(len) = Opener::record_len(&self.inward[self.taken..self.filled])? else { return Ok(false) };
+        let text = self.opener.open(&mut self.inward[self.taken..self.taken + len])?.len();
+        self.text = self.taken + LEN_BYTES..self.taken + LEN_BYTES + text;
         self.taken += len;
-        Ok(Some(placed))
+        Ok(true)
     }
 
     /// Like [`Carrier::write`]. The caller passes pieces again until they are counted as written.

@@ -67,6 +67,8 @@ struct LaneRecord {
     denied: bool,
     /// Set while it carries data before it is known whether UDP suits the path.
     provisional: Option<Provisional>,
+    /// The path was found to be short, and TCP not to connect.
+    is_only_udp: bool,
     /// Why it has ended, if that is known better than from the stream itself.
     verdict: Option<Verdict>,
     /// The stream's counters at the last look.
@@ -421,6 +423,7 @@ impl Udp {
             blackhole: Blackhole::default(),
             denied: false,
             provisional: provisional.map(|long| Provisional::new(now, long.as_micros() as Micros)),
+            is_only_udp: false,
             verdict: None,
             accounted: Counters::default(),
         });
@@ -638,6 +641,7 @@ impl Udp {
             Outlook::Blocked => Some(Verdict::NoAnswer),
         };
         lane_record.provisional = None;
+        lane_record.is_only_udp = found == Outlook::OnlyUdp;
         if verdict.is_some() {
             lane_record.verdict = lane_record.verdict.or(verdict);
             self.news.push_back(Ready { key: lane_record.index as u64, readable: true, writable: false });
@@ -674,8 +678,10 @@ impl Udp {
             if is_refused {
                 lane_record.provisional.iter_mut().for_each(Provisional::on_tcp_refusal);
             }
-            // Where UDP gets through, a refused probe only tells that TCP does not.
-            let gets_through = lane_record.provisional.is_some() && known.status().rtt_least_us.is_some();
+            // Where UDP gets through, a refused probe only tells that TCP does not; later, too, if nobody denies it.
+            let is_only_udp = lane_record.is_only_udp && !lane_record.denied;
+            let gets_through =
+                known.status().rtt_least_us.is_some() && (lane_record.provisional.is_some() || is_only_udp);
             let overdue = answer.is_some() && lane_record.denied || now >= lane_record.since + NO_ANSWER_US;
             // A peer that dialled us may not listen at the address that we see, so a refusal there says nothing.
             let verdict = if is_refused && !gets_through && (lane_record.dialled || lane_record.denied) {
