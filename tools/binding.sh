@@ -17,8 +17,8 @@ python=${PYTHON:-build/python}
     exit 1
 }
 
-# What cargo tells a test of its crate: build scripts of dependencies may look at it. The whole release would then be
-# compiled again, and once more for whoever builds it next.
+# What cargo tells a test of its crate: build scripts of dependencies look at it (ring's at CARGO_PKG_NAME), so that the
+# whole release would be compiled again, and once more for whoever builds it next.
 unset "${!CARGO_PKG_@}" "${!CARGO_MANIFEST_@}"
 export PATH="$PWD/$python/bin:$PATH" MATURIN_PEP517_ARGS="--profile $profile ${*:3}"
 "$python/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-build-isolation \

@@ -19,18 +19,22 @@ TEXTS = ("license", "licence", "copying", "notice", "copyright", "unlicense")
 
 def crates():
     """The crates of others that the binaries contain, by name."""
-    # Cargo.lock also has crates that no chosen feature needs; `cargo tree` leaves them out.
-    command = ["cargo", "tree", "--locked", "--edges", "normal", "--prefix", "none", "--format", "{p}"]
-    command += [word for name in BINARIES for word in ("--package", name)]
-    tree = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
-    contained = {tuple(line.split()[:2]) for line in tree.splitlines() if line}
-    command = ["cargo", "metadata", "--locked", "--format-version", "1"]
+    host = subprocess.run(["rustc", "-vV"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    (host,) = (line.split()[1] for line in host.splitlines() if line.startswith("host:"))
+    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", host]
     known = json.loads(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout)
-    others = (
-        package
-        for package in known["packages"]
-        if package["source"] and (package["name"], f"v{package['version']}") in contained
-    )
+    packages = {package["id"]: package for package in known["packages"]}
+    needs = {
+        node["id"]: [dep["pkg"] for dep in node["deps"] if any(kind["kind"] is None for kind in dep["dep_kinds"])]
+        for node in known["resolve"]["nodes"]
+    }
+    todo = [name for name in known["workspace_members"] if packages[name]["name"] in BINARIES]
+    found = set(todo)
+    while todo:
+        more = set(needs[todo.pop()]) - found
+        found |= more
+        todo += more
+    others = (packages[name] for name in found if packages[name]["source"])
     return sorted(others, key=lambda package: (package["name"], package["version"]))
 
 

@@ -1,6 +1,6 @@
 //! Encrypts blocks: AES-256-GCM, with one key for each direction of a session.
 
-use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
 
 /// Length of the tag that sealing adds to a block. Bytes.
 pub const TAG_LEN: usize = 16;
@@ -51,8 +51,12 @@ impl Seal {
             message.copy_within(lead.., 0);
             return Ok(&mut message[..body]);
         };
-        let header = message.get(..lead).ok_or(Broken)?.to_vec();
-        key.open_within(nonce(number), Aad::from(&header[..]), message, lead..).map_err(|_| Broken)
+        let end = message.len().checked_sub(TAG_LEN).filter(|end| *end >= lead).ok_or(Broken)?;
+        let (sealed, tag) = message.split_at_mut(end);
+        let tag = Tag::try_from(&*tag).map_err(|_| Broken)?;
+        let header = sealed[..lead].to_vec();
+        key.open_in_place_separate_tag(nonce(number), Aad::from(&header[..]), tag, sealed, lead..)
+            .map_err(|_| Broken)
     }
 }
 

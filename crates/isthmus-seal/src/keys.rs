@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
+use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag, UnboundKey};
+use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 
 /// Length of the authentication tag of a packet. Bytes.
 pub const TAG_LEN: usize = 16;
@@ -80,29 +80,21 @@ impl Keys {
     /// Encrypts `text` in place, and authenticates `beside`, which stays readable. Numbers must grow, so that each is
     /// used once. Returns the tag, which the caller sends after the text.
     pub fn seal(&mut self, number: u64, beside: &[u8], text: &mut [u8]) -> [u8; TAG_LEN] {
-        let mut tag = [0; TAG_LEN];
-        self.seal_with(number, beside, text, &[], &mut tag);
-        tag
-    }
-
-    /// Like [`Keys::seal`] for `text` with `more` behind it. Encrypts `more` into `out`, so that the caller need not
-    /// copy it first. `out` is what the caller sends after `text`: it ends with the tag.
-    ///
-    /// # Panics
-    /// If `out` is not [`TAG_LEN`] longer than `more`.
-    pub fn seal_with(&mut self, number: u64, beside: &[u8], text: &mut [u8], more: &[u8], out: &mut [u8]) {
         self.advance_to(number);
         let [_, key, _] = &self.keys;
-        let sealed = key.seal_in_place_scatter(nonce(number), Aad::from(beside), text, more, out);
-        // Sealing fails only for texts of gigabytes, and for another length of `out`.
-        sealed.expect("a packet is short, and `out` as long as it must be");
+        let tag = key.seal_in_place_separate_tag(nonce(number), Aad::from(beside), text);
+        // Sealing fails only for texts of gigabytes.
+        let mut bytes = [0; TAG_LEN];
+        bytes.copy_from_slice(tag.expect("a packet is short").as_ref());
+        bytes
     }
 
     /// Decrypts `sealed` in place; its tag is at its end. None if it is not genuine.
     pub fn open<'a>(&mut self, number: u64, beside: &[u8], sealed: &'a mut [u8]) -> Option<&'a mut [u8]> {
         let (text, tag) = sealed.split_at_mut_checked(sealed.len().checked_sub(TAG_LEN)?)?;
+        let tag = Tag::try_from(&*tag).ok()?;
         let key = self.key_for(number)?;
-        let opened = key.open_in_place_separate_tag(nonce(number), Aad::from(beside), tag, text).ok()?;
+        let opened = key.open_in_place_separate_tag(nonce(number), Aad::from(beside), tag, text, 0..).ok()?;
         self.advance_to(number);
         Some(opened)
     }
@@ -168,21 +160,6 @@ mod tests {
             altered[at] ^= 1;
             assert_eq!(opened(&mut b, 5, b"header", &altered), None, "byte {at}");
             assert_eq!(opened(&mut b, 5, b"header", &packet[..at]), None, "cut at {at}");
-        }
-    }
-
-    #[test]
-    fn the_two_ways_to_seal_agree() {
-        let (header, text) = (b"header", [7; 100].map(|byte| byte + 1));
-        for copied in [0, 1, 16, 99, 100] {
-            let (mut a, mut b) = (keys(1), keys(1));
-            let mut joined = text.to_vec();
-            let tag = a.seal(5, header, &mut joined);
-            joined.extend_from_slice(&tag);
-            let mut packet = [text[..copied].to_vec(), vec![0; text.len() - copied + TAG_LEN]].concat();
-            let (first, rest) = packet.split_at_mut(copied);
-            b.seal_with(5, header, first, &text[copied..], rest);
-            assert_eq!(packet, joined, "{copied} bytes in place");
         }
     }
 

@@ -9,10 +9,10 @@
 //! ```
 //!
 //! The cipher is AES-128-GCM (NIST SP 800-38D) and keys are derived by HKDF with SHA-256 (RFC 5869), both by the crate
-//! `aws-lc-rs`.
+//! `ring`.
 
 mod keys;
 mod records;
 
 pub use keys::{Keys, Secret, TAG_LEN};
-pub use records::{Forged, LEN_BYTES, Opener, RECORD_MAX, RECORD_OVERHEAD, Sealer};
+pub use records::{Forged, Opener, RECORD_MAX, RECORD_OVERHEAD, Sealer};

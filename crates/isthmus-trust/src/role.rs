@@ -74,7 +74,7 @@ impl Fingerprint {
     /// The fingerprint of a certificate.
     pub fn of(certificate: &[u8]) -> Self {
         let mut bytes = [0; LEN];
-        bytes.copy_from_slice(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, certificate).as_ref());
+        bytes.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, certificate).as_ref());
         Self(bytes)
     }
 }

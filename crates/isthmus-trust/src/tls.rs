@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use isthmus_wire::AsId;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls13_signature};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls13_signature};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, TrustAnchor, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -218,7 +218,7 @@ impl Trust {
         protocols: &[&[u8]],
     ) -> Result<Self, Error> {
         let (neighbours, expires) = (Arc::new(neighbours), expires(&chain));
-        let provider = Arc::new(aws_lc_rs::default_provider());
+        let provider = Arc::new(ring::default_provider());
         let mut client = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .dangerous()
@@ -321,7 +321,7 @@ impl Neighbours {
         let anchor = anchor_from_trusted_cert(authority)
             .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
         let named = as_of(authority).filter(|named| *named == other).ok_or_else(denied)?;
-        let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms;
+        let algorithms = ring::default_provider().signature_verification_algorithms;
         let anchors = BTreeMap::from([(named, vec![anchor.to_owned()])]);
         Ok(Self { anchors, algorithms, denied: BTreeSet::new(), role: None })
     }
@@ -329,7 +329,7 @@ impl Neighbours {
     fn load(files: &Files, own: AsId, admits: &[u32], role: Option<Role>) -> Result<Self, TrustError> {
         let denied = files.denied.as_deref().map(deny_list).transpose()?.unwrap_or_default();
         let files = &files.authorities;
-        let provider: CryptoProvider = aws_lc_rs::default_provider();
+        let provider: CryptoProvider = ring::default_provider();
         let algorithms = provider.signature_verification_algorithms;
         let mut anchors: BTreeMap<AsId, Vec<TrustAnchor<'static>>> = BTreeMap::new();
         for file in files {
@@ -514,12 +514,6 @@ mod tests {
         [KeyUsage::client_auth(), KeyUsage::server_auth()]
             .into_iter()
             .try_for_each(|usage| neighbours.check(leaf, chain, now, usage))
-    }
-
-    /// [The setting](../../../.cargo/config.toml) of the build has arrived.
-    #[test]
-    fn random_numbers_do_not_wait_for_the_jitter_of_a_clock() {
-        assert!(::aws_lc_rs::try_fips_cpu_jitter_entropy().is_err());
     }
 
     #[test]
