@@ -8,6 +8,7 @@ mod choice;
 mod crowd;
 mod delivery;
 mod disorder;
+mod drawn;
 mod exchanges;
 mod fairness;
 mod golden;

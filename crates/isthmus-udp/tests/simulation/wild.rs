@@ -77,6 +77,11 @@ pub(crate) fn rows() -> Vec<Row> {
 }
 
 impl Row {
+    /// A row without bounds.
+    pub(crate) fn of(link: NamedLink) -> Self {
+        Self { link, floor: 0.0, ceiling: f64::MAX }
+    }
+
     pub(crate) fn rtt_ms(&self) -> u64 {
         self.link.spec.rtt_ns() / MS
     }
@@ -87,7 +92,7 @@ impl Row {
         let rate = |rate: u64| link.passing_bps(rate, by_udp) as f64;
         let (mut bits, mut at_us, mut now) = (0.0, 0, rate(link.rate_bps));
         for change in &link.changes {
-            let next_us = change.at_ns / 1_000 - 1_000_000;
+            let next_us = (change.at_ns / 1_000 - 1_000_000).min(until_us);
             bits += now * (next_us - at_us) as f64 / 1e6;
             (at_us, now) = (next_us, rate(change.rate_bps));
         }
@@ -117,7 +122,7 @@ impl Row {
     }
 
     /// The fraction of the link's capacity that the control delivers, and the bytes it sends per byte delivered.
-    fn measure(&self, control: &str, seed: u64) -> (f64, f64) {
+    pub(crate) fn measure(&self, control: &str, seed: u64) -> (f64, f64) {
         let (net, flow) = self.run(control, seed);
         let could = self.carries(true, LASTS_US - self.rtt_ms() * 1_000);
         (flow.read as f64 / could, net.sent_bytes[0] as f64 / flow.read.max(1) as f64)
