@@ -6,12 +6,12 @@
 //! later. But it could make a link of a free name, and the ".." would then go up from the link's target.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat};
+use rustix::fs::{Mode, OFlags, openat};
 
-use crate::confine;
+use crate::confine::{self, components, place};
 use crate::descriptors::is_short;
 
 const OUTSIDE: &str = "which is outside of the export";
@@ -22,17 +22,6 @@ pub(crate) struct Bounds {
     root: Arc<OwnedFd>,
     /// Its absolute path, which absolute links may contain.
     place: Vec<Vec<u8>>,
-}
-
-/// The parts of an open folder's absolute path, as the kernel gives it.
-fn place(folder: impl AsFd) -> io::Result<Vec<Vec<u8>>> {
-    let path = format!("/proc/self/fd/{}", folder.as_fd().as_raw_fd());
-    let path = readlinkat(CWD, path, Vec::new())?;
-    Ok(components(path.as_bytes()).map(<[u8]>::to_vec).collect())
-}
-
-fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
-    path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."))
 }
 
 impl Bounds {
