@@ -150,7 +150,7 @@ pub struct LinkConfig {
     pub jitter_shape: Option<JitterShape>,
     /// See [`DirectionConfig::jitter_every`].
     pub jitter_every: Option<Span>,
-    /// See [`DirectionConfig::policer`].
+    /// See [`DirectionConfig::policer`](field@DirectionConfig::policer).
     pub policer: Option<PolicerConfig>,
     /// See [`DirectionConfig::gather`].
     pub gather: Option<Span>,

@@ -203,7 +203,7 @@ pub struct Stages {
     pub writing: Status,
     /// Time for which the window was full.
     pub network_full: u64,
-    /// Time for which the blocks so far had used up what the limit allows ([`Allowance`]).
+    /// Time for which the blocks so far had used up what the limit allows (`Allowance`).
     pub limited: u64,
 }
 

@@ -23,7 +23,7 @@ enum Wait {
     Always,
 }
 
-/// Sends `state` to the service manager if `NOTIFY_SOCKET` names one. A manager that does not read for [`PATIENCE`] gets
+/// Sends `state` to the service manager if `NOTIFY_SOCKET` names one. A manager that does not read for `PATIENCE` gets
 /// it later, from a thread of its own: the start of a service whose manager never hears that it is ready fails.
 pub fn tell(state: &str) {
     let Some(told) = try_to_tell(state, Wait::Briefly) else { return };
