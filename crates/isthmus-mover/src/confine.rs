@@ -15,8 +15,6 @@ use crate::names;
 
 /// Limit on repeated opens after a rename elsewhere disturbed one. Count.
 const TRIES: usize = 16;
-/// Limit on symbolic links followed in a row; the kernel has the same.
-const LINKS_MAX: usize = 40;
 
 /// Opens a folder that a user of this host named.
 pub fn folder(path: &Path) -> io::Result<OwnedFd> {
@@ -42,39 +40,10 @@ pub fn open_following(dir: impl AsFd, path: &[u8], flags: OFlags) -> io::Result<
 /// Resolves a path below `dir` that may end in a symbolic link. Returns the opened folder that holds the final target,
 /// and the name in it, which is no link. All of it leads below `dir`. `path` must not be empty.
 pub fn follow(dir: impl AsFd, path: &[u8]) -> io::Result<(OwnedFd, Vec<u8>)> {
-    match follow_links(&dir, path) {
-        Err(error) if leaves(&error) => {
-            let real = real_path(&dir, path).ok_or(error)?;
-            let (above, name) = names::split(&real);
-            Ok((open_folder(dir, above)?, if name.is_empty() { b".".to_vec() } else { name.to_vec() }))
-        }
-        found => found,
-    }
-}
-
-fn follow_links(dir: impl AsFd, path: &[u8]) -> io::Result<(OwnedFd, Vec<u8>)> {
-    let folder = |path: &[u8]| open_following(&dir, path, OFlags::RDONLY | OFlags::DIRECTORY);
-    let mut path = path.to_vec();
-    for _ in 0..LINKS_MAX {
-        let (above, name) = match names::split(&path) {
-            (b"", name) => (&b"."[..], name),
-            parts => parts,
-        };
-        if matches!(name, b"." | b"..") {
-            return Ok((folder(&path)?, b".".to_vec()));
-        }
-        let holder = folder(above)?;
-        let text = match readlinkat(&holder, name, Vec::new()) {
-            Ok(text) => text.into_bytes(),
-            Err(Errno::INVAL) => return Ok((holder, name.to_vec())),
-            Err(error) => return Err(explained(error)),
-        };
-        if text.first() == Some(&b'/') {
-            return Err(explained(Errno::XDEV));
-        }
-        path = names::join(above, names::unslashed(&text));
-    }
-    Err(io::Error::other("the path leads through too many symbolic links"))
+    let target = open_following(&dir, path, OFlags::PATH)?;
+    let real = path_below(&dir, target).ok_or_else(|| explained(Errno::XDEV))?;
+    let (above, name) = names::split(&real);
+    Ok((open_folder(dir, above)?, if name.is_empty() { b".".to_vec() } else { name.to_vec() }))
 }
 
 /// Opens the folder at `path` below `dir`; "" is `dir` itself.
@@ -102,8 +71,13 @@ fn real_path(dir: impl AsFd, path: &[u8]) -> Option<Vec<u8>> {
     }
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let there = openat2(&dir, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS).ok()?;
-    let (dir, there) = (place(dir).ok()?, place(there).ok()?);
-    Some(there.strip_prefix(&dir[..])?.join(&b'/'))
+    path_below(dir, there)
+}
+
+/// The path below `dir` of an open file; `None` if it is not below.
+fn path_below(dir: impl AsFd, file: impl AsFd) -> Option<Vec<u8>> {
+    let (dir, file) = (place(dir).ok()?, place(file).ok()?);
+    Some(file.strip_prefix(&dir[..])?.join(&b'/'))
 }
 
 /// Whether the kernel has refused a path because it leads out of the folder.
@@ -116,6 +90,9 @@ fn resolve(dir: impl AsFd, path: &[u8], flags: OFlags, mode: Mode, how: ResolveF
     for _ in 0..TRIES {
         match openat2(&dir, path, flags | OFlags::CLOEXEC, mode, how) {
             Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(Errno::LOOP) if !how.contains(ResolveFlags::NO_SYMLINKS) => {
+                return Err(io::Error::other("the path leads through too many symbolic links"));
+            }
             Err(error) => return Err(explained(error)),
             Ok(opened) => return Ok(opened),
         }
