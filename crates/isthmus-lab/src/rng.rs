@@ -29,8 +29,12 @@ impl Rng {
     /// True with the given probability (clamped to 0.0..=1.0). Draws even if the answer
     /// is certain, so that the stream does not depend on the probability.
     pub fn chance(&mut self, probability: f64) -> bool {
-        let unit = (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
-        unit < probability
+        self.unit() < probability
+    }
+
+    /// Uniform from 0.0 on and below 1.0.
+    pub fn unit(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// Uniform in 0..=`most`.

@@ -22,8 +22,9 @@ const COLLAPSES_MAX: usize = 1;
 
 const RATES_MBIT: [f64; 4] = [20.0, 100.0, 300.0, 1000.0];
 const RTTS_MS: [f64; 9] = [1.0, 3.0, 8.0, 15.0, 30.0, 60.0, 120.0, 200.0, 320.0];
+/// MTU. Bytes. One that is here more than once is drawn more often.
 const MTUS: [u32; 4] = [1500, 1500, 1500, 9000];
-/// Queue. Round trips at the link's rate.
+/// Queue. Round trips at the link's rate, drawn likewise.
 const QUEUES: [f64; 8] = [0.03, 0.1, 0.25, 0.5, 1.0, 1.0, 2.0, 4.0];
 /// Shortest queue. Bytes.
 const QUEUE_LEAST: f64 = 20e3;
@@ -38,16 +39,20 @@ struct Draw {
     backward: Vec<String>,
 }
 
+fn one<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
+    choices[(rng.next_u64() % choices.len() as u64) as usize]
+}
+
 impl Draw {
     fn one<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[(self.rng.next_u64() % choices.len() as u64) as usize]
+        one(&mut self.rng, choices)
     }
 
     fn between(&mut self, least: f64, most: f64) -> f64 {
-        least + (most - least) * (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+        least + (most - least) * self.rng.unit()
     }
 
-    /// The same number of powers of ten on each side is as likely.
+    /// A number whose logarithm is uniform.
     fn magnitude(&mut self, least: f64, most: f64) -> f64 {
         10f64.powf(self.between(least.log10(), most.log10()))
     }
@@ -158,9 +163,10 @@ const TROUBLES: [fn(&mut Draw); 9] = [
 /// The text of a link for a catalogue: one trouble, and another one with each second seed.
 fn text(seed: u64) -> String {
     let mut rng = Rng::new(seed, 32);
+    let (rate_mbit, rtt_ms) = (one(&mut rng, &RATES_MBIT), one(&mut rng, &RTTS_MS));
+    let (mtu, queue_rtts) = (one(&mut rng, &MTUS), one(&mut rng, &QUEUES));
+    let queue = (queue_rtts * rate_mbit * rtt_ms * 125.0).max(16.0 * f64::from(mtu)).max(QUEUE_LEAST);
     let mut pick = |choices: usize| (rng.next_u64() % choices as u64) as usize;
-    let (rate_mbit, rtt_ms, mtu) = (RATES_MBIT[pick(4)], RTTS_MS[pick(9)], MTUS[pick(4)]);
-    let queue = (QUEUES[pick(8)] * rate_mbit * rtt_ms * 125.0).max(16.0 * f64::from(mtu)).max(QUEUE_LEAST);
     let first = pick(TROUBLES.len());
     let second = (first + 1 + pick(TROUBLES.len() - 1)) % TROUBLES.len();
     let keys = format!("rate = \"{rate_mbit}Mbit\"\nrtt = \"{rtt_ms}ms\"\nmtu = {mtu}\nqueue = {queue:.0}\n");
