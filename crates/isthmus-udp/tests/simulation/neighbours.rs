@@ -43,7 +43,7 @@ const ROWS: [Row; 9] = [
     Row {
         own: "rate",
         others: &["bbr"],
-        bounds: [[0.42..=0.58, 0.42..=0.55, 0.44..=0.49], [0.38..=0.45, 0.36..=0.45, 0.35..=0.45]],
+        bounds: [[0.39..=0.58, 0.42..=0.55, 0.44..=0.49], [0.38..=0.45, 0.36..=0.45, 0.35..=0.45]],
     },
     // Four flows of CUBIC do not empty a short queue. Beside them the model keeps the path, as BBR does.
     Row {

@@ -29,24 +29,56 @@ const FULL_GROWTH: f64 = 1.25;
 const FULL_ROUNDS: u32 = 3;
 /// Most rounds after start-up in which packets of its last flight arrive.
 const FLIGHT_ROUNDS: u32 = 2;
+/// Times the longest pause of a flight for which it must last to tell a rate; else that is a matter of chance. While more
+/// of it may come, and once it is over.
+const PAUSES: Micros = 8;
+const PAUSES_OVER: Micros = 4;
+/// Part of the rate at which a flight left that it must fall short of to show a bottleneck. Start-up sends twice what
+/// the last flight has shown.
+const AS_FAST: f64 = 0.9;
 /// Assumed rate of a path that showed none because others filled it. Bytes/s (1 Gb/s).
 const LINE_UNKNOWN: f64 = 125e6;
 
 impl Rate {
     /// Start-up: examines the flight as it arrives.
     pub(super) fn on_start(&mut self, sample: &AckSample) {
+        let before = self.train;
         self.watch_queue(sample);
         self.watch_overflow(sample);
         // A flow that sends too little to fill the window tells nothing of the queue: others may have made it.
         if !self.had_enough(&self.train, self.by_others(&self.train)) && !self.train.is_train {
             self.train = Round::default();
         }
-        let long = self.tells_of_all(sample, &self.train);
-        if long && self.train.tells_rate() && self.train.losses().all >= START_PACKETS {
-            self.take_train(sample);
-        } else if sample.round_ended && (self.round.span_us >= TRAIN_US || !is_short(sample.rtt_least_us)) {
+        if self.shows_rate(sample, &self.train, PAUSES) {
+            return self.take_train(sample);
+        }
+        // Once the queue has gone, no more of this flight will come. The path carries about this.
+        let is_over = before.since.is_some() && self.train.since.is_none();
+        if is_over && self.is_held(&before) && self.shows_rate(sample, &before, PAUSES_OVER) {
+            self.capacity = self.capacity.max(per_second(before.bytes, before.span_us));
+        }
+        if sample.round_ended && (self.round.span_us >= TRAIN_US || !is_short(sample.rtt_least_us)) {
             self.end_round_of_start(sample);
         }
+    }
+
+    /// Whether a flight was long enough to show the bottleneck's rate. One that something else holds back must last for
+    /// this many times its longest pause.
+    fn shows_rate(&self, sample: &AckSample, train: &Round, pauses: Micros) -> bool {
+        let long =
+            self.tells_of_all(sample, train) && train.tells_rate() && train.losses().all >= START_PACKETS;
+        long && (!self.is_held(train) || train.outlasts_pauses(pauses))
+    }
+
+    /// Whether something else than a bottleneck seems to hold a flight back: it came in lumps. If much of it was lost,
+    /// a queue overflowed, and the pauses are what is missing.
+    fn is_held(&self, train: &Round) -> bool {
+        self.may_doubt() && train.was_held() && train.loss() <= CHANCE_MOST
+    }
+
+    /// Whether flights leave at twice the rate that the last one has shown.
+    fn doubles(&self) -> bool {
+        self.capacity > 0.0 && !self.has_short_queue() && self.bursts.rate(&self.limits).is_none()
     }
 
     /// Start-up of a flow that follows. It learns from arrivals too, because it may lead next.
@@ -172,7 +204,10 @@ impl Rate {
             self.train = Round::default();
             return;
         }
-        if !starved && self.may_doubt() && self.train.is_uneven() {
+        // A flight that arrives as fast as it left shows no bottleneck, however late it is.
+        let as_fast = self.train.span_us as f64 * AS_FAST < self.train.sent_span_us as f64;
+        let unhindered = self.train.was_held() && self.doubles() && as_fast;
+        if !starved && self.may_doubt() && (unhindered || self.train.is_uneven()) {
             // Something else than a queue holds packets back. The path carries at least this.
             self.capacity = self.capacity.max(rate);
             self.is_uneven = true;
