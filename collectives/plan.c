@@ -35,7 +35,7 @@ static void free_plan(struct plan *plan)
     if (!plan)
         return;
     wait_for_flows(plan); // MPI lets a program free a communicator while its operations are under way
-    orphan_persistent(plan);
+    free_channels(plan);
     reap(plan, 1);
     free_rate(plan);
     free_comm(&plan->near);
