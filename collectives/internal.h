@@ -121,6 +121,7 @@ struct rate {
 struct channel {
     MPI_Comm far; // all ranks of the plan
     MPI_Comm own; // this rank alone: the program's requests are receives on it
+    MPI_Errhandler teller; // for `own`: passes an error to the program's error handler
     int next_tag; // the same on all ranks
     int live;     // this rank's requests, and those that have failed; by the lock of persistent.c
 };

@@ -17,10 +17,11 @@
 // that MPI_Wait fails. Then the MPI calls the error handler of the channel, which calls the one of the program's
 // communicator with the error of the flow.
 //
-// This library must see MPI_Start, MPI_Startall, MPI_Request_free and MPI_Cancel, and nothing else of the request's life.
+// Of the request's life this library must see MPI_Start, MPI_Startall, MPI_Request_free and MPI_Cancel, and nothing else.
 #include "internal.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,31 +132,52 @@ static void tell_program(MPI_Comm *own, int *code, ...)
         PMPI_Comm_call_errhandler(comm, *code);
 }
 
-// The communicator is freed. A request may still be under way, and then fail: the MPI calls the program's handler itself.
-static void leave_errors_to_mpi(const struct plan *plan, MPI_Comm own)
+// Lets MPI_Wait do with an error what the program's error handler wants. If a handler cannot set what MPI_Wait returns,
+// MPI_ERRORS_RETURN must be the channel's handler as well. The error then has the class MPI_ERR_TRUNCATE.
+static void match_handler(const struct plan *plan, const struct channel *channel)
 {
     MPI_Errhandler handler;
     if (PMPI_Comm_get_errhandler(plan->comm, &handler) != MPI_SUCCESS)
         return;
-    PMPI_Comm_set_errhandler(own, handler);
+    int returns = !HANDLERS_SET_ERRORS && handler == MPI_ERRORS_RETURN;
+    PMPI_Comm_set_errhandler(channel->own, returns ? MPI_ERRORS_RETURN : channel->teller);
     PMPI_Errhandler_free(&handler);
 }
 
-// --- channels ------------------------------------------------------------------
-
-// Returns 0 or an MPI error.
-static int make_channel(const struct plan *plan, struct channel *channel)
+// The communicator is freed. A request may still be under way, and then fail: the MPI calls the program's handler itself.
+static void leave_errors_to_mpi(const struct plan *plan, const struct channel *channel)
 {
     MPI_Errhandler handler;
-    int error = PMPI_Comm_dup(plan->self, &channel->own);
-    if (!error && !(error = PMPI_Comm_create_errhandler(tell_program, &handler))) {
-        error = PMPI_Comm_set_errhandler(channel->own, handler);
-        PMPI_Errhandler_free(&handler);
-    }
-    int own_error = error;
-    error = PMPI_Comm_dup(plan->far, &channel->far);
+    if (PMPI_Comm_get_errhandler(plan->comm, &handler) != MPI_SUCCESS)
+        return;
+    PMPI_Comm_set_errhandler(channel->own, handler);
+    PMPI_Errhandler_free(&handler);
+}
+
+#pragma GCC visibility push(default)
+
+int MPI_Comm_set_errhandler(MPI_Comm comm, MPI_Errhandler handler)
+{
+    int error = PMPI_Comm_set_errhandler(comm, handler);
+    const struct plan *plan = error ? NULL : made_plan_of(comm);
+    for (int i = 0; plan && i < plan->channel_count; i++)
+        match_handler(plan, &plan->channels[i]);
+    return error;
+}
+
+#pragma GCC visibility pop
+
+// --- channels ------------------------------------------------------------------
+
+// Returns 0 or an MPI error. The other ranks wait for the second communicator, whatever becomes of the first.
+static int make_channel(const struct plan *plan, struct channel *channel)
+{
+    int error = PMPI_Comm_dup(plan->self, &channel->own), other;
+    if (!error && !(error = PMPI_Comm_create_errhandler(tell_program, &channel->teller)))
+        match_handler(plan, channel);
     channel->next_tag = 0;
-    return error ? error : own_error;
+    other = PMPI_Comm_dup(plan->far, &channel->far);
+    return error ? error : other;
 }
 
 // Makes a channel, if all ranks can. Collective. Returns whether they could.
@@ -195,10 +217,14 @@ static int next_channel(struct plan *plan)
 static int reserve(struct plan *plan, struct persistent *one)
 {
     int most = 2 * plan->tags < CHANNEL_TAGS_MOST ? 2 * plan->tags : CHANNEL_TAGS_MOST;
-    if (one->tags == 0 || one->tags > most)
+    if (one->tags == 0) // the MPI was chosen
         return 0;
-    if ((plan->channel_count == 0 || plan->channels[plan->channel].next_tag > most - one->tags) && !next_channel(plan))
+    int fits = plan->channel_count > 0 && one->tags <= most - plan->channels[plan->channel].next_tag;
+    if (!fits && (one->tags > most || !next_channel(plan))) {
+        if (one->settings.trace == EACH_CALL && plan->rank == 0)
+            fprintf(stderr, "isthmus-collectives: no %d tags are left for a persistent collective: it is left to the MPI\n", one->tags);
         return 0;
+    }
     one->channel = &plan->channels[plan->channel];
     one->tag = one->channel->next_tag;
     one->channel->next_tag += one->tags;
@@ -214,9 +240,11 @@ void free_channels(struct plan *plan)
                 one->plan = NULL;
     pthread_mutex_unlock(&lock);
     for (int i = 0; i < plan->channel_count; i++) {
-        leave_errors_to_mpi(plan, plan->channels[i].own);
-        PMPI_Comm_free(&plan->channels[i].own);
-        PMPI_Comm_free(&plan->channels[i].far);
+        struct channel *channel = &plan->channels[i];
+        leave_errors_to_mpi(plan, channel);
+        PMPI_Errhandler_free(&channel->teller);
+        PMPI_Comm_free(&channel->own);
+        PMPI_Comm_free(&channel->far);
     }
 }
 
@@ -310,6 +338,8 @@ void end_of_start(struct persistent *one, int error)
 {
     static const char TOO_LONG = 0;
     MPI_Request sent;
+    if (error)
+        match_handler(one->plan, one->channel);
     pthread_mutex_lock(&lock);
     MPI_Comm own = one->channel->own;
     int tag = one->tag, freed = one->state == FREED;
