@@ -8,7 +8,7 @@
 //   far_persistent left                  left behind: communicators are freed first, and MPI_Finalize finds some
 //
 // Datatypes and operations are freed as soon as a request is made. A last argument `stock` leaves out what the MPIs' own
-// persistent collectives cannot do: with Open MPI 5.0 these crash then, and with MPICH 5.0 a repeated MPI_Testall fails.
+// persistent collectives cannot do: with Open MPI 5.0 these crash then, and leak; with MPICH 5.0 a repeated MPI_Testall fails.
 #include "check.h"
 
 #include <pthread.h>
@@ -403,7 +403,7 @@ static int many(long times, long starts, bool stock)
             end(&calls[order[i]]);
     }
     size_t after = memory_used();
-    CHECK(after < before + MANY_GROWTH_MOST, "memory grew from %zu to %zu bytes", before, after);
+    CHECK(stock || after < before + MANY_GROWTH_MOST, "memory grew from %zu to %zu bytes", before, after);
     end(&early);
     MPI_Comm_free(&comm);
     return finish("%ld persistent collectives", times);
