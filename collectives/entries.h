@@ -204,10 +204,14 @@ COLLECTIVE(Alltoallw, Ialltoallw, (const void *from, const COUNT counts[], const
     int ENTRY(name##_init)(PARAMETERS parameters, MPI_Comm comm, MPI_Info info, MPI_Request *request) \
     { \
         struct plan *plan = request ? plan_of(comm) : NULL; \
-        struct arguments arguments = {KEEP kept}; \
+        struct arguments arguments = {KEEP kept, .count_size = sizeof(COUNT), .displ_size = sizeof(DISPL)}; \
         int error = plan ? make_persistent(plan, TRY(start_##name), &arguments, request) : LEAVE; \
         return error == LEAVE ? STOCK(name##_init)(KEEP passed, comm, info, request) : ended(plan, error); \
     }
+
+// Arrays that count at the root only, and those of what is sent, unless in place.
+#define AT_ROOT(array) (plan && plan->rank == root ? (array) : NULL)
+#define SENT(array) (from == MPI_IN_PLACE ? NULL : (array))
 
 #define OPERANDS const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op
 #define GIVEN_OPERANDS from, to, count, type, op
@@ -242,36 +246,38 @@ PERSISTENT_COLLECTIVE(Alltoall, (GATHERED), (GIVEN_GATHERED), (KEPT_GATHERED), T
     const void *from, COUNT count, MPI_Datatype type, void *to, const COUNT to_counts[], const DISPL to_displs[], \
     MPI_Datatype to_type
 #define GIVEN_GATHERED_V from, count, type, to, to_counts, to_displs, to_type
-#define KEPT_GATHERED_V \
-    .from = from, .count = count, .type = type, .to = to, .to_counts = to_counts, .to_displs = to_displs, .to_type = to_type
+#define KEPT_GATHERED_V(kept) \
+    .from = from, .count = count, .type = type, .to = to, .to_counts = kept(to_counts), .to_displs = kept(to_displs), \
+    .to_type = to_type
 #define THE_GATHERED_V a->from, (COUNT)a->count, a->type, a->to, a->to_counts, a->to_displs, a->to_type
 
-PERSISTENT_COLLECTIVE(Gatherv, (GATHERED_V, int root), (GIVEN_GATHERED_V, root), (KEPT_GATHERED_V, .root = root),
+PERSISTENT_COLLECTIVE(Gatherv, (GATHERED_V, int root), (GIVEN_GATHERED_V, root), (KEPT_GATHERED_V(AT_ROOT), .root = root),
                       THE_GATHERED_V, a->root)
-PERSISTENT_COLLECTIVE(Allgatherv, (GATHERED_V), (GIVEN_GATHERED_V), (KEPT_GATHERED_V), THE_GATHERED_V)
+PERSISTENT_COLLECTIVE(Allgatherv, (GATHERED_V), (GIVEN_GATHERED_V), (KEPT_GATHERED_V(KEEP)), THE_GATHERED_V)
 PERSISTENT_COLLECTIVE(Scatterv,
                       (const void *from, const COUNT counts[], const DISPL displs[], MPI_Datatype type, void *to,
                        COUNT to_count, MPI_Datatype to_type, int root),
                       (from, counts, displs, type, to, to_count, to_type, root),
-                      (.from = from, .counts = counts, .displs = displs, .type = type, .to = to, .to_count = to_count,
-                       .to_type = to_type, .root = root),
+                      (.from = from, .counts = AT_ROOT(counts), .displs = AT_ROOT(displs), .type = type, .to = to,
+                       .to_count = to_count, .to_type = to_type, .root = root),
                       a->from, a->counts, a->displs, a->type, a->to, (COUNT)a->to_count, a->to_type, a->root)
 PERSISTENT_COLLECTIVE(Alltoallv,
                       (const void *from, const COUNT counts[], const DISPL displs[], MPI_Datatype type, void *to,
                        const COUNT to_counts[], const DISPL to_displs[], MPI_Datatype to_type),
                       (from, counts, displs, type, to, to_counts, to_displs, to_type),
-                      (.from = from, .counts = counts, .displs = displs, .type = type, .to = to, .to_counts = to_counts,
+                      (.from = from, .counts = SENT(counts), .displs = SENT(displs), .type = type, .to = to, .to_counts = to_counts,
                        .to_displs = to_displs, .to_type = to_type),
                       a->from, a->counts, a->displs, a->type, a->to, a->to_counts, a->to_displs, a->to_type)
 PERSISTENT_COLLECTIVE(Alltoallw,
                       (const void *from, const COUNT counts[], const DISPL displs[], const MPI_Datatype types[], void *to,
                        const COUNT to_counts[], const DISPL to_displs[], const MPI_Datatype to_types[]),
                       (from, counts, displs, types, to, to_counts, to_displs, to_types),
-                      (.from = from, .counts = counts, .displs = displs,
-                       .types = from == MPI_IN_PLACE ? NULL : types, .to = to, .to_counts = to_counts,
-                       .to_displs = to_displs, .to_types = to_types),
+                      (.from = from, .counts = SENT(counts), .displs = SENT(displs), .types = SENT(types), .to = to,
+                       .to_counts = to_counts, .to_displs = to_displs, .to_types = to_types),
                       a->from, a->counts, a->displs, a->types, a->to, a->to_counts, a->to_displs, a->to_types)
 
+#undef AT_ROOT
+#undef SENT
 #undef OPERANDS
 #undef GIVEN_OPERANDS
 #undef KEPT_OPERANDS

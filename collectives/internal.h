@@ -33,6 +33,7 @@
 #include "mpis.h"
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 // The result of a function that leaves the call to the MPI.
@@ -125,8 +126,8 @@ struct channel {
     int next_tag; // the same on all ranks
     int live;     // this rank's requests, and those that have failed; by the lock of persistent.c
 };
-// Most channels of a communicator. Count. One takes 2000 long vectors or more; further ones are for programs that make
-// persistent collectives all the time, while an early one stays.
+// Most channels of a communicator. Count. With MPICH's number of tags one serves 87,000 long vectors. Further ones are for
+// programs that make persistent collectives all the time, while an early one stays.
 enum { CHANNELS_MOST = 4 };
 
 struct plan {
@@ -157,6 +158,8 @@ struct plan {
 struct plan *plan_of(MPI_Comm comm);
 // The same for non-blocking calls. Making a plan would wait for other ranks, so NULL before the first blocking collective.
 struct plan *made_plan_of(MPI_Comm comm);
+// Makes a communicator of this rank alone; errors on it are returned. Returns 0 or an MPI error.
+int make_own(struct plan *plan, MPI_Comm *own);
 // Deletes the plans of the world and of self while MPI still works.
 void drop_plans(void);
 // The last session ends: the next one needs another attribute.
@@ -318,14 +321,14 @@ unsigned long flows_ended(void);
 
 // --- persistent ----------------------------------------------------------------
 
-// What a persistent collective was given. Which of them count depends on the collective.
+// What a persistent collective was given. Which of them count depends on the collective. Arrays that do not are NULL.
 struct arguments {
     const void *from;
     void *to;
     MPI_Count count, to_count;
     MPI_Datatype type, to_type;
-    const void *counts, *displs, *to_counts, *to_displs;
-    const MPI_Datatype *types, *to_types;
+    const void *counts, *displs, *to_counts, *to_displs, *types, *to_types;
+    size_t count_size, displ_size; // of an element of these arrays, bytes
     MPI_Op op;
     int root;
 };

@@ -32,6 +32,7 @@
 #define CHANNEL_TAGS_MOST INT32_MAX
 #endif
 
+enum { ARRAYS = 6 };
 struct persistent {
     struct persistent *next;
     MPI_Request request;     // the program's
@@ -47,6 +48,7 @@ struct persistent {
     int told;   // the program's error handler knows it
     struct kept **held;
     int held_count;
+    void *copies[ARRAYS]; // of arrays that the program has given
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // no MPI function is called with it held
@@ -132,25 +134,16 @@ static void tell_program(MPI_Comm *own, int *code, ...)
         PMPI_Comm_call_errhandler(comm, *code);
 }
 
-// Lets MPI_Wait do with an error what the program's error handler wants. If a handler cannot set what MPI_Wait returns,
-// MPI_ERRORS_RETURN must be the channel's handler as well. The error then has the class MPI_ERR_TRUNCATE.
-static void match_handler(const struct plan *plan, const struct channel *channel)
+// Lets MPI_Wait do with an error what the program's error handler wants. If handlers cannot set what MPI_Wait returns,
+// MPI_ERRORS_RETURN must be the channel's handler as well. The error then has the class MPI_ERR_TRUNCATE. When the
+// program's communicator is about to be freed, any handler is: requests may be under way that fail later.
+static void match_handler(const struct plan *plan, const struct channel *channel, int freed)
 {
     MPI_Errhandler handler;
     if (PMPI_Comm_get_errhandler(plan->comm, &handler) != MPI_SUCCESS)
         return;
-    int returns = !HANDLERS_SET_ERRORS && handler == MPI_ERRORS_RETURN;
-    PMPI_Comm_set_errhandler(channel->own, returns ? MPI_ERRORS_RETURN : channel->teller);
-    PMPI_Errhandler_free(&handler);
-}
-
-// The communicator is freed. A request may still be under way, and then fail: the MPI calls the program's handler itself.
-static void leave_errors_to_mpi(const struct plan *plan, const struct channel *channel)
-{
-    MPI_Errhandler handler;
-    if (PMPI_Comm_get_errhandler(plan->comm, &handler) != MPI_SUCCESS)
-        return;
-    PMPI_Comm_set_errhandler(channel->own, handler);
+    int same = freed || (!HANDLERS_SET_ERRORS && handler == MPI_ERRORS_RETURN);
+    PMPI_Comm_set_errhandler(channel->own, same ? handler : channel->teller);
     PMPI_Errhandler_free(&handler);
 }
 
@@ -161,7 +154,7 @@ int MPI_Comm_set_errhandler(MPI_Comm comm, MPI_Errhandler handler)
     int error = PMPI_Comm_set_errhandler(comm, handler);
     const struct plan *plan = error ? NULL : made_plan_of(comm);
     for (int i = 0; plan && i < plan->channel_count; i++)
-        match_handler(plan, &plan->channels[i]);
+        match_handler(plan, &plan->channels[i], 0);
     return error;
 }
 
@@ -170,11 +163,11 @@ int MPI_Comm_set_errhandler(MPI_Comm comm, MPI_Errhandler handler)
 // --- channels ------------------------------------------------------------------
 
 // Returns 0 or an MPI error. The other ranks wait for the second communicator, whatever becomes of the first.
-static int make_channel(const struct plan *plan, struct channel *channel)
+static int make_channel(struct plan *plan, struct channel *channel)
 {
-    int error = PMPI_Comm_dup(plan->self, &channel->own), other;
+    int error = make_own(plan, &channel->own), other;
     if (!error && !(error = PMPI_Comm_create_errhandler(tell_program, &channel->teller)))
-        match_handler(plan, channel);
+        match_handler(plan, channel, 0);
     channel->next_tag = 0;
     other = PMPI_Comm_dup(plan->far, &channel->far);
     return error ? error : other;
@@ -222,7 +215,8 @@ static int reserve(struct plan *plan, struct persistent *one)
     int fits = plan->channel_count > 0 && one->tags <= most - plan->channels[plan->channel].next_tag;
     if (!fits && (one->tags > most || !next_channel(plan))) {
         if (one->settings.trace == EACH_CALL && plan->rank == 0)
-            fprintf(stderr, "isthmus-collectives: no %d tags are left for a persistent collective: it is left to the MPI\n", one->tags);
+            fprintf(stderr,
+                    "isthmus-collectives: no %d tags are left for a persistent collective: it is left to the MPI\n", one->tags);
         return 0;
     }
     one->channel = &plan->channels[plan->channel];
@@ -241,7 +235,7 @@ void free_channels(struct plan *plan)
     pthread_mutex_unlock(&lock);
     for (int i = 0; i < plan->channel_count; i++) {
         struct channel *channel = &plan->channels[i];
-        leave_errors_to_mpi(plan, channel);
+        match_handler(plan, channel, 1);
         PMPI_Errhandler_free(&channel->teller);
         PMPI_Comm_free(&channel->own);
         PMPI_Comm_free(&channel->far);
@@ -250,43 +244,63 @@ void free_channels(struct plan *plan)
 
 // --- from its initialization until it is freed ---------------------------------
 
-static void hold_one(struct persistent *one, MPI_Datatype type, MPI_Op op)
+// MPI's own collectives read arrays when they are initialized only, and mpi4py frees those of Reduce_scatter_init then
+// (4.1.2).
+static int copy_arrays(struct persistent *one)
+{
+    struct arguments *with = &one->arguments;
+    const void **arrays[ARRAYS] = {&with->counts, &with->to_counts, &with->displs, &with->to_displs, &with->types, &with->to_types};
+    const size_t sizes[ARRAYS] = {with->count_size, with->count_size, with->displ_size, with->displ_size, sizeof(MPI_Datatype), sizeof(MPI_Datatype)};
+    for (int i = 0; i < ARRAYS; i++) {
+        size_t bytes = (size_t)one->plan->ranks * sizes[i];
+        if (!*arrays[i])
+            continue;
+        if (!(one->copies[i] = malloc(bytes)))
+            return MPI_ERR_NO_MEM;
+        *arrays[i] = memcpy(one->copies[i], *arrays[i], bytes);
+    }
+    return MPI_SUCCESS;
+}
+
+static int hold_one(struct persistent *one, MPI_Datatype type, MPI_Op op)
 {
     struct kept *held = hold(type, op);
     if (held)
         one->held[one->held_count++] = held;
+    return held ? MPI_SUCCESS : MPI_ERR_NO_MEM;
 }
 
-static void hold_type(struct persistent *one, MPI_Datatype type)
+static int hold_type(struct persistent *one, MPI_Datatype type)
 {
-    if (type != (MPI_Datatype){0} && type != MPI_DATATYPE_NULL)
-        hold_one(one, type, MPI_OP_NULL);
+    return type == (MPI_Datatype){0} || type == MPI_DATATYPE_NULL ? MPI_SUCCESS : hold_one(one, type, MPI_OP_NULL);
 }
 
 // Other ranks than the root may give anything for arguments of the root's, so no MPI function gets to see these.
 static int hold_arguments(struct persistent *one)
 {
     const struct arguments *with = &one->arguments;
-    int ranks = one->plan->ranks;
+    const MPI_Datatype *types = with->types, *to_types = with->to_types;
+    int ranks = types || to_types ? one->plan->ranks : 0, error;
     if (!(one->held = malloc((3 + 2 * (size_t)ranks) * sizeof *one->held)))
         return MPI_ERR_NO_MEM;
-    hold_type(one, with->type);
-    hold_type(one, with->to_type);
-    for (int i = 0; i < ranks; i++) {
-        if (with->types)
-            hold_type(one, with->types[i]);
-        if (with->to_types)
-            hold_type(one, with->to_types[i]);
+    if (!(error = hold_type(one, with->type)))
+        error = hold_type(one, with->to_type);
+    for (int i = 0; i < ranks && !error; i++) {
+        error = types ? hold_type(one, types[i]) : MPI_SUCCESS;
+        if (!error && to_types)
+            error = hold_type(one, to_types[i]);
     }
-    if (with->op != (MPI_Op){0} && with->op != MPI_OP_NULL)
-        hold_one(one, MPI_DATATYPE_NULL, with->op);
-    return MPI_SUCCESS;
+    if (!error && with->op != (MPI_Op){0} && with->op != MPI_OP_NULL)
+        error = hold_one(one, MPI_DATATYPE_NULL, with->op);
+    return error;
 }
 
 static void drop(struct persistent *one)
 {
     for (int i = 0; i < one->held_count; i++)
         let_go(one->held[i]);
+    for (int i = 0; i < ARRAYS; i++)
+        free(one->copies[i]);
     free(one->held);
     free(one);
 }
@@ -300,7 +314,9 @@ int make_persistent(struct plan *plan, starter *start, const struct arguments *a
         return MPI_ERR_NO_MEM;
     *one = (struct persistent){.plan = plan, .settings = plan->settings, .start = start, .arguments = *arguments};
     start(plan, &(struct later){.persistent = one}, &one->arguments); // only chooses
-    int error = reserve(plan, one) ? hold_arguments(one) : LEAVE;
+    int error = reserve(plan, one) ? copy_arrays(one) : LEAVE;
+    if (!error)
+        error = hold_arguments(one);
     if (!error)
         error = PMPI_Recv_init(NULL, 0, MPI_BYTE, 0, one->tag, one->channel->own, &one->request);
     if (error) {
@@ -339,7 +355,7 @@ void end_of_start(struct persistent *one, int error)
     static const char TOO_LONG = 0;
     MPI_Request sent;
     if (error)
-        match_handler(one->plan, one->channel);
+        match_handler(one->plan, one->channel, 0);
     pthread_mutex_lock(&lock);
     MPI_Comm own = one->channel->own;
     int tag = one->tag, freed = one->state == FREED;

@@ -3,7 +3,7 @@
 //   far_persistent again                 started by one call, beside persistent messages
 //   far_persistent orders SEED ROUNDS    started and freed by each rank in an order of its own, amid other collectives
 //   far_persistent threads ROUNDS        started by two threads, while a third one calls other collectives
-//   far_persistent many TIMES STARTS     made, started and freed again and again, while an early one stays
+//   far_persistent many TIMES STARTS     made, started and freed again and again, while an early one stays; memory does not grow
 //   far_persistent errors                whose last rank has too short a buffer: the program's error handler hears of it
 //   far_persistent left                  left behind: communicators are freed first, and MPI_Finalize finds some
 //
@@ -121,8 +121,13 @@ static void make(struct call *c, enum kind kind, int root, MPI_Comm comm, bool s
         break;
     case KINDS: break;
     }
-    if (!stock)
+    if (!stock) {
         free_types(c);
+        // As mpi4py does with some.
+        memset(c->counts, 0xff, sizeof c->counts);
+        memset(c->displs, 0xff, sizeof c->displs);
+        memset(c->types, 0xff, sizeof c->types);
+    }
 }
 
 static void begin(struct call *c, uint64_t seed)
@@ -365,8 +370,8 @@ static int threads(long rounds)
 
 // --- many ------------------------------------------------------------------------
 
-// Room for what the MPI and malloc keep for later calls, in bytes; far less than a few bytes for each time.
-#define MANY_GROWTH_MOST ((size_t)256 << 10)
+// Room for what the MPI and malloc keep for later calls. Bytes.
+#define MANY_GROWTH_MOST ((size_t)1 << 20)
 
 static int many(long times, long starts, bool stock)
 {
