@@ -216,7 +216,8 @@ static int reserve(struct plan *plan, struct persistent *one)
     if (!fits && (one->tags > most || !next_channel(plan))) {
         if (one->settings.trace == EACH_CALL && plan->rank == 0)
             fprintf(stderr,
-                    "isthmus-collectives: no %d tags are left for a persistent collective: it is left to the MPI\n", one->tags);
+                    "isthmus-collectives: no %d tags are left for a persistent collective: it is left to the MPI\n",
+                    one->tags);
         return 0;
     }
     one->channel = &plan->channels[plan->channel];
@@ -244,15 +245,16 @@ void free_channels(struct plan *plan)
 
 // --- from its initialization until it is freed ---------------------------------
 
-// MPI's own collectives read arrays when they are initialized only, and mpi4py frees those of Reduce_scatter_init then
-// (4.1.2).
+// The MPIs' own persistent collectives read arrays only when they are initialized, and mpi4py frees the counts of
+// Reduce_scatter_init then (4.1.2).
 static int copy_arrays(struct persistent *one)
 {
     struct arguments *with = &one->arguments;
-    const void **arrays[ARRAYS] = {&with->counts, &with->to_counts, &with->displs, &with->to_displs, &with->types, &with->to_types};
-    const size_t sizes[ARRAYS] = {with->count_size, with->count_size, with->displ_size, with->displ_size, sizeof(MPI_Datatype), sizeof(MPI_Datatype)};
+    const void **arrays[ARRAYS] = {&with->counts, &with->to_counts, &with->displs,
+                                   &with->to_displs, &with->types, &with->to_types};
+    const size_t sizes[ARRAYS / 2] = {with->count_size, with->displ_size, sizeof(MPI_Datatype)};
     for (int i = 0; i < ARRAYS; i++) {
-        size_t bytes = (size_t)one->plan->ranks * sizes[i];
+        size_t bytes = (size_t)one->plan->ranks * sizes[i / 2];
         if (!*arrays[i])
             continue;
         if (!(one->copies[i] = malloc(bytes)))
