@@ -142,8 +142,8 @@ def persistent_errors(c):
     return "MPI_ERR_TRUNCATE at one rank of five"
 
 
-# Libraries whose persistent collectives use up their tags soon: 96 are enough for any of the test's, 48 are not.
-FEW_TAGS, TOO_FEW_TAGS = ("-few", ("-DCHANNEL_TAGS_MOST=96",)), ("-too-few", ("-DCHANNEL_TAGS_MOST=48",))
+# Libraries whose persistent collectives use up their tags soon: 512 are enough for the test's, 48 are not.
+FEW_TAGS, TOO_FEW_TAGS = ("-few", ("-DCHANNEL_TAGS_MOST=512",)), ("-too-few", ("-DCHANNEL_TAGS_MOST=48",))
 TAGS_USED_UP = "tags are left for a persistent collective"
 
 
