@@ -173,29 +173,22 @@ int MPI_Barrier(MPI_Comm comm)
 int MPI_Ibarrier(MPI_Comm comm, MPI_Request *request)
 {
     struct plan *plan = request ? made_plan_of(comm) : NULL;
-    int error = plan ? run_barrier(plan, request) : LEAVE;
+    int error = plan ? run_barrier(plan, &(struct later){.request = request}) : LEAVE;
     return error == LEAVE ? PMPI_Ibarrier(comm, request) : ended(plan, error);
 }
 
 #if PERSISTENT
-static int start_barrier(struct plan *plan, const struct arguments *unused)
+static int start_barrier(struct plan *plan, const struct later *later, const struct arguments *unused)
 {
-    MPI_Request request = MPI_REQUEST_NULL;
-    int error = plan->broken ? LEAVE : run_barrier(plan, &request);
     (void)unused;
-    if (error != LEAVE)
-        return error;
-    error = PMPI_Ibarrier(plan->comm, &request);
-    return error ? error : follow_request(plan, request);
+    return run_barrier(plan, later);
 }
 
 int MPI_Barrier_init(MPI_Comm comm, MPI_Info info, MPI_Request *request)
 {
     struct plan *plan = request ? plan_of(comm) : NULL;
-    struct arguments none = {.type = MPI_DATATYPE_NULL, .to_type = MPI_DATATYPE_NULL, .op = MPI_OP_NULL};
-    if (!plan || !plan->settings.persistent)
-        return PMPI_Barrier_init(comm, info, request);
-    return ended(plan, make_persistent(plan, start_barrier, &none, request));
+    int error = plan ? make_persistent(plan, start_barrier, &(struct arguments){0}, request) : LEAVE;
+    return error == LEAVE ? PMPI_Barrier_init(comm, info, request) : ended(plan, error);
 }
 #endif
 
@@ -242,8 +235,7 @@ int MPI_Type_free(MPI_Datatype *type)
 {
     int integers, addresses, types, combiner;
     if (!type || *type == MPI_DATATYPE_NULL || PMPI_Type_get_envelope(*type, &integers, &addresses, &types, &combiner) ||
-        combiner == MPI_COMBINER_NAMED ||
-        (!keep_for_persistent(*type, MPI_OP_NULL) && !keep_until_ended(*type, MPI_OP_NULL)))
+        combiner == MPI_COMBINER_NAMED || !keep_in_use(*type, MPI_OP_NULL))
         return PMPI_Type_free(type);
     *type = MPI_DATATYPE_NULL;
     return MPI_SUCCESS;
@@ -251,8 +243,7 @@ int MPI_Type_free(MPI_Datatype *type)
 
 int MPI_Op_free(MPI_Op *op)
 {
-    if (!op || *op == MPI_OP_NULL ||
-        (!keep_for_persistent(MPI_DATATYPE_NULL, *op) && !keep_until_ended(MPI_DATATYPE_NULL, *op)))
+    if (!op || *op == MPI_OP_NULL || !keep_in_use(MPI_DATATYPE_NULL, *op))
         return PMPI_Op_free(op);
     *op = MPI_OP_NULL;
     return MPI_SUCCESS;

@@ -51,17 +51,25 @@ void reap(struct plan *plan, int wait)
     }
 }
 
-struct flow *flow_begin(struct flow *here, struct plan *plan, MPI_Request *request, int tags)
+struct flow *flow_begin(struct flow *here, struct plan *plan, const struct later *later, int tags)
 {
-    struct flow *flow = request ? malloc(sizeof *flow) : here;
-    reap(plan, 0);
-    *here = (struct flow){.plan = plan};
+    struct flow *flow = later ? malloc(sizeof *flow) : here;
+    *here = (struct flow){.plan = plan, .comm = plan->far};
+    if (later) {
+        here->request = later->request;
+        here->persistent = later->persistent;
+    }
+    // Other threads may be at work on the communicator while one starts a persistent collective.
+    if (!here->persistent)
+        reap(plan, 0);
     if (!flow) {
         flow_fail(here, MPI_ERR_NO_MEM);
         return here;
     }
     *flow = *here;
-    if ((flow->request = request)) {
+    if (flow->persistent)
+        take_tags(flow);
+    else if (flow->request) {
         flow->tag = reserve_tags(plan, tags);
         flow->tags = tags;
     }
@@ -73,8 +81,9 @@ void flow_fail(struct flow *flow, int error)
     if (error == MPI_SUCCESS)
         return;
     // Others may wait for messages that this rank does not send, or take tags that it does not take. The next collective
-    // would then be confused with this one.
-    flow->plan->broken = 1;
+    // would then be confused with this one. A persistent one is confused with its own next start only.
+    if (!flow->persistent)
+        flow->plan->broken = 1;
     if (flow->error == MPI_SUCCESS)
         flow->error = error;
 }
@@ -158,7 +167,7 @@ static void detach(struct flow *flow, const void *data, MPI_Count count, MPI_Dat
         flow->detached = requests;
         flow->detached_room = room;
     }
-    flow_fail(flow, COUNTED(PMPI_Isend)(data, (counted)count, type, to, flow->tag + tag, flow->plan->far, &flow->detached[flow->detached_count]));
+    flow_fail(flow, COUNTED(PMPI_Isend)(data, (counted)count, type, to, flow->tag + tag, flow->comm, &flow->detached[flow->detached_count]));
     if (!flow->error) {
         flow->detached_count++;
         flow->detached_bytes += bytes;
@@ -179,7 +188,7 @@ static void attach(struct flow *flow, const void *data, MPI_Count count, MPI_Dat
 {
     MPI_Request *request = place_for(flow, then, what, index);
     if (request)
-        started(flow, COUNTED(PMPI_Isend)(data, (counted)count, type, to, flow->tag + tag, flow->plan->far, request));
+        started(flow, COUNTED(PMPI_Isend)(data, (counted)count, type, to, flow->tag + tag, flow->comm, request));
 }
 
 void flow_send(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag, follow *then, void *what, int64_t index)
@@ -215,7 +224,7 @@ void flow_receive(struct flow *flow, void *data, MPI_Count count, MPI_Datatype t
         flow->under_way[flow->count - 1].far_bytes = count * shape.size;
         flow->under_way[flow->count - 1].far_site = flow->plan->site_of[from];
     }
-    started(flow, COUNTED(PMPI_Irecv)(data, (counted)count, type, from, flow->tag + tag, flow->plan->far, request));
+    started(flow, COUNTED(PMPI_Irecv)(data, (counted)count, type, from, flow->tag + tag, flow->comm, request));
 }
 
 // Removes completed requests, so that the next wait looks at fewer.
@@ -280,17 +289,13 @@ static struct detached *keep(struct flow *flow)
     return one;
 }
 
-void flow_adopt(struct flow *flow, MPI_Request request)
-{
-    MPI_Request *place = place_for(flow, NULL, NULL, 0);
-    if (place)
-        *place = request;
-}
-
 void flow_adopt_detached(struct flow *flow)
 {
-    for (int i = 0; i < flow->detached_count; i++)
-        flow_adopt(flow, flow->detached[i]);
+    for (int i = 0; i < flow->detached_count; i++) {
+        MPI_Request *place = place_for(flow, NULL, NULL, 0);
+        if (place)
+            *place = flow->detached[i];
+    }
 }
 
 static void free_arrays(struct flow *flow)
@@ -310,7 +315,7 @@ void flow_free(struct flow *flow)
 
 int flow_end(struct flow *flow, follow *end, void *what)
 {
-    if (flow->request)
+    if (goes_on(flow))
         return go_on_later(flow, end, what);
     flow_wait(flow);
     if (flow->arrivals && !flow->error)

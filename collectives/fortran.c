@@ -124,9 +124,16 @@ static int free_request(MPI_Fint *request)
     return error;
 }
 
+static int cancel_request(MPI_Fint *request)
+{
+    MPI_Request handle = PMPI_Request_f2c(*request);
+    return MPI_Cancel(&handle);
+}
+
 FUNCTION(start, START, (MPI_Fint *request, MPI_Fint *error), start_request(request))
 FUNCTION(startall, STARTALL, (MPI_Fint *count, MPI_Fint *requests, MPI_Fint *error), start_requests(*count, requests))
 FUNCTION(request_free, REQUEST_FREE, (MPI_Fint *request, MPI_Fint *error), free_request(request))
+FUNCTION(cancel, CANCEL, (MPI_Fint *request, MPI_Fint *error), cancel_request(request))
 #endif
 
 FUNCTION(type_free, TYPE_FREE, (MPI_Fint *type, MPI_Fint *error), free_type(type))

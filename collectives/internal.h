@@ -11,8 +11,9 @@
 //   rate.c      measures the rate of the links between sites
 //   flow.c      messages under way
 //   datatypes.c packing, copies, reduction by an operation
-//   persistent.c    flows that the program starts again and again
 //   nonblocking.c   flows that go on after the call that started them
+//   persistent.c    flows that the program starts again and again
+//   kept.c      what the program frees while flows still use it
 //   move.c      Barrier, Bcast, Gather, Scatter, Allgather, Alltoall
 //   reduce.c    Reduce, Allreduce, Reduce_scatter, Scan, Exscan
 //
@@ -32,6 +33,7 @@
 #include "mpis.h"
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 // The result of a function that leaves the call to the MPI.
@@ -60,7 +62,7 @@ struct settings {
     int32_t pins[OPERATIONS];
     int32_t trace; // QUIET, or what is printed
     int32_t nonblocking; // whether non-blocking collectives are run here
-    int32_t persistent;  // whether persistent collectives are run here; only if the program wants it
+    int32_t persistent;  // whether persistent collectives are run here
     int32_t combines;    // whether all ranks can call MPI_Reduce_local
     int32_t measures, measures_pair; // whether `rate` and `pair_rate` are measured while the program runs
 };
@@ -115,6 +117,19 @@ struct rate {
     int unseen;                // exchanges since one rank's rate was seen last
 };
 
+// Communicators of persistent collectives. Each of these collectives has tags of its own on one channel, from its
+// initialization until its request is freed.
+struct channel {
+    MPI_Comm far; // all ranks of the plan
+    MPI_Comm own; // this rank alone: the program's requests are receives on it
+    MPI_Errhandler teller; // for `own`: passes an error to the program's error handler
+    int next_tag; // the same on all ranks
+    int live;     // this rank's requests, and those that have failed; by the lock of persistent.c
+};
+// Most channels of a communicator. Count. With MPICH's number of tags one serves 87,000 long vectors. Further ones are for
+// programs that make persistent collectives all the time, while an early one stays.
+enum { CHANNELS_MOST = 4 };
+
 struct plan {
     MPI_Comm comm; // the program's, for its error handler
     MPI_Comm far;  // all its ranks, with the same numbers
@@ -127,13 +142,15 @@ struct plan {
     int *first;    // site X has the members first[X] .. first[X + 1] - 1
     int *members;  // ranks, by site and within it in order
     int blocks;    // each site is one run of ranks, so folding site by site keeps the order of ranks
-    int broken;    // a collective failed (flow_fail): the MPI runs all further ones
+    atomic_int broken; // a collective failed (flow_fail): the MPI runs all further ones
     int tags;     // blocking collectives use those below, non-blocking ones as many from there on
     int next_tag; // of non-blocking ones, above `tags`
     atomic_int flows;      // of non-blocking collectives that have not ended
     int64_t detached_most; // bytes
     _Atomic int64_t detached_bytes;
     struct detached *detached;
+    struct channel channels[CHANNELS_MOST];
+    int channel_count, channel; // how many are made; the one that gives tags
     struct rate rate;
     struct settings settings;
 };
@@ -141,6 +158,8 @@ struct plan {
 struct plan *plan_of(MPI_Comm comm);
 // The same for non-blocking calls. Making a plan would wait for other ranks, so NULL before the first blocking collective.
 struct plan *made_plan_of(MPI_Comm comm);
+// Makes a communicator of this rank alone; errors on it are returned. Returns 0 or an MPI error.
+int make_own(struct plan *plan, MPI_Comm *own);
 // Deletes the plans of the world and of self while MPI still works.
 void drop_plans(void);
 // The last session ends: the next one needs another attribute.
@@ -156,6 +175,12 @@ static inline int leader_of(const struct plan *plan, int site, int root)
 
 // --- model ---------------------------------------------------------------------
 
+// A collective that goes on after the call. `later` is NULL for blocking ones.
+struct later {
+    MPI_Request *request;          // where the program wants the request of a non-blocking one
+    struct persistent *persistent; // else: the persistent one that is made or started
+};
+
 // The bytes that a collective moves: across a wide link, and within a site by a leader or by each rank in parallel.
 struct load {
     double across;        // through the link of a site, one way
@@ -164,7 +189,8 @@ struct load {
     int messages;         // of each rank, if all work side by side
     int64_t parts;        // of these bytes that move one after the other in parallel; 1: nothing overlaps
     int leaders_can, parallel_can;
-    int nonblocking;      // leaders cannot: they wait within
+    const struct later *later; // if it goes on, leaders cannot: they wait within
+    int tags;             // of a flow that runs it in parallel
     int any_length;       // of the vector: leaders need no more memory than their own vector
 };
 enum algorithm choose(struct plan *plan, enum operation operation, int64_t bytes, struct load load);
@@ -225,6 +251,7 @@ struct under_way {
 };
 struct flow {
     struct plan *plan;
+    MPI_Comm comm; // for its messages
     int error; // the first
     int count, room, live;
     MPI_Request *requests;
@@ -241,7 +268,7 @@ struct flow {
     double began_s;
     int tag, tags; // the first is added to the tags of all messages
     // Of a non-blocking collective:
-    MPI_Request *request;    // where the program wants the request; NULL: blocking
+    MPI_Request *request;    // where the program wants the request
     MPI_Request promise;     // the request
     struct persistent *persistent; // or whose start this is; then there is no request of its own
     int *outcome;            // its error, read by the MPI
@@ -251,8 +278,9 @@ struct flow {
     unsigned long number;
     struct flow *next;
 };
-// Begins a flow. With a request the flow goes on after the call, with so many tags of its own; else it is `here`.
-struct flow *flow_begin(struct flow *here, struct plan *plan, MPI_Request *request, int tags);
+static inline int goes_on(const struct flow *flow) { return flow->request || flow->persistent; }
+// Begins a flow. If it goes on after the call, it has so many tags of its own; else it is `here`.
+struct flow *flow_begin(struct flow *here, struct plan *plan, const struct later *later, int tags);
 void flow_fail(struct flow *flow, int error);
 // Allocates memory that lasts until the flow has ended. Returns NULL after an error.
 void *flow_memory(struct flow *flow, int64_t bytes);
@@ -265,11 +293,9 @@ enum patience { WAIT, LOOK, IN_HOOK };
 void flow_step(struct flow *flow, enum patience patience);
 // Waits until all messages are complete, or one fails.
 void flow_wait(struct flow *flow);
-// Waits, calls `end` unless there was an error, and frees the flow. Returns its error. If the flow has a request, it
-// returns at once, and all this happens later.
+// Waits, calls `end` unless there was an error, and frees the flow. Returns its error. If the flow goes on, it returns
+// at once, and all this happens later.
 int flow_end(struct flow *flow, follow *end, void *what);
-// Makes a request that is under way a message of the flow.
-void flow_adopt(struct flow *flow, MPI_Request request);
 // Makes detached sends messages of the flow that nothing follows.
 void flow_adopt_detached(struct flow *flow);
 void flow_free(struct flow *flow);
@@ -288,45 +314,55 @@ int reserve_tags(struct plan *plan, int tags);
 void wait_for_flows(const struct plan *plan);
 // The same for all flows; then the MPI calls us no more.
 void end_flows(void);
-// Keeps a datatype or operation that the program frees until the flows of now have ended. Returns 0 if there are none.
-int keep_until_ended(MPI_Datatype type, MPI_Op op);
+// How many flows have begun. Flows that go on are numbered in this order.
+unsigned long flows_begun(void);
+// All flows with lower numbers have ended.
+unsigned long flows_ended(void);
 
 // --- persistent ----------------------------------------------------------------
 
-// What a persistent collective was given. Which of them count depends on the collective.
+// What a persistent collective was given. Which of them count depends on the collective. Arrays that do not are NULL.
 struct arguments {
     const void *from;
     void *to;
     MPI_Count count, to_count;
     MPI_Datatype type, to_type;
-    const void *counts, *displs, *to_counts, *to_displs;
-    const MPI_Datatype *types, *to_types;
+    const void *counts, *displs, *to_counts, *to_displs, *types, *to_types;
+    size_t count_size, displ_size; // of an element of these arrays, bytes
     MPI_Op op;
     int root;
 };
-// Starts one as a non-blocking collective, or returns an MPI error.
-typedef int starter(struct plan *plan, const struct arguments *arguments);
-struct persistent {
-    struct persistent *next;
-    MPI_Request request; // the program's; MPI_REQUEST_NULL until it is made
-    struct plan *plan;   // NULL: its communicator is freed
-    starter *start;
-    struct arguments arguments;
-    int tag;
-    int active;          // started and not complete
-    enum { IN_USE, BEING_FREED, FREED } state; // by the program
-};
+// Runs one with these arguments, as a function of a collective below.
+typedef int starter(struct plan *plan, const struct later *later, const struct arguments *arguments);
+struct persistent;
+// Makes a request for the program. Returns 0, an MPI error, or LEAVE.
 int make_persistent(struct plan *plan, starter *start, const struct arguments *arguments, MPI_Request *request);
-// The one that this thread is starting: the next flow belongs to it. NULL: the flow gets a request of its own.
-struct persistent *take_started(void);
-// Makes a flow of a request of the MPI's.
-int follow_request(struct plan *plan, MPI_Request request);
+// The settings by which a collective chooses. A persistent one keeps those of its initialization, so that all ranks
+// choose alike in whatever order they start.
+const struct settings *settings_of(const struct plan *plan, const struct later *later);
+// Whether a persistent collective is being started, so that its arguments have been checked before.
+int is_start(const struct later *later);
+// If a persistent collective is being made, notes how many tags it takes (0: it is left to the MPI). Returns whether it is
+// being made, so that nothing must run.
+int note_choice(const struct later *later, int tags);
+// Gives a flow the communicator and the tags of the persistent collective that it runs.
+void take_tags(struct flow *flow);
 // The flow has ended.
 void end_of_start(struct persistent *one, int error);
-// The plan is about to be freed.
-void orphan_persistent(const struct plan *plan);
-// Keeps a datatype or operation that the program frees, if one uses it. Returns 0 if none does.
-int keep_for_persistent(MPI_Datatype type, MPI_Op op);
+// The plan is about to be freed: frees its channels.
+void free_channels(struct plan *plan);
+
+// --- kept ----------------------------------------------------------------------
+
+struct kept;
+// Keeps a datatype or an operation, also if the program frees it, until let_go and free_unused. Returns NULL if there is
+// no memory. The one that is not given is MPI_DATATYPE_NULL or MPI_OP_NULL.
+struct kept *hold(MPI_Datatype type, MPI_Op op);
+void let_go(struct kept *one);
+// The program frees a datatype or an operation. Returns 0 if nothing uses it, so that the caller frees it.
+int keep_in_use(MPI_Datatype type, MPI_Op op);
+// Frees what the program has freed and nothing uses any more. The program's delete functions run here, and may call MPI.
+void free_unused(void);
 
 // --- datatypes -----------------------------------------------------------------
 
@@ -388,21 +424,20 @@ int largest_site(const struct plan *plan);
 // Sends and receives are posted before the wait, so no leader waits for one that waits for it.
 void exchange(struct flow *flow, int root, void **parts, const MPI_Count *lengths, MPI_Datatype type);
 
-// Each returns 0, an MPI error, or LEAVE. Those with a request do not wait if it is not NULL: it becomes the request that
-// the program waits for.
-int run_barrier(struct plan *plan, MPI_Request *request);
-int run_bcast(struct plan *plan, MPI_Request *request, void *data, MPI_Count count, MPI_Datatype type, int root);
-int run_gather(struct plan *plan, MPI_Request *request, enum operation operation, const void *from, MPI_Count count, MPI_Datatype type,
+// Each returns 0, an MPI error, or LEAVE. With `later` it does not wait.
+int run_barrier(struct plan *plan, const struct later *later);
+int run_bcast(struct plan *plan, const struct later *later, void *data, MPI_Count count, MPI_Datatype type, int root);
+int run_gather(struct plan *plan, const struct later *later, enum operation operation, const void *from, MPI_Count count, MPI_Datatype type,
                void *to, const struct spread *spread, MPI_Datatype to_type, int root);
-int run_scatter(struct plan *plan, MPI_Request *request, enum operation operation, const void *from, const struct spread *spread,
+int run_scatter(struct plan *plan, const struct later *later, enum operation operation, const void *from, const struct spread *spread,
                 MPI_Datatype from_type, void *to, MPI_Count count, MPI_Datatype type, int root);
-int run_allgather(struct plan *plan, MPI_Request *request, const void *from, MPI_Count count, MPI_Datatype type, void *to,
+int run_allgather(struct plan *plan, const struct later *later, const void *from, MPI_Count count, MPI_Datatype type, void *to,
                   const struct spread *spread, MPI_Datatype to_type);
-int run_alltoall(struct plan *plan, MPI_Request *request, enum operation operation, const void *from, const struct spread *from_spread,
+int run_alltoall(struct plan *plan, const struct later *later, enum operation operation, const void *from, const struct spread *from_spread,
                  MPI_Datatype from_type, void *to, const struct spread *to_spread, MPI_Datatype to_type);
 // With root -1 all ranks get the result.
-int run_reduce(struct plan *plan, MPI_Request *request, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op, int root);
-int run_reduce_scatter(struct plan *plan, MPI_Request *request, const void *from, void *to, const struct spread *spread, MPI_Datatype type, MPI_Op op);
+int run_reduce(struct plan *plan, const struct later *later, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op, int root);
+int run_reduce_scatter(struct plan *plan, const struct later *later, const void *from, void *to, const struct spread *spread, MPI_Datatype type, MPI_Op op);
 int run_scan(struct plan *plan, enum operation operation, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op);
 
 #endif

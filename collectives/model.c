@@ -45,18 +45,22 @@ int near_steps(const struct plan *plan)
 // Why an algorithm was chosen.
 enum reason { COST, PINNED, ONLY, RULES, REASONS_COUNT };
 static const char *const REASONS[REASONS_COUNT] = {"cost", "pinned", "the only one", "neither algorithm keeps MPI's rules here"};
-// Calls of this process, by whether they are non-blocking.
-static atomic_ulong counts[2][OPERATIONS][ALGORITHMS][REASONS_COUNT];
+// What stands before and after the name of a collective.
+enum kind { BLOCKING, NONBLOCKING, PERSISTENT_STARTS, KINDS };
+static const char *const BEFORE[KINDS] = {"", "i", ""}, *const AFTER[KINDS] = {"", "", "_init"};
+// Calls of this process. Of a persistent collective: its starts, or its initialization if it is left to the MPI.
+static atomic_ulong counts[KINDS][OPERATIONS][ALGORITHMS][REASONS_COUNT];
 
 enum algorithm choose(struct plan *plan, enum operation operation, int64_t bytes, struct load load)
 {
-    const struct settings *known = &plan->settings;
+    const struct settings *known = settings_of(plan, load.later);
     int most = largest_site(plan);
+    enum kind kind = !load.later ? BLOCKING : load.later->request ? NONBLOCKING : PERSISTENT_STARTS;
     enum algorithm pin = (enum algorithm)known->pins[operation], chosen;
-    int leaders_can = load.leaders_can && !load.nonblocking && (load.any_length || bytes <= LEADERS_MOST);
+    int leaders_can = load.leaders_can && kind == BLOCKING && (load.any_length || bytes <= LEADERS_MOST);
     int left = pin == MPI || (!leaders_can && !load.parallel_can);
     // Calls that are left to the MPI tell no rate. All ranks decide that alike, so they count the same calls.
-    if (!load.nonblocking)
+    if (kind == BLOCKING)
         count_call(plan, left ? 0 : bytes);
     double pair_rate = known->pair_rate > 0 && known->pair_rate < known->rate ? known->pair_rate : known->rate;
     double side_rate = pair_rate * most < known->rate ? pair_rate * most : known->rate;
@@ -76,24 +80,27 @@ enum algorithm choose(struct plan *plan, enum operation operation, int64_t bytes
         chosen = leaders_can ? LEADERS : PARALLEL, why = ONLY;
     else
         chosen = leaders_s <= parallel_s ? LEADERS : PARALLEL;
-    atomic_fetch_add_explicit(&counts[load.nonblocking][operation][chosen][why], 1, memory_order_relaxed);
+    int made = note_choice(load.later, chosen == MPI ? 0 : load.tags);
+    if (made && chosen != MPI)
+        return MPI; // its starts are told
+    atomic_fetch_add_explicit(&counts[kind][operation][chosen][why], 1, memory_order_relaxed);
     if (known->trace == EACH_CALL && plan->rank == 0)
-        fprintf(stderr, "isthmus-collectives: %s%s of %lld B on %d ranks at %d sites: %s (%s); expected: leaders %.2f ms, parallel %.2f ms\n",
-                load.nonblocking ? "i" : "", operation_name(operation), (long long)bytes, plan->ranks, plan->sites, algorithm_name(chosen),
-                REASONS[why], 1e3 * leaders_s, 1e3 * parallel_s);
+        fprintf(stderr, "isthmus-collectives: %s%s%s of %lld B on %d ranks at %d sites: %s (%s); expected: leaders %.2f ms, parallel %.2f ms\n",
+                BEFORE[kind], operation_name(operation), AFTER[kind], (long long)bytes, plan->ranks, plan->sites,
+                algorithm_name(chosen), REASONS[why], 1e3 * leaders_s, 1e3 * parallel_s);
     return chosen;
 }
 
 void print_counts(void)
 {
-    for (int nonblocking = 0; nonblocking < 2; nonblocking++)
+    for (int kind = 0; kind < KINDS; kind++)
         for (int i = 0; i < OPERATIONS; i++)
             for (int chosen = 0; chosen < ALGORITHMS; chosen++)
                 for (int why = 0; why < REASONS_COUNT; why++) {
-                    unsigned long count = atomic_load(&counts[nonblocking][i][chosen][why]);
+                    unsigned long count = atomic_load(&counts[kind][i][chosen][why]);
                     if (count)
-                        fprintf(stderr, "isthmus-collectives: %lu %s%s by %s (%s)\n", count, nonblocking ? "i" : "",
-                                operation_name((enum operation)i), algorithm_name((enum algorithm)chosen), REASONS[why]);
+                        fprintf(stderr, "isthmus-collectives: %lu %s%s%s by %s (%s)\n", count, BEFORE[kind],
+                                operation_name((enum operation)i), AFTER[kind], algorithm_name((enum algorithm)chosen), REASONS[why]);
                 }
 }
 

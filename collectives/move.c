@@ -87,13 +87,13 @@ static void barrier_by_messages(struct flow *flow, struct barrier *barrier)
     barrier_rank(flow, barrier, 0); // the leader itself
 }
 
-int run_barrier(struct plan *plan, MPI_Request *request)
+int run_barrier(struct plan *plan, const struct later *later)
 {
-    struct load load = {.parts = 1, .leaders_can = 1, .parallel_can = request != NULL, .nonblocking = request != NULL};
+    struct load load = {.parts = 1, .leaders_can = 1, .parallel_can = later != NULL, .later = later, .tags = BARRIER_TAGS};
     if (choose(plan, BARRIER, 0, load) == MPI)
         return LEAVE;
-    struct flow here, *flow = flow_begin(&here, plan, request, BARRIER_TAGS);
-    if (request)
+    struct flow here, *flow = flow_begin(&here, plan, later, load.tags);
+    if (later)
         barrier_by_messages(flow, flow_memory(flow, sizeof(struct barrier)));
     else
         barrier_by_leaders(flow);
@@ -210,7 +210,7 @@ static void bcast_unpack(struct flow *flow, void *what, int64_t unused)
         unpack(flow, bcast->bytes, bcast->data, bcast->count, bcast->type, &bcast->shape);
 }
 
-int run_bcast(struct plan *plan, MPI_Request *request, void *data, MPI_Count count, MPI_Datatype type, int root)
+int run_bcast(struct plan *plan, const struct later *later, void *data, MPI_Count count, MPI_Datatype type, int root)
 {
     struct shape shape;
     if (shape_of(type, &shape))
@@ -218,18 +218,18 @@ int run_bcast(struct plan *plan, MPI_Request *request, void *data, MPI_Count cou
     int64_t bytes = count * shape.size, segment = segment_of(plan, bytes);
     struct load load = {.across = (double)bytes * (plan->sites - 1), .leader_near = (double)bytes * near_steps(plan), .parallel_near = 2.0 * (double)bytes,
                         .messages = 2 * largest_site(plan), .parts = bytes / segment + 1, .leaders_can = 1, .parallel_can = 1,
-                        .nonblocking = request != NULL};
+                        .later = later, .tags = (int)(bytes / segment) + 1};
     enum algorithm algorithm = bytes ? choose(plan, BCAST, bytes, load) : MPI;
     if (algorithm == MPI)
         return LEAVE;
-    struct flow here, *flow = flow_begin(&here, plan, request, (int)(bytes / segment) + 1);
+    struct flow here, *flow = flow_begin(&here, plan, later, load.tags);
     if (algorithm == LEADERS) {
         bcast_by_leaders(flow, data, count, type, root);
         return flow_end(flow, NULL, NULL);
     }
-    double pair_rate = plan->settings.pair_rate;
-    int relays_cross = pair_rate > 0 && pair_rate < plan->settings.rate;
-    if (!relays_cross && !request)
+    const struct settings *known = settings_of(plan, later);
+    int relays_cross = known->pair_rate > 0 && known->pair_rate < known->rate;
+    if (!relays_cross && !later)
         sent_by_one(plan);
     struct bcast *bcast = flow_memory(flow, sizeof *bcast);
     if (bcast) {
@@ -299,10 +299,10 @@ static void gather_by_leaders(struct flow *flow, const void *from, MPI_Count cou
 static struct load rooted_load(const struct plan *plan, int64_t each)
 {
     return (struct load){.across = (double)each * (plan->ranks - 1), .leader_near = (double)each * plan->ranks, .parallel_near = 0,
-                         .messages = plan->ranks, .parts = plan->ranks, .leaders_can = 1, .parallel_can = 1};
+                         .messages = plan->ranks, .parts = plan->ranks, .leaders_can = 1, .parallel_can = 1, .tags = 1};
 }
 
-int run_gather(struct plan *plan, MPI_Request *request, enum operation operation, const void *from, MPI_Count count, MPI_Datatype type, void *to,
+int run_gather(struct plan *plan, const struct later *later, enum operation operation, const void *from, MPI_Count count, MPI_Datatype type, void *to,
                const struct spread *spread, MPI_Datatype to_type, int root)
 {
     struct shape shape;
@@ -312,11 +312,11 @@ int run_gather(struct plan *plan, MPI_Request *request, enum operation operation
     int64_t each = operation == GATHERV ? 0 : (in_place ? spread->each : count) * shape.size;
     struct load load = rooted_load(plan, each);
     load.leaders_can = operation == GATHER;
-    load.nonblocking = request != NULL;
+    load.later = later;
     enum algorithm algorithm = operation == GATHER && each == 0 ? MPI : choose(plan, operation, each * plan->ranks, load);
     if (algorithm == MPI)
         return LEAVE;
-    struct flow here, *flow = flow_begin(&here, plan, request, 1);
+    struct flow here, *flow = flow_begin(&here, plan, later, load.tags);
     if (algorithm == LEADERS)
         gather_by_leaders(flow, from, count, type, to, spread, to_type, root, each);
     else
@@ -374,7 +374,7 @@ static void scatter_by_leaders(struct flow *flow, const void *from, const struct
     unpack(flow, mine, to, count, type, &shape);
 }
 
-int run_scatter(struct plan *plan, MPI_Request *request, enum operation operation, const void *from, const struct spread *spread, MPI_Datatype from_type,
+int run_scatter(struct plan *plan, const struct later *later, enum operation operation, const void *from, const struct spread *spread, MPI_Datatype from_type,
                 void *to, MPI_Count count, MPI_Datatype type, int root)
 {
     struct shape shape;
@@ -384,11 +384,11 @@ int run_scatter(struct plan *plan, MPI_Request *request, enum operation operatio
     int64_t each = operation == SCATTERV ? 0 : (in_place ? spread->each : count) * shape.size;
     struct load load = rooted_load(plan, each);
     load.leaders_can = operation == SCATTER;
-    load.nonblocking = request != NULL;
+    load.later = later;
     enum algorithm algorithm = operation == SCATTER && each == 0 ? MPI : choose(plan, operation, each * plan->ranks, load);
     if (algorithm == MPI)
         return LEAVE;
-    struct flow here, *flow = flow_begin(&here, plan, request, 1);
+    struct flow here, *flow = flow_begin(&here, plan, later, load.tags);
     if (algorithm == LEADERS)
         scatter_by_leaders(flow, from, spread, from_type, to, count, type, root, each);
     else
@@ -523,7 +523,7 @@ static void allgather_unpack(struct flow *flow, void *what, int64_t unused)
     }
 }
 
-int run_allgather(struct plan *plan, MPI_Request *request, const void *from, MPI_Count count, MPI_Datatype type, void *to, const struct spread *spread, MPI_Datatype to_type)
+int run_allgather(struct plan *plan, const struct later *later, const void *from, MPI_Count count, MPI_Datatype type, void *to, const struct spread *spread, MPI_Datatype to_type)
 {
     struct shape shape;
     int64_t total = 0, crossing_most = 0, pieces_count = 0;
@@ -541,11 +541,11 @@ int run_allgather(struct plan *plan, MPI_Request *request, const void *from, MPI
         pieces_count += pieces_of(count_at(spread, rank) * shape.size, segment);
     struct load load = {.across = (double)crossing_most * (plan->sites - 1), .leader_near = (double)total * (1 + near_steps(plan)),
                         .parallel_near = (double)total, .messages = 2 * plan->ranks, .parts = total / segment + 1, .leaders_can = 1,
-                        .parallel_can = pieces_count < plan->tags, .nonblocking = request != NULL};
+                        .parallel_can = pieces_count < plan->tags, .later = later, .tags = (int)pieces_count};
     enum algorithm algorithm = total ? choose(plan, ALLGATHER, total, load) : MPI;
     if (algorithm == MPI)
         return LEAVE;
-    struct flow here, *flow = flow_begin(&here, plan, request, (int)pieces_count);
+    struct flow here, *flow = flow_begin(&here, plan, later, load.tags);
     if (algorithm == LEADERS) {
         allgather_by_leaders(flow, from, count, type, to, spread, to_type, &shape);
         return flow_end(flow, NULL, NULL);
@@ -662,7 +662,7 @@ static void alltoall_by_leaders(struct flow *flow, const void *from, const struc
         unpack(flow, mine + each * i, element(to, &to_shape, displ_at(to_spread, plan->members[i])), to_spread->each, to_type, &to_shape);
 }
 
-int run_alltoall(struct plan *plan, MPI_Request *request, enum operation operation, const void *from, const struct spread *from_spread, MPI_Datatype from_type,
+int run_alltoall(struct plan *plan, const struct later *later, enum operation operation, const void *from, const struct spread *from_spread, MPI_Datatype from_type,
                  void *to, const struct spread *to_spread, MPI_Datatype to_type)
 {
     struct shape shape;
@@ -677,11 +677,11 @@ int run_alltoall(struct plan *plan, MPI_Request *request, enum operation operati
     }
     struct load load = {.across = across, .leader_near = 3.0 * (double)each * most * plan->ranks, .parallel_near = (double)each * most,
                         .messages = 2 * plan->ranks, .parts = plan->ranks, .leaders_can = operation == ALLTOALL, .parallel_can = 1,
-                        .nonblocking = request != NULL};
+                        .later = later, .tags = 1};
     enum algorithm algorithm = operation == ALLTOALL && each == 0 ? MPI : choose(plan, operation, each * plan->ranks * most, load);
     if (algorithm == MPI)
         return LEAVE;
-    struct flow here, *flow = flow_begin(&here, plan, request, 1);
+    struct flow here, *flow = flow_begin(&here, plan, later, load.tags);
     if (algorithm == LEADERS)
         alltoall_by_leaders(flow, from, from_spread, from_type, to, to_spread, to_type, each);
     else

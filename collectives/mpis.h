@@ -6,6 +6,7 @@
 //   calls from Fortran            go through MPI_ functions   go through PMPI_ functions: fortran.c
 //   progress hook                 MPICH from 4.2 on           all
 //   persistent collectives        with the hook               from 5 on
+//   MPI_Wait after an error       returns success             returns what the error handler says
 //
 // Handles are numbers in MPICH and pointers in Open MPI. Nothing here depends on it: handles are only passed on,
 // compared with each other, and translated by MPI_Comm_f2c and the like.
@@ -66,6 +67,14 @@ typedef int counted;
 #define PERSISTENT (OMPI_MAJOR_VERSION >= 5)
 #else
 #define PERSISTENT (PROGRESS_HOOK && MPI_VERSION >= 4)
+#endif
+
+// After the program's error handler was called, MPI_Wait returns what the handler left in its argument. That of MPICH
+// returns MPI_SUCCESS (5.0).
+#if defined(OPEN_MPI)
+#define HANDLERS_SET_ERRORS 1
+#else
+#define HANDLERS_SET_ERRORS 0
 #endif
 
 #endif

@@ -18,19 +18,9 @@
 // up if another thread holds it.
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct flow *flows, **flows_end = &flows;
-static atomic_ulong next_number;
+static atomic_ulong next_number, ended; // flows with numbers below `ended` have ended
 static atomic_int live; // flows in the list
 static int hooked;      // the MPI calls the hook
-
-// What the program has freed. A flow that began before may still use it.
-struct kept {
-    struct kept *next;
-    MPI_Datatype type; // or MPI_DATATYPE_NULL
-    MPI_Op op;
-    unsigned long before; // flows with lower numbers may use it
-};
-static struct kept *kept;
-static pthread_mutex_t keeping = PTHREAD_MUTEX_INITIALIZER; // for `kept`; no MPI function is called with it held
 
 // --- the request ---------------------------------------------------------------
 
@@ -96,31 +86,6 @@ static void bury(struct flow *flow)
     atomic_fetch_sub(&plan->flows, 1);
 }
 
-// Frees what no flow uses from `oldest` on. The program's delete functions run here, and may call MPI.
-static void free_kept(unsigned long oldest)
-{
-    struct kept *gone = NULL;
-    pthread_mutex_lock(&keeping);
-    for (struct kept **at = &kept, *one; (one = *at);) {
-        if (one->before > oldest) {
-            at = &one->next;
-            continue;
-        }
-        *at = one->next;
-        one->next = gone;
-        gone = one;
-    }
-    pthread_mutex_unlock(&keeping);
-    for (struct kept *one; (one = gone);) {
-        gone = one->next;
-        if (one->type != MPI_DATATYPE_NULL)
-            PMPI_Type_free(&one->type);
-        else
-            PMPI_Op_free(&one->op);
-        free(one);
-    }
-}
-
 // Takes all flows a step further. Returns whether any is left.
 static int poll_flows(enum patience patience)
 {
@@ -140,12 +105,12 @@ static int poll_flows(enum patience patience)
         free(flow);
         atomic_fetch_sub(&live, 1);
     }
-    unsigned long oldest = flows ? flows->number : atomic_load(&next_number);
+    atomic_store(&ended, flows ? flows->number : atomic_load(&next_number));
     int left = flows != NULL;
     hooked &= left;
     pthread_mutex_unlock(&lock);
     inside = 0;
-    free_kept(oldest);
+    free_unused();
     return left;
 }
 
@@ -238,7 +203,6 @@ int go_on_later(struct flow *flow, follow *end, void *what)
 {
     flow->end = end;
     flow->end_what = what;
-    flow->persistent = take_started();
     if (!flow->error && !flow->persistent && !(flow->outcome = malloc(sizeof *flow->outcome)))
         flow_fail(flow, MPI_ERR_NO_MEM);
     if (!flow->error && !flow->persistent)
@@ -268,7 +232,7 @@ static int uses_tags(const struct plan *plan, int first, int tags)
     int uses = 0;
     pthread_mutex_lock(&lock);
     for (const struct flow *flow = flows; flow; flow = flow->next)
-        uses |= flow->plan == plan && !flow->kept && flow->tag < first + tags && first < flow->tag + flow->tags;
+        uses |= flow->plan == plan && !flow->persistent && !flow->kept && flow->tag < first + tags && first < flow->tag + flow->tags;
     pthread_mutex_unlock(&lock);
     return uses;
 }
@@ -296,14 +260,5 @@ void end_flows(void)
     unhook();
 }
 
-int keep_until_ended(MPI_Datatype type, MPI_Op op)
-{
-    struct kept *one = atomic_load(&live) > 0 ? malloc(sizeof *one) : NULL;
-    if (!one)
-        return 0;
-    pthread_mutex_lock(&keeping);
-    *one = (struct kept){kept, type, op, atomic_load(&next_number)};
-    kept = one;
-    pthread_mutex_unlock(&keeping);
-    return 1;
-}
+unsigned long flows_begun(void) { return atomic_load(&next_number); }
+unsigned long flows_ended(void) { return atomic_load(&ended); }

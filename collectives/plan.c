@@ -35,7 +35,7 @@ static void free_plan(struct plan *plan)
     if (!plan)
         return;
     wait_for_flows(plan); // MPI lets a program free a communicator while its operations are under way
-    orphan_persistent(plan);
+    free_channels(plan);
     reap(plan, 1);
     free_rate(plan);
     free_comm(&plan->near);
@@ -110,6 +110,20 @@ static int make_part(struct plan *plan, MPI_Group all, int count, const int *ran
     return error;
 }
 
+// Not of MPI_COMM_SELF, which programs that use sessions only do not have. Nor is it a copy of another communicator of
+// one rank: Open MPI makes communicators one after the other, by the numbers of those that they come from. If these
+// numbers differ between ranks, threads that make communicators at once wait for each other (5.0.11).
+int make_own(struct plan *plan, MPI_Comm *own)
+{
+    MPI_Group all;
+    int error = PMPI_Comm_group(plan->far, &all);
+    if (!error) {
+        error = make_part(plan, all, 1, &plan->rank, 1, own);
+        PMPI_Group_free(&all);
+    }
+    return error;
+}
+
 static int make_comms(struct plan *plan)
 {
     MPI_Group all;
@@ -121,10 +135,9 @@ static int make_comms(struct plan *plan)
         error = PMPI_Comm_set_errhandler(plan->far, MPI_ERRORS_RETURN);
     if (!error)
         error = make_part(plan, all, size_of(plan, plan->site), plan->members + plan->first[plan->site], 0, &plan->near);
-    // Not of MPI_COMM_SELF, which programs that use sessions only do not have.
-    if (!error)
-        error = make_part(plan, all, 1, &plan->rank, 1, &plan->self);
     PMPI_Group_free(&all);
+    if (!error)
+        error = make_own(plan, &plan->self);
     int *most = NULL, found = 0;
     if (!error)
         error = PMPI_Comm_get_attr(plan->far, MPI_TAG_UB, &most, &found);

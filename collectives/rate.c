@@ -34,7 +34,7 @@ enum { ONE_SAMPLES_LEAST = 3, UNSEEN_MOST = 3 };
 
 struct arrivals *arrivals_of(struct flow *flow)
 {
-    if (!flow->plan->rate.counting || flow->request)
+    if (goes_on(flow) || !flow->plan->rate.counting)
         return NULL;
     struct arrivals *arrivals = flow_memory(flow, flow->plan->sites * (int64_t)sizeof *arrivals);
     if (arrivals)

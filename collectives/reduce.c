@@ -8,11 +8,13 @@
 #include <stdlib.h>
 
 // Whether the MPI accepts this operation for this datatype. If not, the MPI reports it, as the program expects. Also not
-// if values cannot be combined here at all.
-static int is_accepted(const struct plan *plan, MPI_Datatype type, MPI_Op op)
+// if values cannot be combined here at all. A persistent collective has been checked when it was made: several threads may
+// start such ones at once, but not call MPI_Allreduce on one communicator.
+static int is_accepted(const struct plan *plan, const struct later *later, MPI_Datatype type, MPI_Op op)
 {
     char from = 0, to = 0;
-    return plan->settings.combines && PMPI_Allreduce(&from, &to, 0, type, op, plan->self) == MPI_SUCCESS;
+    return is_start(later) ||
+           (plan->settings.combines && PMPI_Allreduce(&from, &to, 0, type, op, plan->self) == MPI_SUCCESS);
 }
 
 static int keeps_order(const struct plan *plan, MPI_Op op)
@@ -230,10 +232,10 @@ static struct reducing *begin_reducing(struct flow *flow, int64_t parts, const v
     return reducing;
 }
 
-int run_reduce(struct plan *plan, MPI_Request *request, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op, int root)
+int run_reduce(struct plan *plan, const struct later *later, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op, int root)
 {
     struct shape shape;
-    if (shape_of(type, &shape) || count * shape.size == 0 || !is_accepted(plan, type, op))
+    if (shape_of(type, &shape) || count * shape.size == 0 || !is_accepted(plan, later, type, op))
         return LEAVE;
     int64_t bytes = count * shape.size;
     int can = keeps_order(plan, op), all = root < 0, in_place = from == MPI_IN_PLACE;
@@ -241,12 +243,12 @@ int run_reduce(struct plan *plan, MPI_Request *request, const void *from, void *
     int64_t parts = cut(NULL, 0, count, most, root);
     struct load load = {.across = (double)bytes * (plan->sites - 1), .leader_near = (double)bytes * near_steps(plan) * (1 + all),
                         .parallel_near = 2.0 * (double)bytes, .messages = 2 * largest_site(plan), .parts = parts, .leaders_can = can,
-                        .nonblocking = request != NULL, .parallel_can = can && parts * KINDS < plan->tags};
+                        .later = later, .tags = (int)parts * KINDS, .parallel_can = can && parts * KINDS < plan->tags};
     enum algorithm algorithm = choose(plan, all ? ALLREDUCE : REDUCE, bytes, load);
     if (algorithm == MPI)
         return LEAVE;
     const void *data = in_place ? to : from;
-    struct flow here, *flow = flow_begin(&here, plan, request, (int)parts * KINDS);
+    struct flow here, *flow = flow_begin(&here, plan, later, load.tags);
     if (algorithm == LEADERS) {
         reduce_by_leaders(flow, data, to, count, type, &shape, op, root);
         return flow_end(flow, NULL, NULL);
@@ -272,7 +274,7 @@ static void take_scattered(struct flow *flow, void *what, int64_t unused)
     }
 }
 
-int run_reduce_scatter(struct plan *plan, MPI_Request *request, const void *from, void *to, const struct spread *spread, MPI_Datatype type, MPI_Op op)
+int run_reduce_scatter(struct plan *plan, const struct later *later, const void *from, void *to, const struct spread *spread, MPI_Datatype type, MPI_Op op)
 {
     struct shape shape;
     MPI_Count total = 0, own = 0;
@@ -280,7 +282,7 @@ int run_reduce_scatter(struct plan *plan, MPI_Request *request, const void *from
         own = rank == plan->rank ? total : own;
         total += count_at(spread, rank);
     }
-    if (shape_of(type, &shape) || total * shape.size == 0 || !is_accepted(plan, type, op))
+    if (shape_of(type, &shape) || total * shape.size == 0 || !is_accepted(plan, later, type, op))
         return LEAVE;
     int64_t bytes = total * shape.size, parts = 0;
     int can = keeps_order(plan, op);
@@ -288,13 +290,13 @@ int run_reduce_scatter(struct plan *plan, MPI_Request *request, const void *from
     for (int rank = 0; rank < plan->ranks; rank++)
         parts += cut(NULL, 0, count_at(spread, rank), most, rank);
     struct load load = {.across = (double)bytes * (plan->sites - 1), .leader_near = 2.0 * (double)bytes * near_steps(plan), .parallel_near = (double)bytes,
-                        .messages = 2 * plan->ranks, .parts = parts, .leaders_can = can, .nonblocking = request != NULL,
+                        .messages = 2 * plan->ranks, .parts = parts, .leaders_can = can, .later = later, .tags = (int)parts * KINDS,
                         .parallel_can = can && parts * KINDS < plan->tags};
     enum algorithm algorithm = choose(plan, REDUCE_SCATTER, bytes, load);
     if (algorithm == MPI)
         return LEAVE;
     const void *data = from == MPI_IN_PLACE ? to : from;
-    struct flow here, *flow = flow_begin(&here, plan, request, (int)parts * KINDS);
+    struct flow here, *flow = flow_begin(&here, plan, later, load.tags);
     if (algorithm == LEADERS) {
         void *all = flow_elements(flow, total, &shape);
         if (all)
@@ -366,7 +368,7 @@ static void *prefix_directly(struct flow *flow, const void *inclusive, MPI_Count
 int run_scan(struct plan *plan, enum operation operation, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op)
 {
     struct shape shape;
-    if (shape_of(type, &shape) || count * shape.size == 0 || !is_accepted(plan, type, op))
+    if (shape_of(type, &shape) || count * shape.size == 0 || !is_accepted(plan, NULL, type, op))
         return LEAVE;
     int64_t bytes = count * shape.size;
     double steps = 0, rate = plan->settings.rate, half = plan->settings.rtt_s / 2;

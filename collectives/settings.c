@@ -92,14 +92,18 @@ void read_pins(const char *where, const char *text, int32_t *pins)
     }
 }
 
+static int is_off(const char *variable)
+{
+    const char *text = getenv(variable);
+    return text && (!strcasecmp(text, "off") || !strcmp(text, "0"));
+}
+
 static void read_settings(void)
 {
     const char *trace = getenv("ISTHMUS_COLLECTIVES_TRACE");
     settings.trace = !trace || !trace[0] || !strcmp(trace, "0") ? QUIET : strcasecmp(trace, "counts") ? EACH_CALL : COUNTS;
-    const char *nonblocking = getenv("ISTHMUS_COLLECTIVES_NONBLOCKING");
-    settings.nonblocking = has_progress_hook() && !(nonblocking && (!strcasecmp(nonblocking, "off") || !strcmp(nonblocking, "0")));
-    const char *persistent = getenv("ISTHMUS_COLLECTIVES_PERSISTENT");
-    settings.persistent = settings.nonblocking && persistent && (!strcasecmp(persistent, "on") || !strcmp(persistent, "1"));
+    settings.nonblocking = has_progress_hook() && !is_off("ISTHMUS_COLLECTIVES_NONBLOCKING");
+    settings.persistent = settings.nonblocking && !is_off("ISTHMUS_COLLECTIVES_PERSISTENT");
     settings.rtt_s = quantity("ISTHMUS_COLLECTIVES_RTT", TIMES, "24ms");
     settings.rate = quantity("ISTHMUS_COLLECTIVES_RATE", RATES, "10Gbit");
     settings.pair_rate = quantity("ISTHMUS_COLLECTIVES_RANK_RATE", RATES, "1Gbit");

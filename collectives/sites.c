@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 // Version of the cards and algorithms. Ranks of two versions would wait for each other for ever.
-enum { VERSION = 4 };
+enum { VERSION = 5 };
 // Most sites that are found by measuring. Count; if there are more, all calls are left to the MPI.
 enum { LANDMARKS_MOST = 64 };
 // Least and most pings of a landmark. Counts; the first message also makes a connection. CLEARLY_FAR: multiple of the

@@ -11,9 +11,11 @@ from .cases import Case, Failure, Skip, die, last_words, must_pass, ranks_of
 # What the library covers, by its own names.
 OPERATIONS = ("barrier", "bcast", "reduce", "allreduce", "gather", "gatherv", "scatter", "scatterv", "allgather", "alltoall", "alltoallv",
               "alltoallw", "reduce_scatter", "scan", "exscan")
-# Of these it runs non-blocking forms, on the MPIs that let it.
+# Of these it runs non-blocking and persistent forms, on the MPIs that let it.
 NONBLOCKING = tuple(f"i{name}" for name in OPERATIONS if "scan" not in name)
 NONBLOCKING_MPIS = ("mpich", "openmpi", "debian-openmpi")
+PERSISTENT = tuple(f"{name}_init" for name in OPERATIONS if "scan" not in name)
+PERSISTENT_MPIS = ("mpich", "openmpi")
 # The MPIs that it is tested with.
 MPIS = ("mpich", "openmpi", "intel", "debian-openmpi")
 SEED = int(os.environ.get("ISTHMUS_SEED", "1"))
@@ -21,8 +23,7 @@ SEED = int(os.environ.get("ISTHMUS_SEED", "1"))
 LAYOUTS = ((6, "0-2;3-5"), (6, "0,2,4;1,3,5"), (7, "0;1-6"), (8, "0,3,6;1,2;4,5,7"), (5, "0-3;4"), (8, "2-4;0,1,5-7"), (7, "0-3;4;5-6"))
 # Small ones, so that short vectors have many.
 SEGMENT = {"ISTHMUS_COLLECTIVES_SEGMENT": "1KiB"}
-# The library runs persistent collectives only if the program wants it.
-PERSISTENT = {"ISTHMUS_COLLECTIVES_PERSISTENT": "on"}
+NO_PERSISTENT = {"ISTHMUS_COLLECTIVES_PERSISTENT": "off"}
 # Sends that outlive their collective: all, none, and as the library chooses on one host.
 DETACHED = ({"ISTHMUS_COLLECTIVES_DETACH": "64MiB"}, {"ISTHMUS_COLLECTIVES_DETACH": "off"}, {})
 
@@ -54,13 +55,14 @@ def random_calls(c):
             if c.mpi.name != "mpich" and number // 3 != turn:
                 continue
             env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": sites, "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}", **DETACHED[number % 3],
-                   **PERSISTENT, "ISTHMUS_COLLECTIVES_TRACE": "1"}
+                   "ISTHMUS_COLLECTIVES_TRACE": "1"}
             words = ("far_collectives", SEED + number, 100, 4000 if number == 0 else 300)
             ended = start(c, ranks, words, env, f".{algorithm}.{number}").wait(120)
             must_pass(ended)
             ran |= operations_run(ended.output)
             rounds += 100
-    wanted = {*OPERATIONS, *(NONBLOCKING if c.mpi.name in NONBLOCKING_MPIS else ())}
+    wanted = {*OPERATIONS, *(NONBLOCKING if c.mpi.name in NONBLOCKING_MPIS else ()),
+              *(PERSISTENT if c.mpi.name in PERSISTENT_MPIS else ())}
     if missed := wanted - ran:
         raise Failure(f"the library did not run {', '.join(sorted(missed))}")
     return f"{rounds} random calls with sites {', '.join(sites for _, sites in LAYOUTS)}"
@@ -76,7 +78,7 @@ def taken_apart(c):
         raise Failure(f"the library does not compile: {last_words(said)}")
     library = mpis.collectives_library(c.mpi, SMALL_PACKS[0])
     for algorithm in ("leaders", "parallel"):
-        env = {**SEGMENT, **PERSISTENT, **DETACHED[0], "ISTHMUS_COLLECTIVES_SITES": "0-2;3-5",
+        env = {**SEGMENT, **DETACHED[0], "ISTHMUS_COLLECTIVES_SITES": "0-2;3-5",
                "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}", "LD_PRELOAD": str(library)}
         must_pass(c.start(6, "far_collectives", SEED, 200, 300, env=env, suffix=f".{algorithm}").wait(120))
     return "400 random calls"
@@ -103,22 +105,64 @@ def buffers(c):
 
 
 def persistent(c):
-    """Persistent collectives, started again and again beside persistent messages: the library runs them only if told so."""
+    """Persistent collectives, started again and again beside persistent messages: the library runs them, unless told not to."""
     env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": "0-1;2-4", "ISTHMUS_COLLECTIVES_TRACE": "1", **DETACHED[0]}
-    operations = {"ibarrier", "ibcast", "iallreduce"}
-    ended = start(c, 5, ("far_comms", "persistent"), {**env, **PERSISTENT}, "").wait(60)
+    operations = {"barrier_init", "bcast_init", "allreduce_init"}
+    ended = start(c, 5, ("far_persistent", "again"), env, "").wait(60)
     must_pass(ended)
     if missed := operations - operations_run(ended.output):
         raise Failure(f"the library did not run {', '.join(sorted(missed))}")
-    # The MPI runs what is left to it, start by start.
-    pinned = {**env, **PERSISTENT, "ISTHMUS_COLLECTIVES_PIN": "all:mpi"}
-    must_pass(start(c, 5, ("far_comms", "persistent"), pinned, ".mpi").wait(60))
-    # By default they are the MPI's own, which may need datatypes and operations until the end.
-    ended = start(c, 5, ("far_comms", "persistent", "late"), env, ".default").wait(60)
-    must_pass(ended)
-    if run := operations & operations_run(ended.output):
-        raise Failure(f"the library ran {', '.join(sorted(run))} without being told so")
+    # A program that is told so, or a communicator whose algorithm is pinned, has the MPI's own.
+    for name, told in (("off", NO_PERSISTENT), ("mpi", {"ISTHMUS_COLLECTIVES_PIN": "all:mpi"})):
+        ended = start(c, 5, ("far_persistent", "again", "stock"), {**env, **told}, f".{name}").wait(60)
+        must_pass(ended)
+        if run := operations & operations_run(ended.output):
+            raise Failure(f"{name}: the library ran {', '.join(sorted(run))}")
+    # Communicators are freed before their requests, and requests left to MPI_Finalize.
+    must_pass(start(c, 5, ("far_persistent", "left"), env, ".left").wait(60))
     return "20 starts of each"
+
+
+def persistent_orders(c):
+    """Each rank starts and frees persistent collectives in an order of its own, from several threads, amid other collectives."""
+    for number, (ranks, sites) in enumerate(LAYOUTS):
+        env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": sites, **DETACHED[number % 3]}
+        must_pass(start(c, ranks, ("far_persistent", "orders", SEED + number, 60), env, f".{number}").wait(60))
+        must_pass(start(c, ranks, ("far_persistent", "threads", 30), env, f".threads.{number}").wait(60))
+    env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": "0-1;2-4", **NO_PERSISTENT}
+    must_pass(start(c, 5, ("far_persistent", "orders", SEED, 60, "stock"), env, ".off").wait(60))
+    return f"{60 * len(LAYOUTS)} rounds, and {30 * len(LAYOUTS)} of two threads"
+
+
+def persistent_errors(c):
+    """An error after the start reaches the error handler of the program's communicator, and harms nothing else."""
+    # No other rank gets its data from the last one.
+    env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": "0-1;2-4"}
+    must_pass(start(c, 5, ("far_persistent", "errors"), env, "").wait(60))
+    return "MPI_ERR_TRUNCATE at one rank of five"
+
+
+# Libraries whose persistent collectives use up their tags soon: 512 are enough for the test's, 48 are not.
+FEW_TAGS, TOO_FEW_TAGS = ("-few", ("-DCHANNEL_TAGS_MOST=512",)), ("-too-few", ("-DCHANNEL_TAGS_MOST=48",))
+TAGS_USED_UP = "tags are left for a persistent collective"
+
+
+def persistent_tags(c):
+    """Persistent collectives are made time after time: tags are used again, and memory does not grow."""
+    env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": "0-1;2-4", "ISTHMUS_COLLECTIVES_TRACE": "1", **DETACHED[0]}
+    quiet = {**env, "ISTHMUS_COLLECTIVES_TRACE": "counts"}
+    # Each kind is large enough that a few hundred bytes for each time, or each start, would show.
+    must_pass(start(c, 5, ("far_persistent", "many", 6000, 1), quiet, ".times").wait(120))
+    must_pass(start(c, 5, ("far_persistent", "many", 64, 200), quiet, ".starts").wait(120))
+    for variant, words, all_run in ((FEW_TAGS, (), True), (TOO_FEW_TAGS, ("stock",), False)):
+        if said := mpis.compile_collectives(c.mpi, c.log(".library"), *variant):
+            raise Failure(f"the library does not compile: {last_words(said)}")
+        library = {"LD_PRELOAD": str(mpis.collectives_library(c.mpi, variant[0]))}
+        ended = c.start(5, "far_persistent", "many", 400, 3, *words, env={**env, **library}, suffix=variant[0]).wait(120)
+        must_pass(ended)
+        if all_run == (TAGS_USED_UP in ended.output) or not operations_run(ended.output) & set(PERSISTENT):
+            raise Failure(f"tags were{'' if all_run else ' not'} used up, or the library ran nothing")
+    return "6,000 made, 400 with few tags, and 12,800 starts"
 
 
 # What the lab `sites` carries, and the least and the most that a busy machine makes of it. Mbit/s.
@@ -177,7 +221,7 @@ def threads(c):
     whole = "openmpi" in c.mpi.name
     sites, words = ("0-1;2-4", ("whole",)) if whole else ("0,2;1,3-4", ())
     for algorithm in ("leaders", "parallel"):
-        env = {**SEGMENT, **PERSISTENT, **DETACHED[0], "ISTHMUS_COLLECTIVES_SITES": sites,
+        env = {**SEGMENT, **DETACHED[0], "ISTHMUS_COLLECTIVES_SITES": sites,
                "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}"}
         must_pass(start(c, 5, ("far_collectives", SEED, 50, 300, 3, *words), env, f".{algorithm}").wait(120))
     return "three threads, both algorithms"
@@ -224,7 +268,7 @@ def settings(c):
 
 def killed_rank(c):
     """A rank dies amid collectives: the job ends with an error, as without the library."""
-    env = {**SEGMENT, **DETACHED[0], **PERSISTENT, "ISTHMUS_COLLECTIVES_SITES": "0-1;2-3"}
+    env = {**SEGMENT, **DETACHED[0], "ISTHMUS_COLLECTIVES_SITES": "0-1;2-3"}
     job = start(c, 4, ("far_collectives", SEED, 10000000, 3000), env, "")
     try:
         pids = ranks_of(job, 4, "far_collectives")
@@ -236,7 +280,8 @@ def killed_rank(c):
 
 
 # mpi4py's tests of what the library covers.
-MPI4PY = ("test_cco_buf", "test_cco_nb_buf", "test_cco_obj", "test_cco_vec", "test_cco_nb_vec", "test_op", "test_msgzero")
+MPI4PY = ("test_cco_buf", "test_cco_nb_buf", "test_cco_pr_buf", "test_cco_obj", "test_cco_vec", "test_cco_nb_vec", "test_cco_pr_vec", "test_op",
+          "test_msgzero")
 
 
 def mpi4py(c):
@@ -298,7 +343,10 @@ CASES = {
         Case("far-taken-apart", taken_apart, places=("host",), mpis=("openmpi", "debian-openmpi")),
         Case("far-freed", freed, places=("host",), mpis=MPIS),
         Case("far-buffers", buffers, places=("host",), mpis=MPIS),
-        Case("far-persistent", persistent, places=("host",), mpis=("mpich", "openmpi")),
+        Case("far-persistent", persistent, places=("host",), mpis=PERSISTENT_MPIS),
+        Case("far-persistent-orders", persistent_orders, places=("host",), mpis=PERSISTENT_MPIS),
+        Case("far-persistent-errors", persistent_errors, places=("host",), mpis=PERSISTENT_MPIS),
+        Case("far-persistent-tags", persistent_tags, places=("host",), mpis=PERSISTENT_MPIS),
         Case("far-rate", rate, places=("sites",), mpis=("mpich", "openmpi")),
         Case("far-sessions", sessions, places=("host",), mpis=("mpich", "openmpi", "intel")),
         Case("far-sites", sites_found, places=("host", "sites"), mpis=MPIS),

@@ -5,6 +5,7 @@
 #define ISTHMUS_TESTS_CHECK_H
 
 #include <inttypes.h>
+#include <malloc.h>
 #include <mpi.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -66,6 +67,13 @@ static inline void *allocate(size_t bytes)
     void *memory = malloc(bytes ? bytes : 1);
     CHECK(memory, "out of memory for %zu bytes", bytes);
     return memory;
+}
+
+// Bytes that this process has allocated.
+static inline size_t memory_used(void)
+{
+    struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
 }
 
 static inline double seconds(void)

@@ -4,13 +4,10 @@
 //   far_comms buffers              in calls whose buffers are given by address or, wrongly, are the same
 //   far_comms pinned PINS          pinned by the info key isthmus_collectives_pin
 //   far_comms steady CALLS BYTES   used for long collectives again and again, so that the library measures the link
-//   far_comms persistent [late]    used by persistent collectives, whose datatypes and operations are freed early, or late
 //   far_comms sessions TIMES       made from sessions, by a program without MPI_Init
 #include "check.h"
 
-#include <malloc.h>
-
-// Whether the MPI has persistent collectives and sessions.
+// Whether the MPI has sessions.
 #if defined(OPEN_MPI)
 #define MPI_4 (OMPI_MAJOR_VERSION >= 5)
 #else
@@ -19,12 +16,6 @@
 
 // Room for memory that the MPI and malloc keep for later calls. Bytes.
 #define GROWTH_MOST ((size_t)48 << 20)
-
-static size_t memory_used(void)
-{
-    struct mallinfo2 info = mallinfo2();
-    return info.uordblks + info.hblkhd;
-}
 
 // One of each kind of call whose messages outlive it. Blocking ones leave sends behind, if the settings allow it.
 static void leave_under_way(int round, size_t bytes, char *data, int *from, int *to)
@@ -167,77 +158,6 @@ static int steady(int calls, size_t bytes)
 }
 
 #if MPI_4
-static void add_fours(void *from, void *to, int *count, MPI_Datatype *type)
-{
-    (void)type;
-    for (int i = 0; i < 4 * *count; i++)
-        ((int *)to)[i] += ((int *)from)[i];
-}
-
-// Collectives and messages are started by one call, in any order of completion, time after time.
-static int persistent(int late)
-{
-    enum { FOURS = 500, TIMES = 20, CALLS = 5 };
-    static int from[4 * FOURS], to[4 * FOURS], data[3000], received;
-    MPI_Comm comm;
-    MPI_Datatype type;
-    MPI_Op op;
-    MPI_Request requests[CALLS];
-    int next = (world_rank + 1) % world_size, previous = (world_rank + world_size - 1) % world_size;
-    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
-    MPI_Type_contiguous(4, MPI_INT, &type);
-    MPI_Type_commit(&type);
-    MPI_Op_create(add_fours, 1, &op);
-    MPI_Allreduce_init(from, to, FOURS, type, op, comm, MPI_INFO_NULL, &requests[0]);
-    MPI_Send_init(&world_rank, 1, MPI_INT, next, 3, comm, &requests[1]);
-    MPI_Bcast_init(data, 3000, MPI_INT, 1, comm, MPI_INFO_NULL, &requests[2]);
-    MPI_Recv_init(&received, 1, MPI_INT, previous, 3, comm, &requests[3]);
-    MPI_Barrier_init(comm, MPI_INFO_NULL, &requests[4]);
-    if (!late) {
-        MPI_Type_free(&type);
-        MPI_Op_free(&op);
-    }
-    CHECK(late || (type == MPI_DATATYPE_NULL && op == MPI_OP_NULL), "what was freed is not null");
-    for (int time = 0; time < TIMES; time++) {
-        received = -1;
-        for (int i = 0; i < 4 * FOURS; i++)
-            from[i] = world_rank + i + time;
-        for (int i = 0; world_rank == 1 && i < 3000; i++)
-            data[i] = i * time;
-        MPI_Startall(CALLS, requests);
-        if (time % 2)
-            for (int i = 0, which; i < CALLS; i++)
-                MPI_Waitany(CALLS, requests, &which, MPI_STATUS_IGNORE);
-        else
-            MPI_Waitall(CALLS, requests, MPI_STATUSES_IGNORE);
-        for (int i = 0; i < 4 * FOURS; i++)
-            CHECK(to[i] == world_size * (i + time) + world_size * (world_size - 1) / 2, "start %d: Allreduce gave %d at %d", time, to[i], i);
-        for (int i = 0; i < 3000; i++)
-            CHECK(data[i] == i * time, "start %d: Bcast gave %d at %d", time, data[i], i);
-        CHECK(received == previous, "start %d: a message said %d", time, received);
-    }
-    // Requests that are not active may be freed before their communicator or after it.
-    for (int i = 0; i < CALLS; i += 2)
-        MPI_Request_free(&requests[i]);
-    MPI_Bcast_init(data, 1, MPI_INT, 0, comm, MPI_INFO_NULL, &requests[0]);
-    MPI_Start(&requests[0]);
-    MPI_Wait(&requests[0], MPI_STATUS_IGNORE);
-    MPI_Request_free(&requests[1]);
-    MPI_Request_free(&requests[3]);
-    if (late) {
-        MPI_Request_free(&requests[0]);
-        MPI_Type_free(&type);
-        MPI_Op_free(&op);
-    }
-    MPI_Comm_free(&comm);
-    if (!late)
-        MPI_Request_free(&requests[0]);
-    CHECK(requests[0] == MPI_REQUEST_NULL, "a freed request is not null");
-    return finish("%d starts of persistent collectives", TIMES);
-}
-#endif
-
-#if MPI_4
 static void use(MPI_Comm comm, int time)
 {
     enum { LONG = 20000 };
@@ -321,10 +241,5 @@ int main(int argc, char **argv)
         return pinned(argv[2]);
     if (argc == 4 && !strcmp(argv[1], "steady"))
         return steady(atoi(argv[2]), argument(argc, argv, 3, 0));
-#if MPI_4
-    if ((argc == 2 || (argc == 3 && !strcmp(argv[2], "late"))) && !strcmp(argv[1], "persistent"))
-        return persistent(argc == 3);
-#endif
-    fail("usage: far_comms freed ROUNDS BYTES | buffers | pinned PINS | steady CALLS BYTES | persistent [late] | "
-         "sessions TIMES");
+    fail("usage: far_comms freed ROUNDS BYTES | buffers | pinned PINS | steady CALLS BYTES | sessions TIMES");
 }
