@@ -228,7 +228,7 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Reads the other side's first line, and skips what its login shell prints before. `chatter` gets the last line of that.
+/// Reads the other side's first line, and skips what its login shell prints before. `chatter` gets the last of that.
 fn ready(from: &mut BufReader<ChildStdout>, chatter: &mut String) -> io::Result<Ready> {
     let mut heard = 0;
     while heard < CHATTER_MAX {

@@ -92,7 +92,7 @@ enum Request {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Ask {
     authority: Vec<u8>,
-    /// Whether the service has to listen at an address that this side may reach directly. Otherwise lanes go through ssh.
+    /// Whether the service has to listen at an address that this side may reach directly. If not, lanes go through ssh.
     direct: bool,
     /// As the user wrote them.
     paths: Vec<Vec<u8>>,
