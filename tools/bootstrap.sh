@@ -25,7 +25,7 @@ cd "$root"
 source tools/versions.env
 
 all_components=(base rust python mpich openmpi intel debian-openmpi mpi4py-tests slurm suites packages)
-further_components=(compile recipes lint fuzz sanitize manylinux)
+further_components=(compile recipes lint fuzz sanitize manylinux aarch64)
 check_only=false
 
 say() { printf 'bootstrap: %s\n' "$*"; }
@@ -44,7 +44,7 @@ main() {
             --list) printf '%s\n' "${all_components[@]}" "${further_components[@]}" && exit 0 ;;
             --check) check_only=true ;;
             --venv) venv=("${@:2}") && break ;;
-            base | compile | rust | python | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | slurm | suites | packages | recipes | lint | fuzz | sanitize | manylinux) wanted+=("$1") ;;
+            base | compile | rust | python | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | slurm | suites | packages | recipes | lint | fuzz | sanitize | manylinux | aarch64) wanted+=("$1") ;;
             *)
                 printf 'bootstrap: error: unknown component "%s"; choose from: %s %s\n' \
                     "$1" "${all_components[*]}" "${further_components[*]}" >&2
@@ -304,7 +304,6 @@ want_venv() {
     printf '%s' "$wanted" >"$stamp"
 }
 
-# mpi4py's own test suite is in its source archive only.
 # Slurm and Munge below build/slurm: the tests start clusters of their own, and this host gets no daemons.
 want_slurm() {
     local folder=$root/build/slurm work=$root/build/.slurm.new package
@@ -327,6 +326,38 @@ want_slurm() {
     rm -rf "$work"
 }
 
+# Python for aarch64 below build/aarch64, for the trial of the wheel under qemu. apt gets lists of its own for it, so
+# that this host learns of no other processor.
+want_aarch64() {
+    local folder=$root/build/aarch64 work=$root/build/.aarch64.new package
+    [[ -f $folder/.bootstrapped ]] && return 0
+    if $check_only; then
+        say "missing: build/aarch64 (Debian's Python for aarch64, unpacked)"
+        return 0
+    fi
+    apt_install qemu-user-static
+    say "unpacking Python for aarch64 below build/aarch64"
+    rm -rf "$work" "$folder"
+    mkdir -p "$work"/{root,state/lists/partial,cache/archives/partial}
+    touch "$work/state/status"
+    printf '%s\n' 'APT::Architecture "arm64"; APT::Architectures {"arm64";};' "Dir::State \"$work/state\";" "Dir::State::status \"$work/state/status\";" \
+        "Dir::Cache \"$work/cache\";" 'APT::Sandbox::User "root";' >"$work/apt.conf"
+    (
+        cd "$work"
+        export APT_CONFIG=$work/apt.conf
+        apt-get -q update
+        # shellcheck disable=SC2046 # several words
+        apt-get -q download $(apt-get -q -s install --no-install-recommends python3 | sed -n 's/^Inst \([^ ]*\) .*/\1/p')
+    ) || die "apt could not download Python for aarch64"
+    for package in "$work"/*.deb; do
+        dpkg-deb -x "$package" "$work/root"
+    done
+    touch "$work/root/.bootstrapped"
+    mv "$work/root" "$folder"
+    rm -rf "$work"
+}
+
+# mpi4py's own test suite is in its source archive only.
 want_mpi4py_tests() {
     local folder=$root/build/mpi4py stamp archive work
     stamp=$folder/.bootstrapped

@@ -18,6 +18,7 @@ use crate::port::Port;
 use crate::receiver::{Receiving, ReceivingSide};
 use crate::sender::{Sending, SendingSide};
 use crate::session::{GIVEN_UP, TAG_OPEN, Wire, key};
+use crate::trial::Trial;
 use crate::walk::{Filter, Root, Roots, is_contents};
 use crate::watch::{Summary, Watch};
 use crate::wire::{Choice, Control, Open, Rules, TransferRequest, Trouble, VERSIONS};
@@ -71,6 +72,8 @@ pub struct Transfer {
     pub threads: usize,
     /// The interface and the cache that they use.
     pub disk: Disk,
+    /// Whether to end with [`MoverError::Unreached`] soon if the service does not answer: the caller knows another way.
+    pub is_trial: bool,
 }
 
 impl Transfer {
@@ -92,12 +95,14 @@ impl Transfer {
         };
         let first = server::opening(session, self.trust.is_none(), &channel.output());
         let mut wire = Wire::new(port.clone(), peer, None, session, channel)?;
+        let at = self.service.locator;
+        let _trial = if self.is_trial { Some(Trial::start(at, wire.sender())?) } else { None };
         // Only this message shows whether the service is still there.
         port.deliver(peer, TAG_OPEN, first, key::CONTROL_OUT, wire.sender())?;
         wire.say(&Control::Open(self.open()))?;
         let (block, memory, threads, disk) = (self.block, self.memory, self.threads, self.disk);
         let mut tell = |notice| watch(notice);
-        let rate_limit = port.rate_limit(&self.settings.rate_limit, self.service.locator.ip());
+        let rate_limit = port.rate_limit(&self.settings.rate_limit, at.ip());
         let done = match local {
             Local::Sources(roots) => {
                 let sending =
@@ -112,10 +117,15 @@ impl Transfer {
         if let Err(error) = &done {
             wire.shutdown(error);
         }
-        let was_heard = wire.was_heard();
+        let (was_heard, is_connected) = (wire.was_heard(), wire.is_connected());
         drop(wire);
         port.leave();
-        done.map_err(|error| self.explained(error, was_heard))
+        done.map_err(|error| match error {
+            MoverError::Lost(text) | MoverError::Refused(text) if self.is_trial && !is_connected => {
+                MoverError::Unreached(text)
+            }
+            error => self.explained(error, was_heard),
+        })
     }
 
     /// A quick estimate of the bytes to send: the lengths of the single files named. Bytes.

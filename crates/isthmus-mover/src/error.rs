@@ -12,6 +12,9 @@ pub enum MoverError {
     /// The other side cannot be reached, or was lost. The same command continues.
     #[error("{0}")]
     Lost(String),
+    /// The service did not answer at its address in the time that a trial takes ([`crate::Transfer::is_trial`]).
+    #[error("{0}")]
+    Unreached(String),
     /// The other side refuses, or must not be trusted.
     #[error("{0}")]
     Refused(String),
@@ -33,6 +36,7 @@ impl MoverError {
             Self::Usage(text) => Self::Usage(with(text)),
             Self::Local(text) => Self::Local(with(text)),
             Self::Lost(text) => Self::Lost(with(text)),
+            Self::Unreached(text) => Self::Unreached(with(text)),
             Self::Refused(text) => Self::Refused(with(text)),
         }
     }

@@ -62,6 +62,7 @@ mod source;
 mod succession;
 mod sweep;
 mod target;
+mod trial;
 mod walk;
 pub mod watch;
 pub mod wire;

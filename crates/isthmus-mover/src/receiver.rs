@@ -269,6 +269,7 @@ impl<'a> ReceivingSide<'a> {
         match event {
             Event::Stop(text) => return Err(MoverError::Refused(text)),
             Event::End(text) => return Err(MoverError::Lost(text)),
+            Event::Unreached(why) => return self.wire.take_unreached(why),
             Event::Disk(done) => return self.on_disk(done),
             Event::Net(news) => {
                 if let Some(news) = self.wire.take(news, heard)? {
@@ -568,7 +569,7 @@ impl<'a> ReceivingSide<'a> {
             files: self.files,
             files_total: self.totals.map(|(files, _)| files),
             bottleneck: if last { Bottleneck::None } else { stages.bottleneck() },
-            connected: self.wire.channel.is_ready() && self.wire.was_heard(),
+            connected: self.wire.is_connected(),
         }));
     }
 }

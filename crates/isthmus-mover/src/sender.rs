@@ -281,6 +281,7 @@ impl<'a> SendingSide<'a> {
         match event {
             Event::Stop(text) => return Err(MoverError::Refused(text)),
             Event::End(text) => return Err(MoverError::Lost(text)),
+            Event::Unreached(why) => return self.wire.take_unreached(why),
             Event::Disk(done) => return self.on_disk(done),
             Event::Net(news) => {
                 if let Some(news) = self.wire.take(news, heard)? {
@@ -729,7 +730,7 @@ impl<'a> SendingSide<'a> {
             files: self.files,
             files_total: self.walked.then_some(self.files_total),
             bottleneck: if last { Bottleneck::None } else { stages.bottleneck() },
-            connected: self.wire.channel.is_ready() && self.wire.was_heard(),
+            connected: self.wire.is_connected(),
         }));
     }
 }

@@ -630,7 +630,7 @@ fn greet(wire: &mut Wire) -> Result<(Open, Vec<Control>), MoverError> {
                 return Err(MoverError::Refused(text));
             }
             Ok(Event::Net(news)) => drop(wire.take(news, &mut heard)?),
-            Ok(Event::Disk(_)) => {}
+            Ok(Event::Disk(_) | Event::Unreached(_)) => {}
         }
         while let Some(control) = wire.channel.hear()? {
             heard.push(control);

@@ -68,6 +68,8 @@ pub(crate) enum Event {
     Stop(String),
     /// The session must end for this reason. The same command continues it later.
     End(String),
+    /// The service cannot be reached at its address, unless it has answered in the meantime.
+    Unreached(String),
 }
 
 impl From<News> for Event {
@@ -163,6 +165,16 @@ impl Wire {
     /// Whether the other side has sent anything.
     pub(crate) fn was_heard(&self) -> bool {
         self.was_heard
+    }
+
+    /// Whether the other side has answered and, if it has to, proved who it is.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.channel.is_ready() && self.was_heard
+    }
+
+    /// Ends a session whose trial found this, unless it is connected.
+    pub(crate) fn take_unreached(&self, why: String) -> Result<(), MoverError> {
+        if self.is_connected() { Ok(()) } else { Err(MoverError::Unreached(why)) }
     }
 
     /// A sender for events of this session, for disk threads and others.
@@ -362,7 +374,7 @@ impl Wire {
 
     /// Whether to wait until the other side knows about this end. A lost side may never know.
     fn waits_for_delivery(&self, error: &MoverError) -> bool {
-        !matches!(error, MoverError::Lost(_)) && self.channel.is_ready()
+        !matches!(error, MoverError::Lost(_) | MoverError::Unreached(_)) && self.channel.is_ready()
     }
 }
 

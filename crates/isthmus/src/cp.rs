@@ -14,7 +14,7 @@ use isthmus_io::{Settings, Streams};
 use isthmus_mover::config::for_copies;
 use isthmus_mover::wire::{BLOCK_SIZES, Choice, Rules, Share};
 use isthmus_mover::{
-    Cache, Direction, Disk, Io, MoverError, SitesConfig, Summary, Transfer, block_for, names,
+    Cache, Direction, Disk, Io, MoverError, Notice, SitesConfig, Summary, Transfer, block_for, names,
 };
 use isthmus_trust::Trust;
 use isthmus_units::{Rate, Size};
@@ -147,9 +147,15 @@ pub(crate) fn main_shared(mut args: Args) -> ExitCode {
 pub(crate) fn main(args: Args) -> ExitCode {
     let start = Instant::now();
     let mut report = Report::new(args.json, args.verbose, args.dry_run, args.share.unwrap_or_default());
-    let done = transfer(&args).and_then(|(transfer, tried, session)| {
-        report.calls(transfer.service.locator.to_string());
-        let done = transfer.run(&mut |notice| report.note(notice));
+    let done = transfer(&args).and_then(|(mut transfer, tried, mut session)| {
+        let mut done = run(&transfer, session.as_ref(), &mut report);
+        if let (Err(MoverError::Unreached(why)), Some(session)) = (&done, &mut session) {
+            session.go_through_ssh(why)?;
+            transfer.service.locator = session.service;
+            transfer.settings = for_copies(session.settings.clone());
+            transfer.is_trial = session.is_trial;
+            done = run(&transfer, Some(session), &mut report);
+        }
         if let Some(session) = session {
             session.end();
         }
@@ -164,13 +170,30 @@ pub(crate) fn main(args: Args) -> ExitCode {
         Ok(_) => 1,
         Err(MoverError::Usage(_)) => 2,
         Err(MoverError::Local(_)) => 3,
-        Err(MoverError::Lost(_)) => 4,
+        Err(MoverError::Lost(_) | MoverError::Unreached(_)) => 4,
         Err(MoverError::Refused(_)) => 5,
     })
 }
 
-/// The transfer, and the ssh session if the other side is reached by ssh.
-/// Prepares the transfer. The text is what errors say of the service's other addresses.
+/// Copies, and says how the data goes if the other side is reached by ssh: of a trial once it is known.
+fn run(transfer: &Transfer, session: Option<&Session>, report: &mut Report) -> Result<Summary, MoverError> {
+    let mut untold = session;
+    if !transfer.is_trial
+        && let Some(session) = untold.take()
+    {
+        report.err(&session.way());
+    }
+    report.calls(transfer.service.locator.to_string());
+    transfer.run(&mut |notice| {
+        let is_known = matches!(&notice, Notice::Progress(progress) if progress.connected);
+        if is_known && let Some(session) = untold.take() {
+            report.err(&session.way());
+        }
+        report.note(notice);
+    })
+}
+
+/// Prepares the transfer, and the ssh session if the other side is reached by ssh. The text is what errors say of the service's other addresses.
 fn transfer(args: &Args) -> Result<(Transfer, String, Option<Session>), MoverError> {
     let usage = |text: String| MoverError::Usage(text);
     if let Some(block) = args.block
@@ -216,6 +239,7 @@ fn transfer(args: &Args) -> Result<(Transfer, String, Option<Session>), MoverErr
         memory: args.memory.0,
         threads: usize::from(args.threads),
         disk: Disk { io: args.io, cache: args.cache },
+        is_trial: end.session.as_ref().is_some_and(|session| session.is_trial),
     };
     Ok((transfer, end.tried, end.session))
 }

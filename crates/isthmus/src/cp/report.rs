@@ -151,7 +151,8 @@ impl Report {
         }
     }
 
-    fn err(&self, line: &str) {
+    /// Prints a line to standard error, beside the progress bar.
+    pub(crate) fn err(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| errln!("{line}")),
             None => errln!("{line}"),

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,12 +14,14 @@ use isthmus_io::Settings;
 use isthmus_io::log::no_thread;
 use isthmus_mover::MoverError;
 use isthmus_mover::channel::PROTOCOLS;
+use isthmus_mover::names::shown;
 use isthmus_trust::{Throwaway, Trust};
 
-use super::probe::{Knock, Nonce};
+use super::probe::{Nonce, by_tcp};
 use super::tunnel::Tunnel;
 use super::{
-    Answer, Ask, EXPORT, HERE, MARK, RELEASE, Ready, Request, THERE, VERSION, line, read_line, settings,
+    Answer, Ask, EXPORT, HERE, MARK, RELEASE, REQUEST, REQUEST_MAX, Ready, Request, THERE, VERSION, line,
+    read_line, settings,
 };
 
 /// Most bytes that a login shell may print before the other side's first line.
@@ -54,12 +57,19 @@ pub(crate) struct Words {
 
 /// What a copy needs to know about the other side.
 pub(crate) struct Session {
+    /// Where lanes go to.
     pub(crate) service: SocketAddr,
     pub(crate) trust: Trust,
     pub(crate) settings: Settings,
     pub(crate) export: String,
     /// Relative to that host's root.
     pub(crate) paths: Vec<Vec<u8>>,
+    /// Nobody knows yet whether lanes get through to `service`.
+    pub(crate) is_trial: bool,
+    way: Way,
+    by: By,
+    /// The settings for other copies.
+    wanted: Settings,
     ssh: Ssh,
 }
 
@@ -82,23 +92,23 @@ pub(super) struct Other {
 }
 
 impl Other {
-    /// Starts it by ssh. `meanwhile` runs while ssh logs in.
-    pub(super) fn start<T>(
-        login: &str,
-        words: &Words,
-        meanwhile: impl FnOnce() -> T,
-    ) -> Result<(Self, T), MoverError> {
-        let mut child = spawn(login, words)?;
-        let done = meanwhile();
-        let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
+    /// Starts it by ssh. The line `request` goes with the login.
+    pub(super) fn start(login: &str, words: &Words, request: Option<&str>) -> Result<Self, MoverError> {
+        let mut child = spawn(login, words, request.is_some())?;
+        let (Some(mut to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(MoverError::Local("ssh has no standard input or output".to_owned()));
         };
+        if let Some(request) = request {
+            // If ssh has ended, its status tells more than this error.
+            let _ = to.write_all(request.as_bytes());
+        }
         let mut from = BufReader::new(from);
-        let ready = match ready(&mut from) {
+        let mut chatter = String::new();
+        let ready = match ready(&mut from, &mut chatter) {
             Ok(ready) => ready,
             Err(error) => {
                 drop(to);
-                return Err(explained(login, child, &error, words));
+                return Err(explained(login, child, &error, &chatter, words));
             }
         };
         if ready.version != VERSION {
@@ -108,18 +118,14 @@ impl Other {
             );
             return Err(MoverError::Refused(text));
         }
-        Ok((Self { child, to, from, ready }, done))
+        Ok(Self { child, to, from, ready })
     }
 
     /// Sends a request and returns the answer.
     pub(super) fn ask(&mut self, login: &str, request: &Request) -> Result<Answer, MoverError> {
-        self.say(login, request)?;
-        self.answer(login)
-    }
-
-    fn say(&mut self, login: &str, request: &Request) -> Result<(), MoverError> {
         let line = line(request).map_err(local)?;
-        self.to.write_all(line.as_bytes()).map_err(|error| lost(login, &error))
+        self.to.write_all(line.as_bytes()).map_err(|error| lost(login, &error))?;
+        self.answer(login)
     }
 
     pub(super) fn answer(&mut self, login: &str) -> Result<Answer, MoverError> {
@@ -147,39 +153,37 @@ pub(crate) fn start(
     by: By,
     wanted: Settings,
 ) -> Result<Session, MoverError> {
-    let (mut other, own) = Other::start(login, words, || Throwaway::make(HERE.0))?;
-    let own = own.map_err(local)?;
-    let failed = |why| MoverError::Lost(format!("{login}: {why}"));
-    let mut attempt = knock(other.ready.probe, by).map_err(failed)?;
-    if other.ready.is_of_0_2_0() {
-        attempt = attempt.verify(&other.ready.nonce, by).map_err(failed)?;
-    }
-    let ask = Ask { authority: own.authority().to_vec(), direct: attempt.is_made(), paths, put };
-    // Send the request before the nonce has arrived: this saves a round trip.
-    other.say(login, &Request::Copy(ask))?;
-    let way = attempt.way(&other.ready.nonce, by).map_err(failed)?;
-    let Answer::Serving { at, paths } = other.answer(login)? else {
+    let own = Throwaway::make(HERE.0).map_err(local)?;
+    let ask = Ask { authority: own.authority().to_vec(), direct: by != By::Ssh, paths, put };
+    let early = line(&Request::Copy(ask.clone())).map_err(local)?;
+    let early = Some(&*early).filter(|line| line.len() <= REQUEST_MAX);
+    let mut other = Other::start(login, words, early)?;
+    let (answer, way, is_trial) = match other.ready.answer.take() {
+        Some(Answer::Failed(text)) => return Err(MoverError::Refused(format!("{login}: {text}"))),
+        Some(answer) => (answer, Way::untried(other.ready.probe, by), true),
+        None => {
+            let way = Way::untried(other.ready.probe, by).verified(&other.ready.nonce);
+            let direct = matches!(way, Way::Direct(_));
+            (other.ask(login, &Request::Copy(Ask { direct, ..ask }))?, way, false)
+        }
+    };
+    let Answer::Serving { at, paths } = answer else {
         return Err(MoverError::Refused(format!("{login} does not answer what it was asked")));
     };
     let Other { child, to, from, ready } = other;
-    errln!("isthmus cp: {login}: {way}");
     let trust = own
         .trust(THERE, &ready.authority, PROTOCOLS)
         .map_err(|error| MoverError::Refused(format!("{login}: its certificate: {error}")))?;
-    let direct = matches!(way, Way::Direct(_));
-    let mut settings = settings(wanted, direct);
-    if direct && settings.interface.is_empty() {
-        settings.interface = own_ip(at).map_err(local)?.to_string();
-    }
-    let tunnel = Tunnel::new(Box::new(to));
-    let service = if direct { at } else { door(&tunnel, at).map_err(local)? };
     let over = Arc::new(AtomicBool::new(false));
-    let ssh = Ssh { child, login: login.to_owned(), over, tunnel };
+    let ssh = Ssh { child, login: login.to_owned(), over, tunnel: Tunnel::new(Box::new(to)) };
     ssh.watch(from).map_err(local)?;
-    Ok(Session { service, trust, settings, export: EXPORT.to_owned(), paths, ssh })
+    let (export, settings) = (EXPORT.to_owned(), wanted.clone());
+    let mut session = Session { service: at, trust, settings, export, paths, is_trial, way, by, wanted, ssh };
+    session.prepare()?;
+    Ok(session)
 }
 
-fn spawn(login: &str, words: &Words) -> Result<Child, MoverError> {
+fn spawn(login: &str, words: &Words, requests: bool) -> Result<Child, MoverError> {
     let mut ssh = words.ssh.split_whitespace();
     let program = ssh.next().ok_or_else(|| MoverError::Usage("--ssh names no program".to_owned()))?;
     let (host, port) = host_and_port(login);
@@ -188,7 +192,7 @@ fn spawn(login: &str, words: &Words) -> Result<Child, MoverError> {
     if let Some(port) = port {
         command.arg("-p").arg(port);
     }
-    command.arg("--").arg(host).arg(remote_command(words.remote_isthmus.as_deref()));
+    command.arg("--").arg(host).arg(remote_command(words.remote_isthmus.as_deref(), requests));
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     command
         .spawn()
@@ -208,10 +212,14 @@ fn host_and_port(login: &str) -> (&str, Option<&str>) {
 
 /// The command for the user's remote shell. A command run by ssh reads no profile, so PATH often lacks the folders
 /// where pip and cargo install programs. The command adds them.
-fn remote_command(named: Option<&str>) -> String {
+///
+/// If a request comes first (`requests`), `sh` reads it into a variable. Release 0.2.0 ignores that variable, and would
+/// take a request that it read itself for the answer to its first line.
+fn remote_command(named: Option<&str>, requests: bool) -> String {
     let program = named.map_or_else(|| "isthmus".to_owned(), quoted);
+    let read = if requests { format!("IFS= read -r {REQUEST}; export {REQUEST}; ") } else { String::new() };
     let script =
-        format!("PATH=\"$PATH:$HOME/.local/bin:$HOME/bin:/usr/local/bin\"; exec {program} ssh-serve");
+        format!("{read}PATH=\"$PATH:$HOME/.local/bin:$HOME/bin:/usr/local/bin\"; exec {program} ssh-serve");
     format!("exec sh -c {}", quoted(&script))
 }
 
@@ -220,8 +228,8 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Reads the other side's first line, and skips what its login shell prints before.
-fn ready(from: &mut BufReader<ChildStdout>) -> io::Result<Ready> {
+/// Reads the other side's first line, and skips what its login shell prints before. `chatter` gets the last of that.
+fn ready(from: &mut BufReader<ChildStdout>, chatter: &mut String) -> io::Result<Ready> {
     let mut heard = 0;
     while heard < CHATTER_MAX {
         let mut bytes = Vec::new();
@@ -230,14 +238,24 @@ fn ready(from: &mut BufReader<ChildStdout>) -> io::Result<Ready> {
         if let Some(json) = bytes.strip_prefix(MARK.as_bytes()).filter(|_| *last == b'\n') {
             return Ok(serde_json::from_slice(json)?);
         }
+        *chatter = shown(bytes.trim_ascii());
     }
     Err(io::Error::other("it says something else"))
 }
 
 /// Explains in one line why no first line came, with a remedy.
-fn explained(login: &str, mut child: Child, error: &io::Error, words: &Words) -> MoverError {
-    let status = ended(&mut child).and_then(|status| status.code());
+fn explained(login: &str, mut child: Child, error: &io::Error, chatter: &str, words: &Words) -> MoverError {
+    let ended = ended(&mut child);
+    if let Some(signal) = ended.and_then(|status| status.signal()) {
+        return MoverError::Lost(format!(
+            "ssh to {login} was ended by signal {signal}; the same command continues"
+        ));
+    }
+    let status = ended.and_then(|status| status.code());
     let program = words.remote_isthmus.as_deref().unwrap_or("isthmus");
+    // An account without a shell says so.
+    let heard =
+        if chatter.is_empty() { String::new() } else { format!(", and \"{chatter}\" was printed there") };
     match status {
         Some(NOT_FOUND) => MoverError::Refused(format!(
             "{program} is not installed at {login}; there: pip install --user isthmus; or name it with \
@@ -245,12 +263,14 @@ fn explained(login: &str, mut child: Child, error: &io::Error, words: &Words) ->
         )),
         Some(SSH_FAILED) => MoverError::Lost(format!("ssh does not get to {login}, see above")),
         Some(code) => MoverError::Refused(format!(
-            "{program} at {login} ended with status {code} before it began; try: ssh {login} {program} --version"
+            "{program} at {login} ended with status {code} before it began{heard}; try: ssh {login} {program} --version"
         )),
         None => {
             let _ = child.kill();
             let _ = child.wait();
-            MoverError::Refused(format!("{program} at {login} gives no answer that is understood: {error}"))
+            MoverError::Refused(format!(
+                "{program} at {login} gives no answer that is understood: {error}{heard}"
+            ))
         }
     }
 }
@@ -270,8 +290,8 @@ fn ended(child: &mut Child) -> Option<ExitStatus> {
 enum Way {
     Direct(SocketAddr),
     Chosen,
-    /// Through ssh: the address that was tried, if any, with its error.
-    Instead(Option<(SocketAddr, io::Error)>),
+    /// Through ssh: the address that was tried, if any, with the reason.
+    Instead(Option<(SocketAddr, String)>),
 }
 
 impl fmt::Display for Way {
@@ -285,67 +305,31 @@ impl fmt::Display for Way {
                     "data goes through ssh, as fast as that is: the other host does not know its address"
                 )
             }
-            Self::Instead(Some((at, error))) => write!(
+            Self::Instead(Some((at, why))) => write!(
                 f,
-                "data goes through ssh, as fast as that is: {at} cannot be reached directly ({error}); open TCP and \
+                "data goes through ssh, as fast as that is: {at} cannot be reached directly ({why}); open TCP and \
                  UDP to there, of one port if that host has set it (port in isthmus.toml)"
             ),
         }
     }
 }
 
-/// The state of the attempt to connect to the other side's probe address.
-enum Attempt {
-    Made(SocketAddr, Knock),
-    Verified(SocketAddr),
-    NotMade(Way),
-}
-
-fn knock(probe: Option<SocketAddr>, by: By) -> Result<Attempt, String> {
-    if by == By::Ssh {
-        return Ok(Attempt::NotMade(Way::Chosen));
-    }
-    let Some(at) = probe else {
-        if by == By::Direct {
-            return Err("that host does not know by which address it was reached".to_owned());
-        }
-        return Ok(Attempt::NotMade(Way::Instead(None)));
-    };
-    match Knock::at(at) {
-        Ok(knock) => Ok(Attempt::Made(at, knock)),
-        Err(error) => Attempt::failed(at, error, by),
-    }
-}
-
-impl Attempt {
-    fn failed(at: SocketAddr, error: io::Error, by: By) -> Result<Self, String> {
-        if by == By::Direct {
-            return Err(format!(
-                "{at} cannot be reached directly ({error}); open it, or leave --via direct out"
-            ));
-        }
-        Ok(Self::NotMade(Way::Instead(Some((at, error)))))
-    }
-
-    fn is_made(&self) -> bool {
-        !matches!(self, Self::NotMade(_))
-    }
-
-    /// Checks that the connection leads to the other side, which has this nonce.
-    fn verify(self, nonce: &Nonce, by: By) -> Result<Self, String> {
-        let Self::Made(at, knock) = self else { return Ok(self) };
-        match knock.verify(nonce) {
-            Ok(_) => Ok(Self::Verified(at)),
-            Err(error) => Self::failed(at, error, by),
+impl Way {
+    fn untried(at: Option<SocketAddr>, by: By) -> Self {
+        match at {
+            _ if by == By::Ssh => Self::Chosen,
+            Some(at) => Self::Direct(at),
+            None => Self::Instead(None),
         }
     }
 
-    /// How the data of the copy travels.
-    fn way(self, nonce: &Nonce, by: By) -> Result<Way, String> {
-        Ok(match self.verify(nonce, by)? {
-            Self::Made(at, _) | Self::Verified(at) => Way::Direct(at),
-            Self::NotMade(way) => way,
-        })
+    /// Probes the address of a release 0.2.0, which has this nonce.
+    fn verified(self, nonce: &Nonce) -> Self {
+        let Self::Direct(at) = self else { return self };
+        match by_tcp(at, nonce) {
+            Ok(_) => self,
+            Err(error) => Self::Instead(Some((at, error.to_string()))),
+        }
     }
 }
 
@@ -385,6 +369,41 @@ impl Ssh {
 }
 
 impl Session {
+    /// Chooses the settings and the address for the way of the data.
+    fn prepare(&mut self) -> Result<(), MoverError> {
+        if let (By::Direct, Way::Instead(tried)) = (self.by, &self.way) {
+            return Err(MoverError::Lost(match tried {
+                None => {
+                    format!("{}: that host does not know by which address it was reached", self.ssh.login)
+                }
+                Some((at, why)) => format!(
+                    "{}: {at} cannot be reached directly ({why}); open it, or leave --via direct out",
+                    self.ssh.login
+                ),
+            }));
+        }
+        let is_direct = matches!(self.way, Way::Direct(_));
+        self.is_trial &= is_direct;
+        self.settings = settings(self.wanted.clone(), is_direct);
+        if !is_direct {
+            self.service = door(&self.ssh.tunnel, self.service).map_err(local)?;
+        } else if self.settings.interface.is_empty() {
+            self.settings.interface = own_ip(self.service).map_err(local)?.to_string();
+        }
+        Ok(())
+    }
+
+    /// After a trial that failed for this reason: leads lanes through ssh.
+    pub(crate) fn go_through_ssh(&mut self, why: &str) -> Result<(), MoverError> {
+        self.way = Way::Instead(Some((self.service, why.to_owned())));
+        self.prepare()
+    }
+
+    /// Says how the data goes.
+    pub(crate) fn way(&self) -> String {
+        format!("isthmus cp: {}: {}", self.ssh.login, self.way)
+    }
+
     /// Ends ssh after the copy; errors of ssh no longer matter.
     pub(crate) fn end(mut self) {
         self.ssh.over.store(true, Ordering::Relaxed);
@@ -407,9 +426,11 @@ mod tests {
 
     #[test]
     fn any_shell_starts_the_other_side() {
-        for named in [None, Some("/a folder/it's isthmus")] {
-            let command = remote_command(named);
-            let said = Command::new("sh").arg("-c").arg(&command).env("PATH", "/usr/bin:/bin").output();
+        for (named, requests) in [(None, false), (Some("/a folder/it's isthmus"), true)] {
+            let command = remote_command(named, requests);
+            let mut shell = Command::new("sh");
+            shell.arg("-c").arg(&command).env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
+            let said = shell.output();
             let said = said.expect("a shell");
             assert_eq!(said.status.code(), Some(NOT_FOUND), "{command:?}: {said:?}");
             let said = String::from_utf8_lossy(&said.stderr).into_owned();

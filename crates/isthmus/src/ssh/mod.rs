@@ -4,14 +4,16 @@
 //! The user's own ssh starts `isthmus ssh-serve` on the other host ([`there`]). Both sides exchange lines of JSON over
 //! its standard input and output ([`here`]). For a copy:
 //!
-//! 1. The other side sends its certificate and a probe address ([`probe`]).
-//! 2. This side sends its certificate, the paths, and whether it could connect to that address.
-//! 3. The other side sends the address of a service for this one copy, and the resolved paths.
+//! 1. This side sends its certificate and the paths while ssh logs in, so that no round trip is spent on them.
+//! 2. The other side starts a service for this one copy. Its first line has its certificate, the service's address, and
+//!    the resolved paths.
 //!
 //! From then on the copy is an ordinary one, between two ends that know each other's throw-away keys. Its lanes go
-//! directly; if the probe failed, they go over ssh's own stream ([`tunnel`]). The service ends with ssh.
+//! directly. If the service does not answer at its address, the copy starts again, and its lanes go over ssh's own
+//! stream ([`tunnel`]). The service ends with ssh.
 //!
-//! For the doctor, both sides probe each other instead ([`visit()`]).
+//! Release 0.2.0 takes a request only after its first line, and only after a probe of its address ([`probe`]). For the
+//! doctor, both sides probe each other instead of copying ([`visit()`]).
 
 mod here;
 mod paths;
@@ -46,6 +48,10 @@ const RELEASE: &str = env!("CARGO_PKG_VERSION");
 const MARK: &str = "isthmus-ssh ";
 /// Longest line. Bytes.
 const LINE_MAX: u64 = 1 << 20;
+/// Environment variable in which the other side's shell passes on the request that it has read.
+const REQUEST: &str = "ISTHMUS_SSH_REQUEST";
+/// Longest request that goes in it. Bytes; Linux allows 128 KiB.
+const REQUEST_MAX: usize = 96 << 10;
 /// Name of the service's only export, the root. It is empty so that paths read as they are.
 const EXPORT: &str = "";
 
@@ -53,7 +59,7 @@ const EXPORT: &str = "";
 #[derive(Debug, Serialize, Deserialize)]
 struct Ready {
     version: u32,
-    /// Empty for release 0.2.0. That release does not answer [`Request::Check`], and takes [`Ask`] only after a probe.
+    /// Empty for release 0.2.0. That release does not answer [`Request::Check`], and reads no request before this line.
     #[serde(default)]
     release: String,
     /// Certificate of its authority.
@@ -61,6 +67,9 @@ struct Ready {
     /// Its probe address. `None` if it does not know the address by which it was reached.
     probe: Option<SocketAddr>,
     nonce: Nonce,
+    /// The answer to a request that came before this line.
+    #[serde(default)]
+    answer: Option<Answer>,
 }
 
 impl Ready {
@@ -80,11 +89,10 @@ enum Request {
     },
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Ask {
     authority: Vec<u8>,
-    /// Whether a connection to the probe address was made. If so, and if the nonce matches, lanes go directly;
-    /// otherwise through ssh.
+    /// Whether the service has to listen at an address that this side may reach directly. If not, lanes go through ssh.
     direct: bool,
     /// As the user wrote them.
     paths: Vec<Vec<u8>>,

@@ -7,7 +7,7 @@
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -69,34 +69,19 @@ impl Reach {
     }
 }
 
-/// A TCP connection to a probe address, not yet verified.
-pub(super) struct Knock {
-    stream: TcpStream,
-    rtt: Duration,
-}
-
-impl Knock {
-    pub(super) fn at(at: SocketAddr) -> io::Result<Self> {
-        let start = Instant::now();
-        let stream = TcpStream::connect_timeout(&at, PATIENCE)?;
-        Ok(Self { stream, rtt: start.elapsed() })
-    }
-
-    /// The round-trip time, if the nonce that arrives is this one. It arrives a round trip after the connection.
-    pub(super) fn verify(mut self, nonce: &Nonce) -> io::Result<Duration> {
-        self.stream.set_read_timeout(Some(PATIENCE))?;
-        let mut heard = Nonce::default();
-        let another = || io::Error::other("another program answers there");
-        self.stream.read_exact(&mut heard).map_err(|error| match error.kind() {
-            io::ErrorKind::TimedOut => error,
-            _ => another(),
-        })?;
-        if heard == *nonce { Ok(self.rtt) } else { Err(another()) }
-    }
-}
-
-fn by_tcp(at: SocketAddr, nonce: &Nonce) -> io::Result<Duration> {
-    Knock::at(at)?.verify(nonce)
+/// The round-trip time by TCP, if the nonce that arrives is this one.
+pub(super) fn by_tcp(at: SocketAddr, nonce: &Nonce) -> io::Result<Duration> {
+    let start = Instant::now();
+    let mut stream = TcpStream::connect_timeout(&at, PATIENCE)?;
+    let rtt = start.elapsed();
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut heard = Nonce::default();
+    let another = || io::Error::other("another program answers there");
+    stream.read_exact(&mut heard).map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => error,
+        _ => another(),
+    })?;
+    if heard == *nonce { Ok(rtt) } else { Err(another()) }
 }
 
 fn by_udp(at: SocketAddr, nonce: &Nonce) -> io::Result<ByUdp> {
@@ -187,8 +172,6 @@ pub(super) struct Door {
     pub(super) nonce: Nonce,
     listener: TcpListener,
     stop: Arc<AtomicBool>,
-    /// TCP probes answered. Count.
-    answered: Arc<AtomicU32>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -204,19 +187,17 @@ impl Door {
         let listener = ports.find(Result::is_ok).unwrap_or_else(taken)?;
         let mut nonce = Nonce::default();
         getrandom::fill(&mut nonce).map_err(|error| io::Error::other(error.to_string()))?;
-        let (stop, answered) = Default::default();
-        Ok(Self { at: listener.local_addr()?, nonce, listener, stop, answered, threads: Vec::new() })
+        Ok(Self { at: listener.local_addr()?, nonce, listener, stop: Arc::default(), threads: Vec::new() })
     }
 
     /// Starts to send the nonce to everybody who connects.
     pub(super) fn answer_tcp(&mut self) -> io::Result<()> {
         let listener = self.listener.try_clone()?;
-        let (nonce, stop, answered) = (self.nonce, self.stop.clone(), self.answered.clone());
+        let (nonce, stop) = (self.nonce, self.stop.clone());
         self.spawn(move || {
             for mut stream in accepted(listener.incoming(), warn) {
                 // Ignore errors: the caller may have gone. A probe that came before the end still gets its answer.
                 let _ = stream.write_all(&nonce);
-                answered.fetch_add(1, Ordering::Release);
                 if stop.load(Ordering::Relaxed) {
                     return;
                 }
@@ -239,14 +220,6 @@ impl Door {
                 }
             }
         })
-    }
-
-    /// Waits until a TCP probe was answered, at most [`PATIENCE`].
-    pub(super) fn await_probe(&self) {
-        let until = Instant::now() + PATIENCE;
-        while self.answered.load(Ordering::Acquire) == 0 && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
-        }
     }
 
     fn spawn(&mut self, work: impl FnOnce() + Send + 'static) -> io::Result<()> {

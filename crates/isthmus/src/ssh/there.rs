@@ -15,11 +15,11 @@ use isthmus_mover::{Cache, Disk, Io, MoverError, ServeConfig, server};
 use isthmus_trust::Throwaway;
 use isthmus_units::Size;
 
-use super::probe::Door;
+use super::probe::{Door, Nonce};
 use super::tunnel::Tunnel;
 use super::{
-    Answer, Ask, Back, EXPORT, HERE, MARK, RELEASE, Reach, Ready, Request, THERE, VERSION, line, paths,
-    read_line, settings,
+    Answer, Ask, Back, EXPORT, HERE, MARK, RELEASE, REQUEST, Reach, Ready, Request, THERE, VERSION, line,
+    paths, read_line, settings,
 };
 
 /// Serve `isthmus cp` or `isthmus doctor` on another host, which starts this by ssh; not for people
@@ -41,16 +41,14 @@ fn run() -> io::Result<()> {
     let own = Throwaway::make(THERE.0)?;
     let wanted = Settings::load().map_err(io::Error::other)?;
     let (us, them) = addresses().unzip();
+    if let Some(ask) = early_request(&mut input)? {
+        return copy(&mut input, &wanted, us, &own, &ask);
+    }
     let mut door = us.and_then(|us| Door::open(us, &wanted).ok());
     let probe = door.as_ref().map(|door| door.at);
-    let ready = Ready {
-        version: VERSION,
-        release: RELEASE.to_owned(),
-        authority: own.authority().to_vec(),
-        probe,
-        nonce: door.as_ref().map(|door| door.nonce).unwrap_or_default(),
-    };
-    say(&format!("{MARK}{}", line(&ready)?))?;
+    let nonce = door.as_ref().map(|door| door.nonce).unwrap_or_default();
+    let authority = own.authority().to_vec();
+    begin(Ready { version: VERSION, release: RELEASE.to_owned(), authority, probe, nonce, answer: None })?;
     if let Some(door) = &mut door {
         door.answer_tcp()?;
     }
@@ -58,15 +56,64 @@ fn run() -> io::Result<()> {
         Request::Copy(ask) => ask,
         Request::Check { check: back } => return check(&mut input, door, back, them),
     };
-    // The service listens at the same port, for which a firewall may have been opened.
-    if let Some(door) = door.take().filter(|_| ask.direct) {
-        door.await_probe();
+    // The service listens at the port that was probed.
+    drop(door);
+    match serve(&wanted, probe.filter(|_| ask.direct), &own, &ask) {
+        Ok(at) => {
+            say(&line(&Answer::Serving { at, paths: paths(&ask) })?)?;
+            follow(&mut input, at)
+        }
+        Err(error) => say(&line(&Answer::Failed(error.to_string()))?),
     }
-    let listen = if ask.direct { probe } else { None };
+}
+
+/// The request that this side's shell has read before it started this process. If the server's configuration forces the
+/// command, no such shell has run, and the request is the first line of the input.
+fn early_request(input: &mut impl BufRead) -> io::Result<Option<Ask>> {
+    let has_sent = || std::env::var("SSH_ORIGINAL_COMMAND").is_ok_and(|command| command.contains(REQUEST));
+    let request = match std::env::var(REQUEST) {
+        Ok(text) => read_line(&mut text.as_bytes())?,
+        Err(_) if has_sent() => read_line(input)?,
+        Err(_) => return Ok(None),
+    };
+    match request {
+        Request::Copy(ask) => Ok(Some(ask)),
+        Request::Check { .. } => Err(io::Error::other("only requests for copies come first")),
+    }
+}
+
+/// Serves a copy. The first line has the answer to its request already.
+fn copy(
+    input: &mut impl BufRead,
+    wanted: &Settings,
+    us: Option<IpAddr>,
+    own: &Throwaway,
+    ask: &Ask,
+) -> io::Result<()> {
+    let direct = us.filter(|_| ask.direct).and_then(|ip| {
+        let served = serve(wanted, Some(SocketAddr::new(ip, wanted.port)), own, ask);
+        served.inspect_err(|error| errln!("isthmus ssh-serve: cannot listen at {ip}: {error}")).ok()
+    });
+    let served = direct.map_or_else(|| serve(wanted, None, own, ask), Ok);
+    let answer = match &served {
+        Ok(at) => Answer::Serving { at: *at, paths: paths(ask) },
+        Err(error) => Answer::Failed(error.to_string()),
+    };
+    let authority = own.authority().to_vec();
+    let (nonce, answer) = (Nonce::default(), Some(answer));
+    begin(Ready { version: VERSION, release: RELEASE.to_owned(), authority, probe: direct, nonce, answer })?;
+    served.map_or(Ok(()), |at| follow(input, at))
+}
+
+/// The paths of a request, below the root.
+fn paths(ask: &Ask) -> Vec<Vec<u8>> {
     let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
-    let paths = ask.paths.iter().map(|path| paths::below_root(path, &home, ask.put)).collect();
-    let tunnelled = serve(wanted, listen, &own, &ask, paths)?;
-    follow(&mut input, tunnelled)
+    ask.paths.iter().map(|path| paths::below_root(path, &home, ask.put)).collect()
+}
+
+/// Sends the first line.
+fn begin(ready: Ready) -> io::Result<()> {
+    say(&format!("{MARK}{}", line(&ready)?))
 }
 
 /// This host's address by which ssh reached it, and the other host's address as seen from here.
@@ -98,15 +145,15 @@ fn check(
     io::copy(input, &mut io::sink()).map(drop)
 }
 
-/// Starts the service, sends its address to the other side, and returns the address.
+/// Starts the service, and returns its address. Without `listen` only this host reaches it.
 fn serve(
-    wanted: Settings,
+    wanted: &Settings,
     listen: Option<SocketAddr>,
     own: &Throwaway,
     ask: &Ask,
-    paths: Vec<Vec<u8>>,
-) -> io::Result<SocketAddr> {
-    let trust = own.trust(HERE, &ask.authority, PROTOCOLS).map_err(io::Error::other)?;
+) -> Result<SocketAddr, MoverError> {
+    let untrusted = |error| MoverError::Refused(format!("the certificate that came: {error}"));
+    let trust = own.trust(HERE, &ask.authority, PROTOCOLS).map_err(untrusted)?;
     let disk = Disk { io: Io::default(), cache: Cache::default() };
     let config = ServeConfig {
         listen: listen.unwrap_or(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)).into(),
@@ -124,7 +171,7 @@ fn serve(
         threads: 2,
         io: disk.io,
         cache: disk.cache,
-        device: settings(wanted, listen.is_some()),
+        device: settings(wanted.clone(), listen.is_some()),
     };
     let (told, ready) = std::sync::mpsc::channel::<Result<SocketAddr, MoverError>>();
     let thread = std::thread::Builder::new().name("ssh-serve".to_owned()).spawn(move || {
@@ -139,17 +186,7 @@ fn serve(
         }
     });
     thread.map_err(no_thread)?;
-    let ended = || io::Error::other("the service ended before it began");
-    match ready.recv().map_err(|_| ended())? {
-        Ok(at) => {
-            say(&line(&Answer::Serving { at, paths })?)?;
-            Ok(at)
-        }
-        Err(error) => {
-            say(&line(&Answer::Failed(error.to_string()))?)?;
-            Err(io::Error::other(error))
-        }
-    }
+    ready.recv().map_err(|_| MoverError::Local("the service ended before it began".to_owned()))?
 }
 
 /// Carries lanes that come by ssh to the service, until ssh ends. Then this process ends at once, so that it holds no

@@ -26,7 +26,7 @@ pub(crate) struct Visit {
 /// Starts isthmus at `login` by ssh, and lets both sides probe each other.
 pub(crate) fn visit(login: &str, words: &Words, settings: &Settings) -> Result<Visit, MoverError> {
     let start = Instant::now();
-    let (mut other, ()) = Other::start(login, words, || ())?;
+    let mut other = Other::start(login, words, None)?;
     let took = start.elapsed();
     if other.ready.is_of_0_2_0() {
         let text = format!(
