@@ -1,5 +1,6 @@
 //! Chooses which of the host's addresses an endpoint uses.
 
+use std::cell::OnceCell;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -124,7 +125,11 @@ enum Lasting {
 }
 
 /// The kernel of this host.
-struct Host;
+#[derive(Default)]
+struct Host {
+    /// Its table of IPv6 addresses, once something of it was asked.
+    addresses: OnceCell<String>,
+}
 
 impl Kernel for Host {
     fn source_to(&self, to: IpAddr) -> Option<IpAddr> {
@@ -144,8 +149,8 @@ impl Kernel for Host {
     }
 
     fn lasts(&self, ip: Ipv6Addr) -> Lasting {
-        let table = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
-        lasts(&table, ip)
+        let read = || std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+        lasts(self.addresses.get_or_init(read), ip)
     }
 }
 
@@ -203,7 +208,7 @@ const ELSEWHERE: [IpAddr; 4] = [
 /// that has a carrier, else loopback.
 pub(crate) fn choose(wanted: &str) -> Result<Chosen, InterfaceError> {
     let all = if_addrs::get_if_addrs().map_err(InterfaceError::List)?;
-    pick(&all, &Host, wanted)
+    pick(&all, &Host::default(), wanted)
 }
 
 /// The interface's name without the label that IPv4 addresses may have: "eth0" of "eth0:1". Services that move between
@@ -226,14 +231,14 @@ fn holder<'a>(all: &'a [Interface], kernel: &impl Kernel, ip: IpAddr) -> Option<
 pub(crate) fn choose_of(family: Family, wanted: &str) -> Option<IpAddr> {
     let mut all = if_addrs::get_if_addrs().ok()?;
     all.retain(|interface| Family::of(interface.ip()) == family);
-    let chosen = pick(&all, &Host, wanted).ok()?;
+    let chosen = pick(&all, &Host::default(), wanted).ok()?;
     all.iter().any(|interface| interface.ip() == chosen.ip).then_some(chosen.ip)
 }
 
 /// The interface of the host that has this address.
 pub fn interface_of(ip: IpAddr) -> Option<String> {
     let all = if_addrs::get_if_addrs().ok()?;
-    holder(&all, &Host, ip).map(|found| device_of(&found.name).to_owned())
+    holder(&all, &Host::default(), ip).map(|found| device_of(&found.name).to_owned())
 }
 
 /// The largest IP packet that the interface with this address carries. Bytes.

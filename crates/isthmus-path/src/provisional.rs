@@ -10,7 +10,7 @@ use crate::thresholds::transport::{DOUBT_US, NO_TCP_US};
 pub enum Outlook {
     /// Nothing yet.
     NotYet,
-    /// Send a TCP probe.
+    /// Send a TCP probe, and tell when it is sent ([`Provisional::on_tcp_asked`]).
     Doubt,
     /// The path is long, so UDP suits it.
     Far,
@@ -42,6 +42,11 @@ impl Provisional {
         Self { long_us, since: now, asked: None, answered: None, refused: false }
     }
 
+    /// The TCP probe was sent.
+    pub fn on_tcp_asked(&mut self, now: Micros) {
+        self.asked.get_or_insert(now);
+    }
+
     /// The TCP probe was answered: somebody listens there.
     pub fn on_tcp_answer(&mut self, now: Micros) {
         self.answered.get_or_insert(now);
@@ -53,7 +58,7 @@ impl Provisional {
     }
 
     /// Judges the path. `rtt_us` is the round trip that was measured on this lane, once there was an answer.
-    pub fn look(&mut self, now: Micros, rtt_us: Option<Micros>) -> Outlook {
+    pub fn look(&self, now: Micros, rtt_us: Option<Micros>) -> Outlook {
         if let Some(rtt_us) = rtt_us {
             return if rtt_us < self.long_us { self.look_for_tcp(now) } else { Outlook::Far };
         }
@@ -63,25 +68,19 @@ impl Provisional {
                 let until = answered + grace_us(took);
                 if now >= until { Outlook::Blocked } else { Outlook::NotYet }
             }
-            (None, _) if now >= self.since + DOUBT_US => {
-                self.asked = Some(now);
-                Outlook::Doubt
-            }
+            (None, _) if now >= self.since + DOUBT_US => Outlook::Doubt,
             _ => Outlook::NotYet,
         }
     }
 
     /// UDP gets through on a short path. It goes on until TCP is known to connect.
-    fn look_for_tcp(&mut self, now: Micros) -> Outlook {
+    fn look_for_tcp(&self, now: Micros) -> Outlook {
         match self.asked {
             _ if self.answered.is_some() => Outlook::Near,
             _ if self.refused => Outlook::OnlyUdp,
             Some(asked) if now >= asked + NO_TCP_US => Outlook::OnlyUdp,
             Some(_) => Outlook::NotYet,
-            None => {
-                self.asked = Some(now);
-                Outlook::Doubt
-            }
+            None => Outlook::Doubt,
         }
     }
 
@@ -103,6 +102,7 @@ mod tests {
         // A late answer by UDP counts, too.
         let mut provisional = Provisional::new(0, LONG);
         assert_eq!(provisional.look(DOUBT_US, None), Outlook::Doubt);
+        provisional.on_tcp_asked(DOUBT_US);
         provisional.on_tcp_answer(DOUBT_US + 30_000);
         assert_eq!(provisional.look(400_000, Some(24_000)), Outlook::Far);
     }
@@ -112,6 +112,7 @@ mod tests {
         let asked = || {
             let mut provisional = Provisional::new(0, LONG);
             assert_eq!(provisional.look(300, Some(300)), Outlook::Doubt);
+            provisional.on_tcp_asked(300);
             assert_eq!(provisional.look(5_000, Some(300)), Outlook::NotYet);
             provisional
         };
@@ -131,6 +132,7 @@ mod tests {
         let mut provisional = Provisional::new(1_000, LONG);
         assert_eq!(provisional.look(DOUBT_US, None), Outlook::NotYet);
         assert_eq!(provisional.look(DOUBT_US + 1_000, None), Outlook::Doubt);
+        provisional.on_tcp_asked(DOUBT_US + 1_000);
         // While nobody answers by TCP either, nothing is known.
         assert_eq!(provisional.look(5_000_000, None), Outlook::NotYet);
         provisional.on_tcp_answer(5_000_000);
@@ -139,8 +141,23 @@ mod tests {
         assert_eq!(provisional.look(5_000_000 + 2 * took, None), Outlook::Blocked);
         let mut quick = Provisional::new(0, LONG);
         assert_eq!(quick.look(DOUBT_US, None), Outlook::Doubt);
+        quick.on_tcp_asked(DOUBT_US);
         quick.on_tcp_answer(DOUBT_US + 300);
         assert_eq!(quick.look(DOUBT_US + 300 + grace_us(0) - 1, None), Outlook::NotYet);
         assert_eq!(quick.look(DOUBT_US + 300 + grace_us(0), None), Outlook::Blocked);
+    }
+
+    #[test]
+    fn while_no_probe_could_be_sent_nothing_is_known_of_tcp() {
+        let mut provisional = Provisional::new(0, LONG);
+        assert_eq!(provisional.look(300, Some(300)), Outlook::Doubt);
+        assert_eq!(
+            provisional.look(300 + NO_TCP_US, Some(300)),
+            Outlook::Doubt,
+            "others had to be asked first"
+        );
+        provisional.on_tcp_asked(300 + NO_TCP_US);
+        assert_eq!(provisional.look(300 + NO_TCP_US, Some(300)), Outlook::NotYet);
+        assert_eq!(provisional.look(300 + 2 * NO_TCP_US, Some(300)), Outlook::OnlyUdp);
     }
 }

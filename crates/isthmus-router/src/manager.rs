@@ -1,8 +1,10 @@
 //! Messages to the service manager (`sd_notify(3)`): the daemon is ready, alive, or stopping.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,18 +25,57 @@ enum Wait {
     Always,
 }
 
+/// Messages that wait for a service manager that does not read, in order. `None` if no thread sends any.
+static LATE: Mutex<Option<VecDeque<String>>> = Mutex::new(None);
+
+fn late() -> MutexGuard<'static, Option<VecDeque<String>>> {
+    LATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Sends `state` to the service manager if `NOTIFY_SOCKET` names one. A manager that does not read for `PATIENCE` gets
-/// it later, from a thread of its own: the start of a service whose manager never hears that it is ready fails.
+/// it later, from a thread of its own: the start of a service whose manager never hears that it is ready fails. Later
+/// messages wait behind it.
 pub fn tell(state: &str) {
+    if let Some(waiting) = &mut *late() {
+        return line_up(waiting, state);
+    }
     let Some(told) = try_to_tell(state, Wait::Briefly) else { return };
     if !told.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
         return warn_of_failure(told);
     }
-    let later = state.to_owned();
-    let wait = move || try_to_tell(&later, Wait::Always).into_iter().for_each(warn_of_failure);
-    match thread::Builder::new().name("manager".to_owned()).spawn(wait) {
-        Ok(_) => warn!("the service manager does not read: \"{state}\" waits until it does"),
+    let mut late = late();
+    if let Some(waiting) = &mut *late {
+        return line_up(waiting, state);
+    }
+    match thread::Builder::new().name("manager".to_owned()).spawn(tell_late) {
+        Ok(_) => {
+            *late = Some(VecDeque::from([state.to_owned()]));
+            warn!("the service manager does not read: \"{state}\" waits until it does");
+        }
         Err(error) => warn_of_failure(Err(no_thread(error))),
+    }
+}
+
+/// Adds a message to those that wait. It replaces an earlier one about the same, such as a status.
+fn line_up(waiting: &mut VecDeque<String>, state: &str) {
+    let subject = |message: &str| message.split('=').next().map(str::to_owned);
+    waiting.retain(|earlier| subject(earlier) != subject(state));
+    waiting.push_back(state.to_owned());
+}
+
+/// Sends what waits, until nothing does.
+fn tell_late() {
+    loop {
+        let next = {
+            let mut late = late();
+            let next = late.as_mut().and_then(VecDeque::pop_front);
+            if next.is_none() {
+                *late = None;
+            }
+            next
+        };
+        let Some(state) = next else { return };
+        try_to_tell(&state, Wait::Always).into_iter().for_each(warn_of_failure);
     }
 }
 
@@ -106,6 +147,15 @@ impl Watchdog {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_messages_about_the_same_the_last_one_waits() {
+        let mut waiting = VecDeque::from(["READY=1".to_owned()]);
+        for state in ["STATUS=one", "STATUS=two", "STOPPING=1"] {
+            line_up(&mut waiting, state);
+        }
+        assert_eq!(waiting, ["READY=1", "STATUS=two", "STOPPING=1"]);
+    }
 
     #[test]
     fn a_manager_that_does_not_read_holds_nobody_up() {

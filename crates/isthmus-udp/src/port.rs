@@ -682,7 +682,8 @@ impl Port {
         let Header::Open { source, token, window } = packet.header else { return None };
         self.forget_graves(now);
         let full = self.streams.len() >= self.config.streams_max;
-        if full || !self.config.accepts || self.buried.contains(&(from, source)) {
+        if full || !self.config.accepts || self.buried.contains(&(from, source)) || self.is_echo(from, source)
+        {
             return None;
         }
         let expected = self.expected.get(&token).filter(|expected| now < expected.since + EXPECTED_US);
@@ -721,6 +722,12 @@ impl Port {
         self.enter(now, stream, from, (Some(source), label));
         self.events.push_back(Event::Accepted(StreamId(id), from));
         self.by_opener.get(&(from, source)).copied()
+    }
+
+    /// Whether an Open from this address is our own, which an echo service sent back. Accepted, it would pass this
+    /// endpoint off as the peer there.
+    fn is_echo(&self, from: SocketAddr, source: ConnectionId) -> bool {
+        self.by_id.get(&source).is_some_and(|key| self.streams[*key].peer == from)
     }
 
     fn answer(&mut self, to: SocketAddr, packet: Packet) {
@@ -872,8 +879,9 @@ impl Port {
         self.strangers -= usize::from(entry.stranger);
         if let Some(opener) = entry.opened_by {
             self.by_opener.remove(&(entry.peer, opener));
-            self.bury(now, entry.peer, opener);
         }
+        // An echo of an Open of ours may arrive late, too.
+        self.bury(now, entry.peer, entry.opened_by.unwrap_or(entry.stream.local()));
         let host = entry.peer.ip();
         if let Some(learned) = entry.stream.learned(now).filter(|_| !entry.stranger) {
             self.remember(host, learned);

@@ -258,3 +258,79 @@ fn copies_go_on_where_two_local_ports_have_to_do() {
     let is_copied = fs::read(at("copy4")).is_ok_and(|copy| copy == content);
     assert!(is_copied || rest.contains("ip_local_port_range"), "{said}");
 }
+
+/// Port 7000 of the far network leads to the service for one TCP connection, the first. Others are accepted, and
+/// nobody reads them. By UDP nobody listens there.
+const SINGLE: &str = r#"
+echo ready
+nsenter --target $far --net "$1" serve --config serve.toml 2>serve.log & serve=$!
+until grep -q 'serving at' serve.log; do sleep 0.05; done
+nsenter --target $far --net python3 - >forwarder.log 2>&1 <<'END' &
+import socket, threading
+listener = socket.create_server(("10.99.9.2", 7000))
+print("listening", flush=True)
+near = listener.accept()[0]
+far = socket.create_connection(("10.99.9.2", 7001))
+def pass_on(source, target):
+    while True:
+        data = source.recv(65536)
+        if not data:
+            break
+        target.sendall(data)
+    target.shutdown(socket.SHUT_WR)
+threading.Thread(target=pass_on, args=(near, far), daemon=True).start()
+pass_on(far, near)
+END
+serve="$serve $!"
+until grep -q listening forwarder.log; do sleep 0.05; done
+"$1" cp --plain 10.99.9.2:7000:data/a copy
+"#;
+
+/// The first connection is a probe, because no answer comes by UDP.
+#[test]
+fn a_copy_goes_through_a_forwarder_that_takes_a_single_connection() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let content = vec![7; 4_000_000];
+    let Some((succeeded, said)) = in_two_networks(SINGLE, 30, folder.path(), "10.99.9.2:7001", &content)
+    else {
+        return;
+    };
+    assert!(succeeded, "{said}");
+    assert!(fs::read(folder.path().join("copy")).is_ok_and(|copy| copy == content), "{said}");
+}
+
+/// Port 7000 of the far network leads to the service by TCP. By UDP it sends back what comes.
+const ECHO: &str = r#"
+there nft add table ip forward
+there nft add chain ip forward pre '{ type nat hook prerouting priority dstnat; }'
+there nft add rule ip forward pre tcp dport 7000 dnat to 10.99.9.2:7001
+echo ready
+nsenter --target $far --net "$1" serve --config serve.toml 2>serve.log & serve=$!
+until grep -q 'serving at' serve.log; do sleep 0.05; done
+nsenter --target $far --net python3 - >echo.log 2>&1 <<'END' &
+import socket
+echo = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+echo.bind(("10.99.9.2", 7000))
+print("listening", flush=True)
+while True:
+    data, sender = echo.recvfrom(65536)
+    echo.sendto(data, sender)
+END
+serve="$serve $!"
+until grep -q listening echo.log; do sleep 0.05; done
+for number in 1 2 3; do "$1" cp --plain 10.99.9.2:7000:data/a copy$number; done
+"#;
+
+#[test]
+fn an_echo_at_the_port_by_udp_is_not_taken_for_the_peer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let content = vec![7; 4_000_000];
+    let Some((succeeded, said)) = in_two_networks(ECHO, 40, folder.path(), "10.99.9.2:7001", &content) else {
+        return;
+    };
+    assert!(succeeded, "{said}");
+    for number in 1..=3 {
+        let copy = folder.path().join(format!("copy{number}"));
+        assert!(fs::read(copy).is_ok_and(|copy| copy == content), "{number}: {said}");
+    }
+}

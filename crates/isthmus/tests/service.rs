@@ -92,6 +92,12 @@ impl Service {
         command.output().expect("it runs")
     }
 
+    fn threads_named(&self, name: &str) -> usize {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it runs");
+        let names = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+        names.filter(|comm| comm.trim_end() == name).count()
+    }
+
     fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).expect("text")
     }
@@ -132,7 +138,18 @@ fn a_manager_that_reads_late_still_hears_that_the_service_is_ready() {
     }
     let done = service.get("data", &[]);
     assert!(done.status.success(), "it serves meanwhile: {}", String::from_utf8_lossy(&done.stderr));
+    for _ in 0..3 {
+        let reloads = || service.log().matches("configuration read again").count();
+        let before = reloads();
+        service.signal(rustix::process::Signal::HUP);
+        while reloads() == before {
+            assert!(Instant::now() < until, "{}", service.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    assert_eq!(service.threads_named("manager"), 1);
     service.await_notice("READY=1");
+    service.await_notice("STATUS=configuration read again");
     service.signal(rustix::process::Signal::TERM);
     service.await_notice("STOPPING=1");
     assert_eq!(service.child.wait().expect("an end").code(), Some(0));

@@ -55,7 +55,10 @@ impl Carriers {
         {
             return Ok(Carrier::Udp(udp.dial_provisionally(to, key, self.udp_from, train)));
         }
-        let lane = TcpLane::dial(by_tcp, from, other, packets)?;
+        // A probe went by the kernel's choice of source and route.
+        let is_usual = from.is_none() && other.is_none() && packets.0.is_none();
+        let probe = self.udp.as_mut().filter(|_| is_usual).and_then(|udp| udp.take_probe(by_tcp));
+        let lane = probe.map_or_else(|| TcpLane::dial(by_tcp, from, other, packets), Ok)?;
         let rule = self.race(by, false);
         if by.is_none_or(|by| by == Protocol::UdpIfItPasses)
             && let Some(udp) = &mut self.udp

@@ -517,6 +517,11 @@ impl TcpLane {
         let _ = self.socket.set_linger(Some(Duration::ZERO));
     }
 
+    /// Undoes [`TcpLane::discard`].
+    pub(super) fn keep(&self) -> io::Result<()> {
+        self.socket.set_linger(None)
+    }
+
     /// The kernel's counts.
     pub(super) fn counts(&self) -> LaneCounts {
         let Some(info) = info(&self.socket).filter(|info| info.tcpi_rtt > 0) else {

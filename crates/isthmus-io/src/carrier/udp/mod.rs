@@ -26,6 +26,7 @@ use isthmus_udp::{
 use isthmus_units::PerHost;
 use isthmus_wire::{AsId, Key};
 
+use super::tcp::TcpLane;
 use super::tcp_probe::TcpProbes;
 use super::unencrypted;
 use crate::ledger;
@@ -154,7 +155,7 @@ impl Udp {
             news: VecDeque::new(),
             waiting: None,
             packets: Vec::new(),
-            tcp_probes: TcpProbes::default(),
+            tcp_probes: TcpProbes::kept(),
             watch_at: 0,
             refused: HashMap::new(),
             stirred: false,
@@ -369,6 +370,11 @@ impl Udp {
             let rtt_us = self.port.stream(*stream).and_then(|known| known.status().rtt_us);
             lane_record.blackhole.on_tcp_answer(rtt_us.unwrap_or(0));
         }
+    }
+
+    /// A connection to `to` that a TCP probe has made.
+    pub(super) fn take_probe(&mut self, to: SocketAddr) -> Option<TcpLane> {
+        self.tcp_probes.take(to)
     }
 
     /// The peer of this lane has made a lane by TCP.
@@ -634,7 +640,10 @@ impl Udp {
             Outlook::NotYet => return,
             Outlook::Doubt => {
                 self.watch_at = self.watch_at.min(now + LOOK_US);
-                return self.tcp_probes.ask(peer);
+                if self.tcp_probes.ask(peer) {
+                    provisional.on_tcp_asked(now);
+                }
+                return;
             }
             Outlook::Far | Outlook::OnlyUdp => None,
             Outlook::Near => Some(Verdict::Near),
