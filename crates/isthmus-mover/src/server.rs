@@ -835,6 +835,7 @@ mod tests {
             memory: 64 << 20,
             threads: 1,
             disk: Disk::default(),
+            is_trial: false,
         };
         let copied = transfer.run(&mut |_| ()).expect("it is let in");
         assert_eq!((copied.files, std::fs::read(at("export/file")).expect("there")), (1, b"f".to_vec()));

@@ -122,7 +122,7 @@ mod tests {
         let mut refused = asked();
         refused.on_tcp_refusal();
         assert_eq!(refused.look(5_000, Some(300)), Outlook::OnlyUdp);
-        let mut silent = asked();
+        let silent = asked();
         assert_eq!(silent.look(300 + NO_TCP_US - 1, Some(300)), Outlook::NotYet);
         assert_eq!(silent.look(300 + NO_TCP_US, Some(300)), Outlook::OnlyUdp);
     }

@@ -121,6 +121,7 @@ impl Place {
             memory: 64 << 20,
             threads: 2,
             disk: isthmus_mover::Disk::default(),
+            is_trial: false,
         }
     }
 
