@@ -193,7 +193,8 @@ fn run(transfer: &Transfer, session: Option<&Session>, report: &mut Report) -> R
     })
 }
 
-/// Prepares the transfer, and the ssh session if the other side is reached by ssh. The text is what errors say of the service's other addresses.
+/// Prepares the transfer, and the ssh session if the other side is reached by ssh. The text is what errors say of the
+/// service's other addresses.
 fn transfer(args: &Args) -> Result<(Transfer, String, Option<Session>), MoverError> {
     let usage = |text: String| MoverError::Usage(text);
     if let Some(block) = args.block

@@ -29,12 +29,13 @@ const FULL_GROWTH: f64 = 1.25;
 const FULL_ROUNDS: u32 = 3;
 /// Most rounds after start-up in which packets of its last flight arrive.
 const FLIGHT_ROUNDS: u32 = 2;
-/// Times the longest pause of a flight for which it must last to tell a rate; else that is a matter of chance. While more
-/// of it may come, and once it is over.
+/// A flight that comes in lumps must last for this many times its longest pause to tell a rate. One lump more or less
+/// then changes that by an eighth at most.
 const PAUSES: Micros = 8;
+/// The same for a flight that is over.
 const PAUSES_OVER: Micros = 4;
-/// Part of the rate at which a flight left that it must fall short of to show a bottleneck. Start-up sends twice what
-/// the last flight has shown.
+/// A flight that arrives at more than this part of the rate at which it left shows no bottleneck. Start-up sends at twice
+/// the rate that the last flight has shown.
 const AS_FAST: f64 = 0.9;
 /// Assumed rate of a path that showed none because others filled it. Bytes/s (1 Gb/s).
 const LINE_UNKNOWN: f64 = 125e6;
@@ -52,7 +53,7 @@ impl Rate {
         if self.shows_rate(sample, &self.train, PAUSES) {
             return self.take_train(sample);
         }
-        // Once the queue has gone, no more of this flight will come. The path carries about this.
+        // Once the queue has gone, no more of this flight will come. The path carries at least this.
         let is_over = before.since.is_some() && self.train.since.is_none();
         if is_over && self.is_held(&before) && self.shows_rate(sample, &before, PAUSES_OVER) {
             self.capacity = self.capacity.max(per_second(before.bytes, before.span_us));
