@@ -28,7 +28,7 @@ impl Trial {
             let why = match TcpStream::connect_timeout(&at, CONNECTING) {
                 Err(error) => error.to_string(),
                 Ok(_) if ended.recv_timeout(ANSWERING) == Err(RecvTimeoutError::Disconnected) => return,
-                Ok(_) => "another program answers there".to_owned(),
+                Ok(_) => format!("it takes connections, and did not answer as isthmus within {ANSWERING:?}"),
             };
             // If the session has ended, nobody needs to know.
             let _ = session.send(Event::Unreached(why));

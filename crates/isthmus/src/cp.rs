@@ -175,7 +175,8 @@ pub(crate) fn main(args: Args) -> ExitCode {
     })
 }
 
-/// Copies, and says how the data goes if the other side is reached by ssh: of a trial once it is known.
+/// Copies. If the other side is reached by ssh, says how the data goes: in a trial once it is connected. What fails on
+/// this side earlier in a trial is told then, because a second run would tell it again.
 fn run(transfer: &Transfer, session: Option<&Session>, report: &mut Report) -> Result<Summary, MoverError> {
     let mut untold = session;
     if !transfer.is_trial
@@ -184,13 +185,23 @@ fn run(transfer: &Transfer, session: Option<&Session>, report: &mut Report) -> R
         report.err(&session.way());
     }
     report.calls(transfer.service.locator.to_string());
-    transfer.run(&mut |notice| {
+    let mut held = Vec::new();
+    let done = transfer.run(&mut |notice| {
         let is_known = matches!(&notice, Notice::Progress(progress) if progress.connected);
         if is_known && let Some(session) = untold.take() {
             report.err(&session.way());
+            held.drain(..).for_each(|notice| report.note(notice));
         }
-        report.note(notice);
-    })
+        if untold.is_some() && matches!(&notice, Notice::Failed { .. } | Notice::Warning { .. }) {
+            held.push(notice);
+        } else {
+            report.note(notice);
+        }
+    });
+    if !matches!(done, Err(MoverError::Unreached(_))) {
+        held.into_iter().for_each(|notice| report.note(notice));
+    }
+    done
 }
 
 /// Prepares the transfer, and the ssh session if the other side is reached by ssh. The text is what errors say of the

@@ -10,6 +10,7 @@ use isthmus_wire::Key;
 use socket2::Socket;
 
 use super::fabric::FabricLane;
+use super::header_fields::HeaderFields;
 use super::race::RaceLane;
 use super::tcp::TcpLane;
 use super::{Carrier, Carriers};
@@ -55,8 +56,8 @@ impl Carriers {
         {
             return Ok(Carrier::Udp(udp.dial_provisionally(to, key, self.udp_from, train)));
         }
-        // A probe went by the kernel's choice of source and route.
-        let is_usual = from.is_none() && other.is_none() && packets.0.is_none();
+        // A probe went by the kernel's choice of source and route, and without a flow label.
+        let is_usual = from.is_none() && other.is_none() && packets == (None, HeaderFields::default());
         let probe = self.udp.as_mut().filter(|_| is_usual).and_then(|udp| udp.take_probe(by_tcp));
         let lane = probe.map_or_else(|| TcpLane::dial(by_tcp, from, other, packets), Ok)?;
         let rule = self.race(by, false);

@@ -15,7 +15,7 @@ use crate::log::{info_few, info_log};
 use crate::scitag::ENTROPY;
 
 /// Fields in the IP headers of packets.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeaderFields {
     /// 0: none.
     dscp: u8,

@@ -13,15 +13,15 @@ use crate::log::warn_refused;
 const OPEN_MAX: usize = 16;
 /// A probe waits this long for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A connection that answered is kept for this long, for a lane that may follow ([`TcpProbes::take`]). Its other end
-/// waits 5 s for the first byte.
+/// A connection is kept until so long after it was asked for, for a lane that may follow ([`TcpProbes::take`]). Its other
+/// end waits 5 s for the first byte.
 const KEPT: Duration = Duration::from_secs(3);
 
 /// Attempts to connect by TCP, to the port at which endpoints also listen for UDP.
 #[derive(Debug, Default)]
 pub(super) struct TcpProbes {
     open: Vec<TcpProbe>,
-    /// Those that were answered, if they are kept.
+    /// The newest that were answered, if they are kept: one for an address, and at most [`OPEN_MAX`].
     answered: Vec<TcpProbe>,
     keeps: bool,
 }
@@ -45,6 +45,14 @@ impl TcpProbes {
         let found = self.answered.iter().position(|tcp_probe| tcp_probe.to == to)?;
         let lane = self.answered.swap_remove(found).lane.ok()?;
         lane.keep().ok().map(|()| lane)
+    }
+
+    fn hold(&mut self, tcp_probe: TcpProbe) {
+        self.answered.retain(|held| held.to != tcp_probe.to);
+        if self.answered.len() >= OPEN_MAX {
+            self.answered.remove(0);
+        }
+        self.answered.push(tcp_probe);
     }
 
     fn forget_old(&mut self) {
@@ -71,7 +79,7 @@ impl TcpProbes {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.open.is_empty()
+        self.open.is_empty() && self.answered.is_empty()
     }
 
     /// Looks for answers. Calls `tell` with the address and whether somebody listens there.
@@ -87,7 +95,7 @@ impl TcpProbes {
                 Ok(true) => {
                     tell(tcp_probe.to, true);
                     if self.keeps {
-                        self.answered.push(TcpProbe { since: Instant::now(), ..tcp_probe });
+                        self.hold(tcp_probe);
                     }
                 }
                 Ok(false) if tcp_probe.since.elapsed() < PATIENCE => self.open.push(tcp_probe),
@@ -109,7 +117,7 @@ mod tests {
         let mut is_answered = false;
         while !is_answered {
             assert!(since.elapsed() < Duration::from_secs(20), "it listens");
-            probes.look(|at, listens| is_answered = at == to && listens);
+            probes.look(|at, listens| is_answered |= at == to && listens);
         }
     }
 
@@ -120,9 +128,9 @@ mod tests {
         for (mut probes, is_kept) in [(TcpProbes::kept(), true), (TcpProbes::default(), false)] {
             assert!(probes.ask(to));
             answered(&mut probes, to);
-            assert!(probes.is_empty());
+            assert_eq!(probes.is_empty(), !is_kept);
             assert_eq!(probes.take(to).is_some(), is_kept);
-            assert!(probes.take(to).is_none());
+            assert!(probes.take(to).is_none() && probes.is_empty());
         }
     }
 

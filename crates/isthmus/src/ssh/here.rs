@@ -16,16 +16,21 @@ use isthmus_mover::MoverError;
 use isthmus_mover::channel::PROTOCOLS;
 use isthmus_mover::names::shown;
 use isthmus_trust::{Throwaway, Trust};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 
 use super::probe::{Nonce, by_tcp};
 use super::tunnel::Tunnel;
 use super::{
-    Answer, Ask, EXPORT, HERE, MARK, RELEASE, REQUEST, REQUEST_MAX, Ready, Request, THERE, VERSION, line,
-    read_line, settings,
+    Answer, Ask, EXPORT, HAS_READ, HERE, MARK, READS, RELEASE, REQUEST, REQUEST_MAX, Ready, Request, THERE,
+    VERSION, line, read_line, settings,
 };
 
 /// Most bytes that a login shell may print before the other side's first line.
 const CHATTER_MAX: usize = 256 << 10;
+/// How long the other side's shell may take to read the request. If a start file of the login has swallowed it, it is
+/// sent again then.
+const READING: Duration = Duration::from_secs(3);
 /// How long ssh may take to end after its output has ended.
 const PARTING: Duration = Duration::from_secs(2);
 /// Exit statuses: of a shell that does not find the command, and of an ssh that could not connect.
@@ -89,6 +94,8 @@ pub(super) struct Other {
     pub(super) to: ChildStdin,
     pub(super) from: BufReader<ChildStdout>,
     pub(super) ready: Ready,
+    /// It has the early request, or will read it as its next line.
+    has_request: bool,
 }
 
 impl Other {
@@ -98,17 +105,16 @@ impl Other {
         let (Some(mut to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(MoverError::Local("ssh has no standard input or output".to_owned()));
         };
-        if let Some(request) = request {
-            // If ssh has ended, its status tells more than this error.
-            let _ = to.write_all(request.as_bytes());
-        }
+        // If ssh has ended, its status tells more than errors of this.
+        let mut send = || request.map(|request| to.write_all(request.as_bytes()));
+        send();
         let mut from = BufReader::new(from);
-        let mut chatter = String::new();
-        let ready = match ready(&mut from, &mut chatter) {
+        let mut start = Start::default();
+        let ready = match start.ready(&mut from, || drop(send())) {
             Ok(ready) => ready,
             Err(error) => {
                 drop(to);
-                return Err(explained(login, child, &error, &chatter, words));
+                return Err(explained(login, child, &error, &start.chatter, words));
             }
         };
         if ready.version != VERSION {
@@ -118,7 +124,9 @@ impl Other {
             );
             return Err(MoverError::Refused(text));
         }
-        Ok(Self { child, to, from, ready })
+        // Where the server's configuration forces the command, no shell has read the request.
+        let has_request = request.is_some() && !start.shell_has_read;
+        Ok(Self { child, to, from, ready, has_request })
     }
 
     /// Sends a request and returns the answer.
@@ -164,13 +172,18 @@ pub(crate) fn start(
         None => {
             let way = Way::untried(other.ready.probe, by).verified(&other.ready.nonce);
             let direct = matches!(way, Way::Direct(_));
-            (other.ask(login, &Request::Copy(Ask { direct, ..ask }))?, way, false)
+            let answer = if other.has_request {
+                other.answer(login)?
+            } else {
+                other.ask(login, &Request::Copy(Ask { direct, ..ask }))?
+            };
+            (answer, way, false)
         }
     };
     let Answer::Serving { at, paths } = answer else {
         return Err(MoverError::Refused(format!("{login} does not answer what it was asked")));
     };
-    let Other { child, to, from, ready } = other;
+    let Other { child, to, from, ready, .. } = other;
     let trust = own
         .trust(THERE, &ready.authority, PROTOCOLS)
         .map_err(|error| MoverError::Refused(format!("{login}: its certificate: {error}")))?;
@@ -213,11 +226,12 @@ fn host_and_port(login: &str) -> (&str, Option<&str>) {
 /// The command for the user's remote shell. A command run by ssh reads no profile, so PATH often lacks the folders
 /// where pip and cargo install programs. The command adds them.
 ///
-/// If a request comes first (`requests`), `sh` reads it into a variable. Release 0.2.0 ignores that variable, and would
-/// take a request that it read itself for the answer to its first line.
+/// If a request comes first (`requests`), `sh` reads it into a variable, and says so. Release 0.2.0 ignores that
+/// variable, and gets the request again after its first line.
 fn remote_command(named: Option<&str>, requests: bool) -> String {
     let program = named.map_or_else(|| "isthmus".to_owned(), quoted);
-    let read = if requests { format!("IFS= read -r {REQUEST}; export {REQUEST}; ") } else { String::new() };
+    let read = format!("echo '{READS}'; IFS= read -r {REQUEST}; echo '{HAS_READ}'; export {REQUEST}; ");
+    let read = if requests { &*read } else { "" };
     let script =
         format!("{read}PATH=\"$PATH:$HOME/.local/bin:$HOME/bin:/usr/local/bin\"; exec {program} ssh-serve");
     format!("exec sh -c {}", quoted(&script))
@@ -228,19 +242,49 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Reads the other side's first line, and skips what its login shell prints before. `chatter` gets the last of that.
-fn ready(from: &mut BufReader<ChildStdout>, chatter: &mut String) -> io::Result<Ready> {
-    let mut heard = 0;
-    while heard < CHATTER_MAX {
-        let mut bytes = Vec::new();
-        heard += from.take(CHATTER_MAX as u64).read_until(b'\n', &mut bytes)?;
-        let Some(last) = bytes.last() else { return Err(io::ErrorKind::UnexpectedEof.into()) };
-        if let Some(json) = bytes.strip_prefix(MARK.as_bytes()).filter(|_| *last == b'\n') {
-            return Ok(serde_json::from_slice(json)?);
+/// What came before the other side's first line.
+#[derive(Default)]
+struct Start {
+    /// The last line that its login shell printed.
+    chatter: String,
+    /// The shell that [`remote_command`] starts has read the request.
+    shell_has_read: bool,
+}
+
+impl Start {
+    /// Reads the other side's first line, and skips what its login shell prints before. Calls `again` if the shell that
+    /// reads the request gets none.
+    fn ready(&mut self, from: &mut BufReader<ChildStdout>, again: impl FnOnce()) -> io::Result<Ready> {
+        let (mut heard, mut again) = (0, Some(again));
+        while heard < CHATTER_MAX {
+            let mut bytes = Vec::new();
+            heard += from.take(CHATTER_MAX as u64).read_until(b'\n', &mut bytes)?;
+            let Some(last) = bytes.last() else { return Err(io::ErrorKind::UnexpectedEof.into()) };
+            if let Some(json) = bytes.strip_prefix(MARK.as_bytes()).filter(|_| *last == b'\n') {
+                return Ok(serde_json::from_slice(json)?);
+            }
+            match shown(bytes.trim_ascii()) {
+                line if line == READS => {
+                    if !is_more_within(from, READING)? {
+                        again.take().into_iter().for_each(|again| again());
+                    }
+                }
+                line if line == HAS_READ => self.shell_has_read = true,
+                line => self.chatter = line,
+            }
         }
-        *chatter = shown(bytes.trim_ascii());
+        Err(io::Error::other("it says something else"))
     }
-    Err(io::Error::other("it says something else"))
+}
+
+/// Whether something comes within this time, if only the end.
+fn is_more_within(from: &BufReader<ChildStdout>, limit: Duration) -> io::Result<bool> {
+    if !from.buffer().is_empty() {
+        return Ok(true);
+    }
+    let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
+    let mut polled = [PollFd::new(from.get_ref(), PollFlags::IN)];
+    Ok(retry_on_intr(|| poll(&mut polled, Some(&limit)))? > 0)
 }
 
 /// Explains in one line why no first line came, with a remedy.
@@ -286,6 +330,9 @@ fn ended(child: &mut Child) -> Option<ExitStatus> {
     None
 }
 
+/// Why another host cannot be reached directly. The other side's own error comes by ssh, beside this.
+const NO_ADDRESS: &str = "cannot listen at the address by which it was reached, or does not know it";
+
 /// How the data of a copy travels. Displayed to the user.
 enum Way {
     Direct(SocketAddr),
@@ -300,10 +347,7 @@ impl fmt::Display for Way {
             Self::Direct(at) => write!(f, "data goes directly to {at}"),
             Self::Chosen => write!(f, "data goes through ssh, as --via says"),
             Self::Instead(None) => {
-                write!(
-                    f,
-                    "data goes through ssh, as fast as that is: the other host does not know its address"
-                )
+                write!(f, "data goes through ssh, as fast as that is: the other host {NO_ADDRESS}")
             }
             Self::Instead(Some((at, why))) => write!(
                 f,
@@ -373,9 +417,7 @@ impl Session {
     fn prepare(&mut self) -> Result<(), MoverError> {
         if let (By::Direct, Way::Instead(tried)) = (self.by, &self.way) {
             return Err(MoverError::Lost(match tried {
-                None => {
-                    format!("{}: that host does not know by which address it was reached", self.ssh.login)
-                }
+                None => format!("{}: that host {NO_ADDRESS}", self.ssh.login),
                 Some((at, why)) => format!(
                     "{}: {at} cannot be reached directly ({why}); open it, or leave --via direct out",
                     self.ssh.login

@@ -48,7 +48,10 @@ const RELEASE: &str = env!("CARGO_PKG_VERSION");
 const MARK: &str = "isthmus-ssh ";
 /// Longest line. Bytes.
 const LINE_MAX: u64 = 1 << 20;
-/// Environment variable in which the other side's shell passes on the request that it has read.
+/// What the shell on the other side says before and after it reads the request.
+const READS: &str = "isthmus-shell reads";
+const HAS_READ: &str = "isthmus-shell has read";
+/// Environment variable in which that shell passes on the request.
 const REQUEST: &str = "ISTHMUS_SSH_REQUEST";
 /// Longest request that goes in it. Bytes; Linux allows 128 KiB.
 const REQUEST_MAX: usize = 96 << 10;

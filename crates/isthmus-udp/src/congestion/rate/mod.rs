@@ -437,13 +437,13 @@ impl Rate {
     }
 
     /// Share of loss above which a round of `packets` lost more than at random; losses come in runs of `run`. However long
-    /// these are, chance is at most doubled, or a fifth is added.
+    /// these are, at most [`start::CHANCE_MOST`] is added to the random loss.
     fn excess_above(&self, packets: u64, run: f64) -> f64 {
         let p = self.chance();
         let packets = packets.max(1) as f64;
         let deviation = (p.max(0.001) * (1.0 - p) / packets * runs(run)).sqrt();
         let noise = EXCESS_LEAST.max(4.0 * deviation) + EXCESS_PACKETS * run.max(1.0) / packets;
-        p + noise.min(p.max(start::CHANCE_MOST))
+        p + noise.min(start::CHANCE_MOST)
     }
 
     fn learn_chance(&mut self, losses: Losses) {
