@@ -139,7 +139,7 @@ fn a_manager_that_reads_late_still_hears_that_the_service_is_ready() {
     let done = service.get("data", &[]);
     assert!(done.status.success(), "it serves meanwhile: {}", String::from_utf8_lossy(&done.stderr));
     for _ in 0..3 {
-        let reloads = || service.log().matches("configuration read again").count();
+        let reloads = || service.log().matches("configuration and certificates read again").count();
         let before = reloads();
         service.signal(rustix::process::Signal::HUP);
         while reloads() == before {

@@ -301,7 +301,8 @@ fn a_request_is_neither_made_twice_nor_lost() {
     let key = fs::read_to_string(host.path("user.pub")).expect("there");
     let old = host.script("old", &format!("unset SSH_ORIGINAL_COMMAND\nexec {isthmus} ssh-serve"));
     fs::write(host.path("authorized"), format!("command=\"{old}\" {key}")).expect("written");
-    there_and_back(&host, "/of/no/meaning", "data goes directly to 127.0.0.1:");
+    // Only release 0.2.0 itself waits for the probe.
+    there_and_back(&host, "/of/no/meaning", "data goes ");
 
     let swallows = host.script("swallows", "read -r line\neval \"$SSH_ORIGINAL_COMMAND\"");
     fs::write(host.path("authorized"), format!("command=\"{swallows}\" {key}")).expect("written");
@@ -320,7 +321,7 @@ fn a_key_may_be_for_copies_only() {
 #[test]
 fn where_nothing_but_ssh_gets_through_data_goes_by_ssh() {
     let Some(host) = Host::new(false) else { return };
-    there_and_back(&host, env!("CARGO_BIN_EXE_isthmus"), "the other host does not know its address");
+    there_and_back(&host, env!("CARGO_BIN_EXE_isthmus"), "the other host cannot listen at the address");
     let elsewhere = host.elsewhere(0);
     there_and_back(&host, &elsewhere, "cannot be reached directly (Connection refused");
     fs::write(host.path("x"), "x").expect("written");
