@@ -8,9 +8,6 @@ use crate::congestion::{AckSample, per_second};
 /// host hands over every millisecond make it 2 at most.
 const UNEVEN: f64 = 2.0;
 
-/// Shorter pauses are those of a receiver that acknowledges several packets at once. Microseconds.
-const PAUSE_US: Micros = 2_500;
-
 /// Totals of one round trip.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Round {
@@ -25,8 +22,9 @@ pub(super) struct Round {
     pub(super) span_us: Micros,
     /// How long they took to leave.
     pub(super) sent_span_us: Micros,
-    /// The longest of them without an arrival. Microseconds.
-    pause_us: Micros,
+    /// The longest of them without an arrival, and the same beyond the time in which these packets left.
+    pub(super) pause_us: Micros,
+    pub(super) held_us: Micros,
     /// Time without arrivals before the round, and the longest within it.
     pub(super) led_by_us: Micros,
     pub(super) gap_us: Micros,
@@ -93,6 +91,7 @@ impl Round {
             self.span_us += sample.span_us;
             self.sent_span_us += sample.sent_span_us;
             self.pause_us = self.pause_us.max(sample.span_us);
+            self.held_us = self.held_us.max(sample.span_us.saturating_sub(sample.sent_span_us));
             self.part = (self.part.0 + sample.acked_bytes, self.part.1 + sample.span_us);
             if self.part.1 >= TRAIN_US {
                 self.fastest = self.fastest.max(per_second(self.part.0, self.part.1));
@@ -142,16 +141,6 @@ impl Round {
     /// holds them back and lets them go makes bursts.
     pub(super) fn is_uneven(&self) -> bool {
         self.fastest > UNEVEN * per_second(self.bytes, self.span_us)
-    }
-
-    /// Whether nothing arrived for longer than a receiver waits with its acknowledgements.
-    pub(super) fn was_held(&self) -> bool {
-        self.pause_us >= PAUSE_US
-    }
-
-    /// Whether it lasts for this many times its longest pause.
-    pub(super) fn outlasts_pauses(&self, pauses: Micros) -> bool {
-        pauses * self.pause_us <= self.span_us
     }
 
     pub(super) fn loss(&self) -> f64 {

@@ -29,6 +29,8 @@ const FULL_GROWTH: f64 = 1.25;
 const FULL_ROUNDS: u32 = 3;
 /// Most rounds after start-up in which packets of its last flight arrive.
 const FLIGHT_ROUNDS: u32 = 2;
+/// Shorter pauses are those of a receiver that acknowledges several packets at once. Microseconds.
+const PAUSE_US: Micros = 2_500;
 /// A flight that comes in lumps must last for this many times its longest pause to tell a rate. One lump more or less
 /// then changes that by an eighth at most.
 const PAUSES: Micros = 8;
@@ -68,13 +70,19 @@ impl Rate {
     fn shows_rate(&self, sample: &AckSample, train: &Round, pauses: Micros) -> bool {
         let long =
             self.tells_of_all(sample, train) && train.tells_rate() && train.losses().all >= START_PACKETS;
-        long && (!self.is_held(train) || train.outlasts_pauses(pauses))
+        long && (!self.is_held(train) || train.span_us >= pauses * self.pause_us(train))
     }
 
     /// Whether something else than a bottleneck seems to hold a flight back: it came in lumps. If much of it was lost,
     /// a queue overflowed, and the pauses are what is missing.
     fn is_held(&self, train: &Round) -> bool {
-        self.may_doubt() && train.was_held() && train.loss() <= CHANCE_MOST
+        self.may_doubt() && self.pause_us(train) >= PAUSE_US && train.loss() <= CHANCE_MOST
+    }
+
+    /// The longest pause of a flight. The first one leaves in one go: if its sender paused, that is not the path's doing.
+    /// Later ones leave as acknowledgements come, so those that come in lumps leave in lumps.
+    fn pause_us(&self, train: &Round) -> Micros {
+        if self.capacity == 0.0 { train.held_us } else { train.pause_us }
     }
 
     /// Whether flights leave at twice the rate that the last one has shown.
@@ -207,7 +215,7 @@ impl Rate {
         }
         // A flight that arrives as fast as it left shows no bottleneck, however late it is.
         let as_fast = self.train.span_us as f64 * AS_FAST < self.train.sent_span_us as f64;
-        let unhindered = self.train.was_held() && self.doubles() && as_fast;
+        let unhindered = self.pause_us(&self.train) >= PAUSE_US && self.doubles() && as_fast;
         if !starved && self.may_doubt() && (unhindered || self.train.is_uneven()) {
             // Something else than a queue holds packets back. The path carries at least this.
             self.capacity = self.capacity.max(rate);

@@ -40,7 +40,7 @@ fn a_guess_does_not_run_away_from_what_arrives() {
     assert!(rate.pace() >= 1_000 * arrives_per_ms, "{} bytes/s", rate.pace());
 }
 
-/// Delivers 18 packets in `span_us`, behind a queue.
+/// Delivers 18 packets in `span_us`, behind a queue. They took as long to leave.
 fn arrive(rate: &mut Rate, now: &mut Micros, span_us: Micros, is_train: bool) {
     *now += span_us;
     rate.on_ack(&AckSample {
@@ -52,6 +52,7 @@ fn arrive(rate: &mut Rate, now: &mut Micros, span_us: Micros, is_train: bool) {
         rtt_least_us: 366_000,
         queue_us: Some(2_000),
         span_us,
+        sent_span_us: span_us,
         packet_bytes: 9_038,
         is_train,
         ..AckSample::default()
