@@ -300,6 +300,30 @@ fn ended_streams_that_are_remembered_are_bounded() {
     assert!(open(&mut port, later, 1).is_some(), "the oldest is forgotten");
 }
 
+/// An echo service at the peer's port sends our own Open back, while the stream lives or after it. The same packet from
+/// another address is another's Open.
+#[test]
+fn an_echo_of_our_own_opening_opens_nothing() {
+    let mut port = Port::new(PortConfig::default(), [1; 16]);
+    let id = port.open(0, address(1));
+    port.with(0, id, |stream| stream.write(b"x"));
+    let (mut echo, mut out) = (Vec::new(), Vec::new());
+    port.poll_transmit(0, 1, 65_000, &mut echo).expect("it sends");
+    let opens = |port: &mut Port, now, from| {
+        port.on_packet(now, now, address(from), &mut echo.clone());
+        std::iter::from_fn(|| port.poll_event()).any(|event| matches!(event, Event::Accepted(..)))
+    };
+    assert!(!opens(&mut port, 1, 1));
+    port.with(1, id, |stream| stream.abort());
+    port.release(1, id);
+    let later = 2_000_000;
+    while port.poll_transmit(later, 64, 65_000, &mut out).is_some() {
+        out.clear();
+    }
+    assert!(!opens(&mut port, later, 1), "the stream has ended");
+    assert!(opens(&mut port, later, 2));
+}
+
 /// Somebody who knows a stream's id, but does not hold its address, has it send nothing again.
 #[test]
 fn a_challenge_from_elsewhere_is_not_heard() {
