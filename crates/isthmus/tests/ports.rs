@@ -119,9 +119,16 @@ const NETWORKS: &str = r#"
 set -e
 ip link set lo up
 unshare --net sleep 110 & far=$!
-trap 'kill $far $serve 2>/dev/null' EXIT
+# One of them may have ended, which must not become this shell's status.
+trap 'kill $far $serve 2>/dev/null || true' EXIT
 until [ "$(readlink /proc/$far/ns/net)" != "$(readlink /proc/$$/ns/net)" ]; do sleep 0.02; done
 there() { nsenter --target $far --net "$@"; }
+isthmus=$1
+serve_there() {
+    echo ready
+    nsenter --target $far --net "$isthmus" serve --config serve.toml 2>serve.log & serve=$!
+    until grep -q 'serving at' serve.log; do sleep 0.05; done
+}
 ip link add name near type veth peer name far netns $far
 ip addr add 10.99.9.1/24 dev near && ip link set near up
 there ip link set lo up
@@ -164,9 +171,7 @@ there ip addr add 10.98.8.2/32 dev lo
 there nft add table ip forward
 there nft add chain ip forward pre '{ type nat hook prerouting priority dstnat; }'
 there nft add rule ip forward pre tcp dport 7000 dnat to 10.98.8.2:7001
-echo ready
-nsenter --target $far --net "$1" serve --config serve.toml 2>serve.log & serve=$!
-until grep -q 'serving at' serve.log; do sleep 0.05; done
+serve_there
 "$1" cp --plain --limit-rate 6MB/s 10.99.9.2:7000:data/a copy & cp=$!
 sleep 1
 there nft add table inet gone
@@ -199,9 +204,7 @@ there nft add rule ip forward pre udp dport 7000 dnat to 10.98.8.2:7001
 [ -z "$SILENT" ] || there nft add table ip wall
 [ -z "$SILENT" ] || there nft add chain ip wall in '{ type filter hook input priority 0; }'
 [ -z "$SILENT" ] || there nft add rule ip wall in tcp dport 7000 drop
-echo ready
-nsenter --target $far --net "$1" serve --config serve.toml 2>serve.log & serve=$!
-until grep -q 'serving at' serve.log; do sleep 0.05; done
+serve_there
 FI_ISTHMUS_PEER_TIMEOUT=5s "$1" cp --plain 10.99.9.2:7000:data/a copy
 "#;
 
@@ -227,9 +230,7 @@ fn a_copy_goes_through_a_port_that_is_forwarded_for_udp_only() {
 const TWO_PORTS: &str = r#"
 echo 40000 40001 > /proc/sys/net/ipv4/ip_local_port_range
 there nft add table inet wall
-echo ready
-nsenter --target $far --net "$1" serve --config serve.toml 2>serve.log & serve=$!
-until grep -q 'serving at' serve.log; do sleep 0.05; done
+serve_there
 for number in 1 2 3; do
     timeout 20 "$1" cp --plain --all --limit-rate 2MB/s 10.99.9.2:7001:data/a copy$number
 done
@@ -262,9 +263,7 @@ fn copies_go_on_where_two_local_ports_have_to_do() {
 /// Port 7000 of the far network leads to the service for one TCP connection, the first. Others are accepted, and
 /// nobody reads them. By UDP nobody listens there.
 const SINGLE: &str = r#"
-echo ready
-nsenter --target $far --net "$1" serve --config serve.toml 2>serve.log & serve=$!
-until grep -q 'serving at' serve.log; do sleep 0.05; done
+serve_there
 nsenter --target $far --net python3 - >forwarder.log 2>&1 <<'END' &
 import socket, threading
 listener = socket.create_server(("10.99.9.2", 7000))
@@ -304,9 +303,7 @@ const ECHO: &str = r#"
 there nft add table ip forward
 there nft add chain ip forward pre '{ type nat hook prerouting priority dstnat; }'
 there nft add rule ip forward pre tcp dport 7000 dnat to 10.99.9.2:7001
-echo ready
-nsenter --target $far --net "$1" serve --config serve.toml 2>serve.log & serve=$!
-until grep -q 'serving at' serve.log; do sleep 0.05; done
+serve_there
 nsenter --target $far --net python3 - >echo.log 2>&1 <<'END' &
 import socket
 echo = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
