@@ -15,7 +15,7 @@ struct kept {
     int freed;            // by the program
     unsigned long before; // once freed: flows with lower numbers may use it
 };
-// What is held, and what the program has freed.
+// Those that persistent collectives hold, and those that the program has freed.
 static struct kept *held, *freed;
 static atomic_int held_count, freed_count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // for the lists; no MPI function is called with it held

@@ -304,41 +304,47 @@ want_venv() {
     printf '%s' "$wanted" >"$stamp"
 }
 
-# Slurm and Munge below build/slurm: the tests start clusters of their own, and this host gets no daemons.
-want_slurm() {
-    local folder=$root/build/slurm work=$root/build/.slurm.new package
-    [[ -f $folder/.bootstrapped ]] && return 0
-    if $check_only; then
-        say "missing: build/slurm (Debian's Slurm and Munge, unpacked)"
-        return 0
-    fi
-    apt_install libgcrypt20 libhwloc15 liblz4-1 libnuma1
-    say "unpacking Slurm and Munge below build/slurm"
-    rm -rf "$work" "$folder"
-    mkdir -p "$work/root"
-    (cd "$work" && apt-get -q download slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libmunge2 libpmi2-0) ||
-        die "apt could not download Slurm; where package lists are old: apt-get update"
+# Whether nothing is to be done for FOLDER: it holds the unpacked packages, or it was only asked whether it does.
+is_settled() {
+    [[ -f $1/.bootstrapped ]] && return 0
+    if $check_only; then say "missing: ${1#"$root/"} ($2, unpacked)"; fi
+    $check_only
+}
+
+# Unpacks the packages in WORK as FOLDER, and removes WORK.
+unpack() {
+    local work=$1 folder=$2 package
+    mkdir "$work/root"
     for package in "$work"/*.deb; do
-        dpkg-deb -x "$package" "$work/root"
+        dpkg-deb -x "$package" "$work/root" || die "cannot unpack $package"
     done
     touch "$work/root/.bootstrapped"
     mv "$work/root" "$folder"
     rm -rf "$work"
 }
 
+# Slurm and Munge below build/slurm: the tests start clusters of their own, and this host gets no daemons.
+want_slurm() {
+    local folder=$root/build/slurm work=$root/build/.slurm.new
+    is_settled "$folder" "Debian's Slurm and Munge" && return 0
+    apt_install libgcrypt20 libhwloc15 liblz4-1 libnuma1
+    say "unpacking Slurm and Munge below build/slurm"
+    rm -rf "$work" "$folder"
+    mkdir -p "$work"
+    (cd "$work" && apt-get -q download slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libmunge2 libpmi2-0) ||
+        die "apt could not download Slurm; where package lists are old: apt-get update"
+    unpack "$work" "$folder"
+}
+
 # Python for aarch64 below build/aarch64, for the trial of the wheel under qemu. apt gets lists of its own for it, so
 # that this host learns of no other processor.
 want_aarch64() {
-    local folder=$root/build/aarch64 work=$root/build/.aarch64.new package
-    [[ -f $folder/.bootstrapped ]] && return 0
-    if $check_only; then
-        say "missing: build/aarch64 (Debian's Python for aarch64, unpacked)"
-        return 0
-    fi
+    local folder=$root/build/aarch64 work=$root/build/.aarch64.new
+    is_settled "$folder" "Debian's Python for aarch64" && return 0
     apt_install qemu-user-static
     say "unpacking Python for aarch64 below build/aarch64"
     rm -rf "$work" "$folder"
-    mkdir -p "$work"/{root,state/lists/partial,cache/archives/partial}
+    mkdir -p "$work"/{state/lists/partial,cache/archives/partial}
     touch "$work/state/status"
     printf '%s\n' 'APT::Architecture "arm64"; APT::Architectures {"arm64";};' "Dir::State \"$work/state\";" "Dir::State::status \"$work/state/status\";" \
         "Dir::Cache \"$work/cache\";" 'APT::Sandbox::User "root";' >"$work/apt.conf"
@@ -349,12 +355,7 @@ want_aarch64() {
         # shellcheck disable=SC2046 # several words
         apt-get -q download $(apt-get -q -s install --no-install-recommends python3 | sed -n 's/^Inst \([^ ]*\) .*/\1/p')
     ) || die "apt could not download Python for aarch64"
-    for package in "$work"/*.deb; do
-        dpkg-deb -x "$package" "$work/root"
-    done
-    touch "$work/root/.bootstrapped"
-    mv "$work/root" "$folder"
-    rm -rf "$work"
+    unpack "$work" "$folder"
 }
 
 # mpi4py's own test suite is in its source archive only.

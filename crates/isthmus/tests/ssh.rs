@@ -120,6 +120,21 @@ impl Host {
         self.path(name).display().to_string()
     }
 
+    /// Has the server start what `options` force for the user's key.
+    fn force(&self, options: &str) {
+        let key = fs::read_to_string(self.path("user.pub")).expect("there");
+        fs::write(self.path("authorized"), format!("{options} {key}")).expect("written");
+    }
+
+    /// Copies a file to the other host, which must end with this status. Returns what is said.
+    fn put_x(&self, words: &[&str], status: i32) -> String {
+        fs::write(self.path("x"), "x").expect("written");
+        let done = self.cp(&[words, &["x", "there:x"]].concat()).output().expect("it starts");
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(status), "{said}");
+        said
+    }
+
     /// An isthmus that takes itself to have been reached at this port of 127.0.0.1, which is another host's here.
     fn elsewhere(&self, port: u16) -> String {
         let lines = "export SSH_CONNECTION='127.0.0.1 9 127.0.0.1 22'";
@@ -298,23 +313,20 @@ fn a_request_is_also_made_after_the_first_line() {
 fn a_request_is_neither_made_twice_nor_lost() {
     let Some(host) = Host::new(true) else { return };
     let isthmus = env!("CARGO_BIN_EXE_isthmus");
-    let key = fs::read_to_string(host.path("user.pub")).expect("there");
     let old = host.script("old", &format!("unset SSH_ORIGINAL_COMMAND\nexec {isthmus} ssh-serve"));
-    fs::write(host.path("authorized"), format!("command=\"{old}\" {key}")).expect("written");
+    host.force(&format!("command=\"{old}\""));
     // Only release 0.2.0 itself waits for the probe.
     there_and_back(&host, "/of/no/meaning", "data goes ");
 
     let swallows = host.script("swallows", "read -r line\neval \"$SSH_ORIGINAL_COMMAND\"");
-    fs::write(host.path("authorized"), format!("command=\"{swallows}\" {key}")).expect("written");
+    host.force(&format!("command=\"{swallows}\""));
     there_and_back(&host, isthmus, "data goes directly to 127.0.0.1:");
 }
 
 #[test]
 fn a_key_may_be_for_copies_only() {
     let Some(host) = Host::new(true) else { return };
-    let key = fs::read_to_string(host.path("user.pub")).expect("there");
-    let forced = format!("restrict,command=\"{} ssh-serve\" {key}", env!("CARGO_BIN_EXE_isthmus"));
-    fs::write(host.path("authorized"), forced).expect("written");
+    host.force(&format!("restrict,command=\"{} ssh-serve\"", env!("CARGO_BIN_EXE_isthmus")));
     there_and_back(&host, "/of/no/meaning", "data goes directly to 127.0.0.1:");
 }
 
@@ -378,10 +390,7 @@ fn where_isthmus_is_missing_one_line_says_what_to_do() {
 fn where_ssh_does_not_get_in_its_own_words_are_shown() {
     let Some(host) = Host::new(true) else { return };
     fs::write(host.path("authorized"), "").expect("written");
-    fs::write(host.path("x"), "x").expect("written");
-    let done = host.cp(&["x", "there:x"]).output().expect("it starts");
-    let said = text(&done.stderr);
-    assert_eq!(done.status.code(), Some(4), "{said}");
+    let said = host.put_x(&[], 4);
     assert!(said.contains("Permission denied") && said.contains("ssh does not get to"), "{said}");
 }
 
@@ -389,10 +398,7 @@ fn where_ssh_does_not_get_in_its_own_words_are_shown() {
 fn an_ssh_that_is_killed_before_it_is_in_is_told_as_lost() {
     let Some(host) = Host::new(true) else { return };
     let killed = host.script("killed", "kill -9 $$");
-    fs::write(host.path("x"), "x").expect("written");
-    let done = host.cp(&["--ssh", &killed, "x", "there:x"]).output().expect("it starts");
-    let said = text(&done.stderr);
-    assert_eq!(done.status.code(), Some(4), "{said}");
+    let said = host.put_x(&["--ssh", &killed], 4);
     assert!(said.contains("signal 9") && said.contains("the same command continues"), "{said}");
 }
 
@@ -400,13 +406,8 @@ fn an_ssh_that_is_killed_before_it_is_in_is_told_as_lost() {
 #[test]
 fn what_an_account_without_a_shell_says_is_shown() {
     let Some(host) = Host::new(true) else { return };
-    let key = fs::read_to_string(host.path("user.pub")).expect("there");
-    let forced = format!("command=\"echo This account is not available.; exit 1\" {key}");
-    fs::write(host.path("authorized"), forced).expect("written");
-    fs::write(host.path("x"), "x").expect("written");
-    let done = host.cp(&["x", "there:x"]).output().expect("it starts");
-    let said = text(&done.stderr);
-    assert_eq!(done.status.code(), Some(5), "{said}");
+    host.force("command=\"echo This account is not available.; exit 1\"");
+    let said = host.put_x(&[], 5);
     assert!(said.contains("status 1") && said.contains("This account is not available."), "{said}");
 }
 

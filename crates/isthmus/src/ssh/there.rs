@@ -47,8 +47,7 @@ fn run() -> io::Result<()> {
     let mut door = us.and_then(|us| Door::open(us, &wanted).ok());
     let probe = door.as_ref().map(|door| door.at);
     let nonce = door.as_ref().map(|door| door.nonce).unwrap_or_default();
-    let authority = own.authority().to_vec();
-    begin(Ready { version: VERSION, release: RELEASE.to_owned(), authority, probe, nonce, answer: None })?;
+    begin(&own, probe, nonce, None)?;
     if let Some(door) = &mut door {
         door.answer_tcp()?;
     }
@@ -58,13 +57,9 @@ fn run() -> io::Result<()> {
     };
     // The service listens at the port that was probed.
     drop(door);
-    match serve(&wanted, probe.filter(|_| ask.direct), &own, &ask) {
-        Ok(at) => {
-            say(&line(&Answer::Serving { at, paths: paths(&ask) })?)?;
-            follow(&mut input, at)
-        }
-        Err(error) => say(&line(&Answer::Failed(error.to_string()))?),
-    }
+    let served = serve(&wanted, probe.filter(|_| ask.direct), &own, &ask);
+    say(&line(&answer(&served, &ask))?)?;
+    served.map_or(Ok(()), |at| follow(&mut input, at))
 }
 
 /// The request that this side's shell has read before it started this process. If the server's configuration forces the
@@ -95,25 +90,24 @@ fn copy(
         served.inspect_err(|error| errln!("isthmus ssh-serve: cannot listen at {ip}: {error}")).ok()
     });
     let served = direct.map_or_else(|| serve(wanted, None, own, ask), Ok);
-    let answer = match &served {
-        Ok(at) => Answer::Serving { at: *at, paths: paths(ask) },
-        Err(error) => Answer::Failed(error.to_string()),
-    };
-    let authority = own.authority().to_vec();
-    let (nonce, answer) = (Nonce::default(), Some(answer));
-    begin(Ready { version: VERSION, release: RELEASE.to_owned(), authority, probe: direct, nonce, answer })?;
+    begin(own, direct, Nonce::default(), Some(answer(&served, ask)))?;
     served.map_or(Ok(()), |at| follow(input, at))
 }
 
-/// The paths of a request, below the root.
-fn paths(ask: &Ask) -> Vec<Vec<u8>> {
+/// What the other side is told of its service. The paths of its request are below the root.
+fn answer(served: &Result<SocketAddr, MoverError>, ask: &Ask) -> Answer {
     let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
-    ask.paths.iter().map(|path| paths::below_root(path, &home, ask.put)).collect()
+    let paths = || ask.paths.iter().map(|path| paths::below_root(path, &home, ask.put)).collect();
+    match served {
+        Ok(at) => Answer::Serving { at: *at, paths: paths() },
+        Err(error) => Answer::Failed(error.to_string()),
+    }
 }
 
 /// Sends the first line.
-fn begin(ready: Ready) -> io::Result<()> {
-    say(&format!("{MARK}{}", line(&ready)?))
+fn begin(own: &Throwaway, probe: Option<SocketAddr>, nonce: Nonce, answer: Option<Answer>) -> io::Result<()> {
+    let (release, authority) = (RELEASE.to_owned(), own.authority().to_vec());
+    say(&format!("{MARK}{}", line(&Ready { version: VERSION, release, authority, probe, nonce, answer })?))
 }
 
 /// This host's address by which ssh reached it, and the other host's address as seen from here.
