@@ -104,6 +104,11 @@ def pingpong(c):
     return c.run(2, "pingpong", "4M" if c.place.name == "lossy" else "64M", seconds=120)
 
 
+def sends(c):
+    only_isthmus(c)
+    return c.run(2, "sends", seconds=60)
+
+
 def by_udp(c):
     """Between the sites lanes go by UDP, as the setting says, and it can be seen."""
     ended = c.start(2, "pingpong", "1M", env={"FI_LOG_LEVEL": "debug", "FI_LOG_PROV": "isthmus"}).wait(60)
@@ -495,6 +500,7 @@ CASES = {
     for case in (
         Case("provider", provider, places=EVERYWHERE),
         Case("pingpong", pingpong, places=EVERYWHERE),
+        Case("sends", sends, places=("sites", "lossy")),
         Case("storm", storm, places=EVERYWHERE),
         Case("wildcard", wildcard),
         Case("collectives", collectives, places=EVERYWHERE),

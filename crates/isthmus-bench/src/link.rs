@@ -103,6 +103,11 @@ impl Link {
         self.rtt_s() + bytes as f64 / self.goodput()
     }
 
+    /// Shortest time until this many bytes have arrived; 0 on loopback. Seconds.
+    pub(crate) fn arrival_floor_s(&self, bytes: u64) -> f64 {
+        (self.floor_s(bytes) - self.rtt_s() / 2.0).max(0.0)
+    }
+
     /// Text for people, such as "24ms, 0.1%".
     pub fn title(&self) -> String {
         if self.is_loopback() {

@@ -21,8 +21,8 @@ pub(crate) const START_S: f64 = 1.0;
 pub enum Work {
     /// Sends this many bytes one way, in messages of 16 MB, from a cold start.
     Stream(u64),
-    /// MPI_Sendrecv of 1 MB, this many times. A call ends when its data is known to have arrived: MPICH
-    /// requests `FI_DELIVERY_COMPLETE`.
+    /// MPI_Sendrecv of 1 MB, this many times. A call can end when its data has arrived, half a round trip after it has
+    /// left.
     Exchange(u32),
     /// Sends 8 bytes there and back, this many times.
     PingPong(u32),
@@ -137,7 +137,7 @@ impl Work {
     pub(crate) fn floor_s(self, link: &Link) -> f64 {
         match self {
             Self::Stream(bytes) | Self::Late(bytes) => link.floor_s(bytes),
-            Self::Exchange(times) => f64::from(times) * link.floor_s(1_000_000),
+            Self::Exchange(times) => f64::from(times) * link.arrival_floor_s(1_000_000),
             Self::PingPong(times) => f64::from(times) * link.rtt_s(),
             Self::Share(seconds) => f64::from(seconds),
             // Other messages are under way when time begins to count, and no answer is awaited.
@@ -154,6 +154,8 @@ impl Work {
             Self::Preposted { messages, ahead } => {
                 f64::from(messages) * (1.0 - f64::from(ahead) / 100.0) * link.floor_s(Self::PREPOSTED)
             }
+            // Others end a call when what was sent is acknowledged.
+            Self::Exchange(times) => f64::from(times) * link.rtt_s() / 2.0,
             // One link may carry nearly all of it.
             Self::Paths { bytes, second, .. } => link.floor_s(bytes).max(second.floor_s(bytes)),
             _ => 0.0,

@@ -193,6 +193,7 @@ impl Endpoint {
                 Credit::Bytes(bytes) => bytes,
             },
             credit_total: settings.credit_total.0,
+            buffered_max: settings.buffered_sends.0,
             streams: settings.streams.0,
             transfers: settings.all_protocols().transfers,
             peer_timeout_us: settings.peer_timeout.0 / 1_000,

@@ -16,10 +16,18 @@ use crate::regions::RegionTable;
 /// The engine's view of this process's memory.
 #[derive(Debug)]
 pub(crate) struct ProcessMemory {
-    lists: Slab<Vec<libc::iovec>>,
+    lists: Slab<List>,
     regions: Arc<RegionTable>,
     /// Key of the region that a peer named last.
     named: Cell<Option<u64>>,
+}
+
+/// The pieces of a lent buffer.
+#[derive(Debug)]
+struct List {
+    pieces: Vec<libc::iovec>,
+    /// The buffer, if it is a copy of our own: the only piece.
+    _copy: Option<Vec<u8>>,
 }
 
 // SAFETY: the raw pointers are addresses that programs lent for any thread to use.
@@ -49,8 +57,12 @@ impl ProcessMemory {
         match iov {
             [] => BufferRef::default(),
             [piece] => BufferRef { token: piece.iov_base as u64, list: 0 },
-            pieces => BufferRef { token: 0, list: self.lists.insert(pieces.to_vec()) as u32 + 1 },
+            pieces => self.enter(List { pieces: pieces.to_vec(), _copy: None }),
         }
+    }
+
+    fn enter(&mut self, list: List) -> BufferRef {
+        BufferRef { token: 0, list: self.lists.insert(list) as u32 + 1 }
     }
 
     /// Calls `each` with the pieces that make up `len` bytes from `offset` of a place.
@@ -59,7 +71,7 @@ impl ProcessMemory {
             return each((at.token + offset, len as usize));
         }
         let (mut skip, mut left) = (offset as usize, len as usize);
-        for piece in &self.lists[at.list as usize - 1] {
+        for piece in &self.lists[at.list as usize - 1].pieces {
             let skipped = skip.min(piece.iov_len);
             let taken = left.min(piece.iov_len - skipped);
             skip -= skipped;
@@ -148,6 +160,14 @@ impl Memory for ProcessMemory {
         }
     }
 
+    fn keep(&mut self, at: BufferRef, len: u64) -> BufferRef {
+        let mut copy = Vec::with_capacity(len as usize);
+        self.load(at, 0, len as usize, &mut copy);
+        self.release(at);
+        let piece = libc::iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: copy.len() };
+        self.enter(List { pieces: vec![piece], _copy: Some(copy) })
+    }
+
     #[inline]
     fn release(&mut self, at: BufferRef) {
         if at.list != 0 && !at.is_registered() {
@@ -175,6 +195,20 @@ mod tests {
         assert_eq!(out, [0, 1, 2, 3, 4, 0]);
         assert_eq!((a, c), ([0, 0, 1], [2, 3, 4, 0, 0]));
         memory.release(place);
+        assert!(memory.lists.is_empty());
+    }
+
+    #[test]
+    fn a_kept_buffer_outlives_the_programs() {
+        let mut memory = ProcessMemory::new(Arc::default());
+        let (mut a, mut b) = ([1u8, 2], [3u8, 4]);
+        let lent = memory.lend(&[iovec(&mut a), iovec(&mut b)]);
+        let kept = memory.keep(lent, 3);
+        (a, b) = ([9; 2], [9; 2]);
+        let mut out = Vec::new();
+        memory.load(kept, 1, 2, &mut out);
+        assert_eq!((out, a, b), (vec![2, 3], [9; 2], [9; 2]));
+        memory.release(kept);
         assert!(memory.lists.is_empty());
     }
 

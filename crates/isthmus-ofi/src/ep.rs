@@ -225,7 +225,11 @@ impl Ep {
         let (live, flags) = (self.live()?, self.tx_flags.load(Ordering::Relaxed));
         // SAFETY: by this function's contract.
         let when = unsafe { self.when(flags, context) }?;
-        Ok(Call { live, options: self.tx_options(live, flags, context), when })
+        // MPICH sets FI_DELIVERY_COMPLETE by default for the sake of RMA. Its messages do not need it.
+        let has_rma = self.state.terms.caps & (FI_RMA | FI_ATOMIC) != 0;
+        let wanted = if has_rma { flags & !FI_DELIVERY_COMPLETE } else { flags };
+        let options = Options { buffered: self.buffered(wanted), ..self.tx_options(live, flags, context) };
+        Ok(Call { live, options, when })
     }
 
     /// A `*msg` call that transmits, whose flags replace the defaults.
@@ -241,7 +245,8 @@ impl Ep {
         let live = self.live()?;
         // SAFETY: by this function's contract.
         let when = unsafe { self.when(flags, context) }?;
-        Ok(Call { live, options: self.tx_options(live, flags, context), when })
+        let options = Options { buffered: self.buffered(flags), ..self.tx_options(live, flags, context) };
+        Ok(Call { live, options, when })
     }
 
     /// An inject call: no entry in the queue, and the buffer is free at once. Of the default flags, only those that say
@@ -271,6 +276,13 @@ impl Ep {
         }
         // SAFETY: by this function's contract.
         unsafe { When::of(context) }.map(Some)
+    }
+
+    /// [`Options::buffered`] of a message with these flags: none if it waits for something at the peer or for a counter.
+    #[inline(always)]
+    fn buffered(&self, flags: u64) -> Option<u64> {
+        let waits = flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE | FI_TRIGGER) != 0;
+        (!waits).then(|| self.own_context())
     }
 
     /// The context under which failures of operations without a context of their own are reported (fi_endpoint(3)).

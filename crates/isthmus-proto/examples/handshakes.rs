@@ -27,6 +27,9 @@ impl Memory for Nothing {
     fn locate(&self, _: RemoteRange, _: Access) -> Result<BufferRef, Status> {
         Err(Status::Key)
     }
+    fn keep(&mut self, at: BufferRef, _: u64) -> BufferRef {
+        at
+    }
     fn release(&mut self, _: BufferRef) {}
 }
 

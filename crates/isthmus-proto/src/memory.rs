@@ -66,6 +66,9 @@ pub trait Memory {
         }
     }
 
+    /// Copies a lent buffer of `len` bytes and gives it back. The copy is a lent buffer too.
+    fn keep(&mut self, at: BufferRef, len: u64) -> BufferRef;
+
     /// Gives a lent buffer back: its operation is over.
     fn release(&mut self, at: BufferRef);
 }
@@ -89,6 +92,10 @@ impl<M: Memory + ?Sized> Memory for &mut M {
 
     fn copy(&mut self, from: (BufferRef, u64), to: (BufferRef, u64), len: u64) {
         (**self).copy(from, to, len);
+    }
+
+    fn keep(&mut self, at: BufferRef, len: u64) -> BufferRef {
+        (**self).keep(at, len)
     }
 
     fn release(&mut self, at: BufferRef) {

@@ -83,6 +83,9 @@ pub struct Options {
     pub inject: bool,
     /// The event at which the operation is complete.
     pub level: Level,
+    /// A message to a far peer may complete once it has been copied, whatever its `level`. If it fails after that, its
+    /// failure is reported under this context.
+    pub buffered: Option<u64>,
     /// The earlier operations for which it waits.
     pub fence: Fence,
     /// The protocol of the message's transfer; `None`: as the endpoint is set.

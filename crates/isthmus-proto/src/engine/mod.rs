@@ -7,6 +7,7 @@
 
 mod acks;
 mod announce;
+mod buffered;
 mod counting;
 mod credit;
 mod decisions;
@@ -74,6 +75,9 @@ pub struct Config {
     pub credit_grows: bool,
     /// Most unexpected data of all peers together; later peers get less. Bytes.
     pub credit_total: u64,
+    /// Longest message to a far peer that completes once it has been copied, if the program allows it
+    /// ([`Options::buffered`]). Bytes.
+    pub buffered_max: u64,
     /// Most lanes to a peer that is far away (round trip of [`Config::FAR_US`] or more). Count.
     pub streams: u32,
     /// The [`Transfer`] of messages that do not ask for one. Default: adaptive.
@@ -111,6 +115,9 @@ impl Config {
     /// Longest pause between attempts to connect. Microseconds.
     pub const BACKOFF_MAX_US: Micros = 1_000_000;
 
+    /// Most memory for messages that completed from a copy and are not acknowledged. Bytes (64 MiB): what a path of
+    /// 1 Gb/s and 500 ms holds.
+    pub const BUFFERED_TOTAL: u64 = 64 << 20;
     /// Default credit of a peer. Bytes.
     pub const CREDIT: u64 = 8 << 20;
 
@@ -121,6 +128,7 @@ impl Config {
             credit: Self::CREDIT,
             credit_grows: false,
             credit_total: 1 << 30,
+            buffered_max: 1 << 20,
             streams: 32,
             transfers: Transfers::default(),
             peer_timeout_us: 60_000_000,
@@ -252,6 +260,8 @@ pub struct Engine {
     owed: Owed,
     timers: BTreeSet<(Micros, PeerId)>,
     pool: Pool,
+    /// Messages that completed from a copy and are not acknowledged (`buffered.rs`). Bytes.
+    buffered_bytes: u64,
     /// Operations that would be complete if no lane's shell were still filling their buffers.
     lingering: Vec<Lingering>,
     /// Credit granted to all peers beyond the initial credit of each. Bytes.
@@ -322,6 +332,7 @@ impl Engine {
             owed: Owed::default(),
             timers: BTreeSet::new(),
             pool: Pool::default(),
+            buffered_bytes: 0,
             lingering: Vec::new(),
             credit_given: 0,
             gone: VecDeque::new(),
@@ -580,6 +591,7 @@ impl Engine {
         if let Some(owned) = operation.owned {
             self.pool.give(owned);
         }
+        self.end_buffered(&operation.options, operation.total);
         let kind = match operation.kind {
             Kind::Message { channel, .. } => CompletionKind::Send(channel),
             Kind::Write { .. } => CompletionKind::Write,

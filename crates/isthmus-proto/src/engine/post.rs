@@ -90,8 +90,8 @@ impl Engine {
         &mut self,
         peer: PeerId,
         kind: Kind,
-        options: Options,
-        (place, mut owned): (BufferRef, Option<Vec<u8>>),
+        mut options: Options,
+        (mut place, mut owned): (BufferRef, Option<Vec<u8>>),
         total: u64,
         awaiting: bool,
         mem: &mut dyn Memory,
@@ -100,7 +100,9 @@ impl Engine {
         if self.peers.get(peer.0 as usize).is_none() {
             return Err(Refusal::Invalid("no such peer"));
         }
-        if options.inject {
+        if self.complete_early(peer, &kind, &mut options, total) {
+            place = mem.keep(place, total);
+        } else if options.inject {
             let mut bytes = self.pool.take(total as usize);
             mem.load(place, 0, total as usize, &mut bytes);
             mem.release(place);

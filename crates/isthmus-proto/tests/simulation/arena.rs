@@ -117,6 +117,13 @@ impl Memory for Arena {
         Ok(BufferRef { token: ((index + 1) << 32) + range.addr, list: 0 })
     }
 
+    fn keep(&mut self, at: BufferRef, len: u64) -> BufferRef {
+        let mut bytes = Vec::new();
+        self.load(at, 0, len as usize, &mut bytes);
+        self.release(at);
+        self.lend(bytes, false, len.is_multiple_of(2))
+    }
+
     fn release(&mut self, at: BufferRef) {
         let (index, _) = self.at(at);
         let buffer = &mut self.buffers[index];

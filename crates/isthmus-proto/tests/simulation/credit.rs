@@ -8,11 +8,11 @@ use crate::scenarios::{TAGGED, at};
 use crate::world::{Net, World};
 
 /// Half a round trip of 366 ms.
-const DELAY_US: u64 = 183_000;
+pub(crate) const DELAY_US: u64 = 183_000;
 /// Rate of a lane. Bytes/s: 1 Gb/s.
-const RATE: u64 = 125_000_000;
+pub(crate) const RATE: u64 = 125_000_000;
 
-fn long(nodes: usize, credit_total: u64) -> Program {
+pub(crate) fn long(nodes: usize, credit_total: u64) -> Program {
     let net = Net {
         delay: (DELAY_US, DELAY_US),
         chunk_max: 64 << 10,

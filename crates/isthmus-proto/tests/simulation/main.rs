@@ -7,6 +7,7 @@
 mod acks;
 mod announce;
 mod arena;
+mod buffered;
 mod credit;
 mod hostile;
 mod leases;

@@ -144,7 +144,12 @@ pub(crate) struct How {
     pub(crate) data: bool,
     pub(crate) listed: bool,
     pub(crate) transfer: Option<Transfer>,
+    /// The message may complete from a copy.
+    pub(crate) buffered: bool,
 }
+
+/// Added to the context of a message whose failure is told after it has completed from a copy.
+pub(crate) const LATE: u64 = 1 << 63;
 
 impl Program {
     pub(crate) fn new(mut world: World) -> Self {
@@ -186,10 +191,11 @@ impl Program {
     }
 
     fn options(context: u64, how: How) -> Options {
-        let How { inject, level, fence, transfer, .. } = how;
+        let How { inject, level, fence, transfer, buffered, .. } = how;
+        let buffered = buffered.then_some(LATE | context);
         // One operation in four belongs to no connection.
         let service = ServiceLevel::ALL.get(context as usize % 4).copied();
-        Options { context, notify: true, silent: false, inject, level, fence, transfer, service }
+        Options { context, notify: true, silent: false, inject, level, buffered, fence, transfer, service }
     }
 
     /// Drains the engine and checks the completions, after every call of a program.

@@ -207,6 +207,7 @@ fn how(rng: &mut Rng, len: u64) -> How {
         // Some messages ask for a protocol, whatever the endpoint is set to.
         transfer: Some(Transfer::ALL[len as usize / 3 % Transfer::ALL.len()].0)
             .filter(|asked| *asked != Transfer::Adaptive),
+        buffered: len % 4 < 2,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use isthmus_proto::{Channel, Completion, CompletionKind, Fence, OpError};
 
-use super::{CELLS, Getter, Kind, Op, Program, SLOT, SLOTS, content};
+use super::{CELLS, Getter, Kind, LATE, Op, Program, SLOT, SLOTS, content};
 use crate::arena::KEY;
 
 impl Program {
@@ -21,8 +21,13 @@ impl Program {
             CompletionKind::RemoteAccess { .. } => return,
             _ => {}
         }
-        self.completed += 1;
         let context = completion.context;
+        if context & LATE != 0 {
+            assert!(!self.ops.contains_key(&(context & !LATE)), "its failure came before its completion");
+            assert!(self.forgives(node, completion), "completed twice: {completion:?}");
+            return;
+        }
+        self.completed += 1;
         let op = self
             .ops
             .get(&context)

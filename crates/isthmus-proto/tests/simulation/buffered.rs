@@ -1,0 +1,75 @@
+//! Messages to far peers that complete from a copy.
+
+use isthmus_proto::{Config, OpError};
+
+use crate::credit::{DELAY_US, RATE, long};
+use crate::program::{How, Program};
+use crate::scenarios::TAGGED;
+use crate::world::{Net, World};
+
+fn buffered() -> How {
+    How { buffered: true, ..How::default() }
+}
+
+/// Sends and receives a message, which may complete from a copy. Returns whether it did so before anything happened.
+fn send(program: &mut Program, bytes: u64) -> bool {
+    program.recv(0, Some(1), TAGGED, Some(1), bytes);
+    program.send(1, 0, TAGGED, 1, bytes, buffered());
+    let sent = program.newest();
+    program.is_over(sent)
+}
+
+#[test]
+fn a_program_that_waits_for_each_message_fills_a_far_path() {
+    const BYTES: u64 = 64 << 10;
+    const MESSAGES: u64 = 500;
+    let mut program = long(2, 1 << 30);
+    let began = program.world.now;
+    for _ in 0..MESSAGES {
+        assert!(send(&mut program, BYTES));
+    }
+    program.settle();
+    // The last acknowledgement comes a round trip after the first message has left.
+    let (took, length) = (program.world.now - began, MESSAGES * BYTES * 1_000_000 / RATE);
+    assert!(took < 22 * DELAY_US / 10 + length, "{took} us for {length} us of bytes");
+    program.finish();
+}
+
+#[test]
+fn near_peers_get_messages_from_the_programs_own_buffer() {
+    let mut program = Program::new(World::new(5, 2, Net::calm(), |config| config));
+    send(&mut program, 1_000);
+    program.settle();
+    assert!(!send(&mut program, 100_000), "it is copied although its peer is near");
+    program.settle();
+    program.finish();
+}
+
+#[test]
+fn what_does_not_fit_completes_when_the_peer_has_it() {
+    let mut program = long(2, 1 << 30);
+    let most = 1 << 20;
+    assert!(!send(&mut program, most + 1), "too long for a copy");
+    let fit = Config::BUFFERED_TOTAL / most;
+    for number in 0..fit + 10 {
+        assert_eq!(send(&mut program, most), number < fit, "message {number}");
+    }
+    program.settle();
+    assert!(send(&mut program, most), "the copies have gone, so there is room again");
+    program.settle();
+    program.finish();
+}
+
+#[test]
+fn a_peer_that_goes_after_the_completion_is_told_apart_from_it() {
+    let mut program = long(2, 1 << 30);
+    program.mortal = true;
+    assert!(send(&mut program, 100_000));
+    program.world.kill(0);
+    program.settle();
+    assert!(
+        matches!(&program.failures[..], [(1, OpError::PeerGone(_))]),
+        "one error, under a context of its own: {:?}",
+        program.failures
+    );
+}
