@@ -334,8 +334,8 @@ impl Live {
             let event = if wrote { FI_REMOTE_WRITE } else { FI_REMOTE_READ };
             self.observers.count(key, event, completion.len);
         }
-        if completion.error.is_some() && self.lost_peer == LostPeer::Truncate {
-            outlive(completion);
+        if completion.error.is_some() && self.lost_peer == LostPeer::Truncate && outlive(completion) {
+            return;
         }
         if self.counters.count_any(u64::MAX)
             && let Some(event) = counted_as(completion.kind).filter(|event| self.counters.count_any(*event))
@@ -385,13 +385,15 @@ fn filling<'a, 'b>(open: &'b mut Option<Filling<'a>>, queue: &'a Queue) -> &'b m
 }
 
 /// The setting `lost_peer` = "truncate": a send to a peer that is given up succeeds, as if the peer had received it just
-/// before its end. `errno_of_receive` has the other half.
-fn outlive(completion: &mut Completion) {
+/// before its end. `errno_of_receive` has the other half. True if the program has been told of that success before.
+fn outlive(completion: &mut Completion) -> bool {
+    use CompletionKind::{Send, SendLost};
     let is_lost = matches!(completion.error, Some(OpError::PeerGone(_) | OpError::Unreachable(_)));
-    if is_lost && matches!(completion.kind, CompletionKind::Send(_)) {
+    if is_lost && matches!(completion.kind, Send(_) | SendLost(_)) {
         report(completion);
         completion.error = None;
     }
+    matches!(completion.kind, SendLost(_)) && completion.error.is_none()
 }
 
 /// Logs a failure: many programs print only the errno.
@@ -415,7 +417,7 @@ fn is_receiver_side(kind: CompletionKind) -> bool {
 fn counted_as(kind: CompletionKind) -> Option<u64> {
     use CompletionKind::*;
     match kind {
-        Send(_) => Some(FI_SEND),
+        Send(_) | SendLost(_) => Some(FI_SEND),
         Recv(_) => Some(FI_RECV),
         Write | Atomic(AtomicKind::Update) => Some(FI_WRITE),
         Read | Atomic(_) => Some(FI_READ),
@@ -430,7 +432,7 @@ fn counted_as(kind: CompletionKind) -> Option<u64> {
 pub(crate) fn flags_of(completion: &Completion) -> u64 {
     use CompletionKind::*;
     let kind = match completion.kind {
-        Send(channel) => FI_SEND | flag_of(channel),
+        Send(channel) | SendLost(channel) => FI_SEND | flag_of(channel),
         Recv(channel) => FI_RECV | flag_of(channel),
         Peek => FI_RECV | FI_TAGGED,
         Write => FI_RMA | FI_WRITE,

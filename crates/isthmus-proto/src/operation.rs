@@ -272,6 +272,8 @@ pub struct AtomicRequest {
 pub enum CompletionKind {
     /// A message was sent.
     Send(Channel),
+    /// A message that had completed from a copy ([`Options::buffered`]) was lost. It always has an error.
+    SendLost(Channel),
     /// A message was received.
     Recv(Channel),
     /// An unexpected tagged message was looked for.

@@ -244,6 +244,7 @@ impl Inner {
             CompletionKind::RemoteAccess { .. }
             | CompletionKind::Atomic(_)
             | CompletionKind::Peek
+            | CompletionKind::SendLost(_)
             | CompletionKind::BufferReleased => {}
         }
     }

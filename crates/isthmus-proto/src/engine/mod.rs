@@ -593,6 +593,9 @@ impl Engine {
         }
         self.end_buffered(&operation.options, operation.total);
         let kind = match operation.kind {
+            Kind::Message { channel, .. } if operation.options.buffered.is_some() => {
+                CompletionKind::SendLost(channel)
+            }
             Kind::Message { channel, .. } => CompletionKind::Send(channel),
             Kind::Write { .. } => CompletionKind::Write,
             Kind::Read { .. } => CompletionKind::Read,

@@ -23,6 +23,7 @@ impl Program {
         }
         let context = completion.context;
         if context & LATE != 0 {
+            assert!(matches!(completion.kind, CompletionKind::SendLost(_)), "{completion:?}");
             assert!(!self.ops.contains_key(&(context & !LATE)), "its failure came before its completion");
             assert!(self.forgives(node, completion), "completed twice: {completion:?}");
             return;
