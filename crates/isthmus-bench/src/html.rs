@@ -42,6 +42,7 @@ fn heading(group: &Group) -> String {
     let first = group.samples.first();
     match group.work.as_str() {
         "stream" => format!("One way, {amount} in messages of 16 MB, from a cold start"),
+        "sends" => format!("One way, {amount} in messages of 64 KiB, each by MPI_Send, one after the other"),
         "exchange" => format!("MPI_Sendrecv of 1 MB, {amount} each way"),
         "pingpong" => "8 bytes there and back".to_owned(),
         "late" => format!("{amount} to a receive that is not yet posted"),

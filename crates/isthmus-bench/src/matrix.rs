@@ -21,6 +21,8 @@ pub(crate) const START_S: f64 = 1.0;
 pub enum Work {
     /// Sends this many bytes one way, in messages of 16 MB, from a cold start.
     Stream(u64),
+    /// Sends this many messages of 64 KiB one way, each by MPI_Send when the one before has ended, from a cold start.
+    Sends(u32),
     /// MPI_Sendrecv of 1 MB, this many times. A call can end when its data has arrived, half a round trip after it has
     /// left.
     Exchange(u32),
@@ -55,6 +57,9 @@ impl Work {
     /// Length of a message of [`Work::Preposted`]: about twelve of them fill 1 Gb/s at 24 ms. Bytes.
     pub const PREPOSTED: u64 = 256 << 10;
 
+    /// Length of a message of [`Work::Sends`]. Bytes.
+    pub const SENDS: u64 = 64 << 10;
+
     /// An outage on this link, with enough data that some is still unsent when the link is back.
     pub fn outage(link: &Link) -> Self {
         Self::Outage((link.goodput() * OUTAGE_SENDS_S) as u64)
@@ -64,6 +69,7 @@ impl Work {
     pub fn name(self) -> &'static str {
         match self {
             Self::Stream(_) => "stream",
+            Self::Sends(_) => "sends",
             Self::Exchange(_) => "exchange",
             Self::PingPong(_) => "pingpong",
             Self::Late(_) => "late",
@@ -81,7 +87,7 @@ impl Work {
             Self::Stream(bytes) | Self::Late(bytes) | Self::Outage(bytes) | Self::Paths { bytes, .. } => {
                 bytes
             }
-            Self::Exchange(times) | Self::PingPong(times) => u64::from(times),
+            Self::Sends(times) | Self::Exchange(times) | Self::PingPong(times) => u64::from(times),
             Self::Preposted { messages, .. } => u64::from(messages),
             Self::Share(seconds) => u64::from(seconds),
         }
@@ -93,6 +99,7 @@ impl Work {
             Self::Stream(bytes) | Self::Late(bytes) | Self::Outage(bytes) | Self::Paths { bytes, .. } => {
                 bytes
             }
+            Self::Sends(times) => u64::from(times) * Self::SENDS,
             Self::Exchange(times) => u64::from(times) * 1_000_000,
             Self::PingPong(times) => u64::from(times) * 8,
             Self::Preposted { messages, .. } => u64::from(messages - self.uncounted()) * Self::PREPOSTED,
@@ -137,6 +144,7 @@ impl Work {
     pub(crate) fn floor_s(self, link: &Link) -> f64 {
         match self {
             Self::Stream(bytes) | Self::Late(bytes) => link.floor_s(bytes),
+            Self::Sends(_) => link.floor_s(self.bytes()),
             Self::Exchange(times) => f64::from(times) * link.arrival_floor_s(1_000_000),
             Self::PingPong(times) => f64::from(times) * link.rtt_s(),
             Self::Share(seconds) => f64::from(seconds),
@@ -155,6 +163,7 @@ impl Work {
                 f64::from(messages) * (1.0 - f64::from(ahead) / 100.0) * link.floor_s(Self::PREPOSTED)
             }
             // Others end a call when what was sent is acknowledged.
+            Self::Sends(times) => f64::from(times) * link.rtt_s(),
             Self::Exchange(times) => f64::from(times) * link.rtt_s() / 2.0,
             // One link may carry nearly all of it.
             Self::Paths { bytes, second, .. } => link.floor_s(bytes).max(second.floor_s(bytes)),

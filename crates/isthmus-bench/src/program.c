@@ -4,6 +4,7 @@
  *   program LIMIT_S stream BYTES        sends messages of 16 MB one way, acknowledged at the end
  *   program LIMIT_S share BYTES         the same; the second rank also prints ARRIVED with time and bytes
  *   program LIMIT_S outage BYTES        as share, with messages of 256 KiB
+ *   program LIMIT_S sends TIMES         messages of 64 KiB one way, each by MPI_Send, acknowledged at the end
  *   program LIMIT_S exchange TIMES      MPI_Sendrecv of 1 MB
  *   program LIMIT_S pingpong TIMES      8 bytes there and back
  *   program LIMIT_S late BYTES WAIT_US  a message whose receive is posted WAIT_US after it was requested
@@ -120,6 +121,27 @@ static double stream(int64_t bytes, int64_t block, int under_way, int tells)
     return MPI_Wtime() - start;
 }
 
+static double sends(int64_t times)
+{
+    const size_t bytes = 64 << 10;
+    unsigned char *at = room(bytes), answer = 0;
+    double start = begin();
+    for (int64_t n = 0; n < times; n++) {
+        if (rank == 0) {
+            mark(at, bytes, (unsigned char)n);
+            MPI_Send(at, (int)bytes, MPI_BYTE, 1, 8, MPI_COMM_WORLD);
+        } else {
+            MPI_Recv(at, (int)bytes, MPI_BYTE, 0, 8, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            check(at, bytes, (unsigned char)n);
+        }
+    }
+    if (rank == 0)
+        MPI_Recv(&answer, 1, MPI_BYTE, 1, 9, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    else
+        MPI_Send(&answer, 1, MPI_BYTE, 0, 9, MPI_COMM_WORLD);
+    return MPI_Wtime() - start;
+}
+
 static double exchange(double *each, int64_t times)
 {
     unsigned char *out = room(MEGABYTE), *in = room(MEGABYTE);
@@ -228,6 +250,8 @@ int main(int argc, char **argv)
         seconds = stream(amount, 16 * MEGABYTE, 16, !strcmp(work, "share"));
     } else if (!strcmp(work, "outage")) {
         seconds = stream(amount, 256 << 10, UNDER_WAY_MOST, 1);
+    } else if (!strcmp(work, "sends")) {
+        seconds = sends(amount);
     } else if (!strcmp(work, "exchange")) {
         times = amount;
         each = (double *)room((size_t)times * sizeof *each);

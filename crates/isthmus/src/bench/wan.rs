@@ -23,8 +23,8 @@ const TWO: [Span; 2] = [Span(24_000_000), Span(60_000_000)];
 /// after `SHORT_ALL_S` no further run begins. Seconds.
 const SHORT_RUN_S: u64 = 8;
 const SHORT_ALL_S: u64 = 270;
-const WORK: [&str; 9] =
-    ["stream", "exchange", "pingpong", "late", "share", "preposted", "paths", "paths-cut", "outage"];
+const WORK: [&str; 10] =
+    ["stream", "sends", "exchange", "pingpong", "late", "share", "preposted", "paths", "paths-cut", "outage"];
 
 /// MPI across emulated WANs, over Isthmus, over libfabric's tcp, and iperf3
 ///
@@ -89,8 +89,9 @@ pub(super) struct Args {
     /// `transfer`) [default: all but isthmus-tcp, isthmus-udp]
     #[arg(long, value_delimiter = ',', value_parser = contender)]
     with: Vec<Contender>,
-    /// What is done: stream (one way), exchange (MPI_Sendrecv of 1 MB), pingpong, late (receives
-    /// posted after the message came), share (what one stream of iperf3's keeps of a link without
+    /// What is done: stream (one way), sends (messages of 64 KiB one way by MPI_Send, one
+    /// after the other), exchange (MPI_Sendrecv of 1 MB), pingpong, late (receives posted after the
+    /// message came), share (what one stream of iperf3's keeps of a link without
     /// loss, with a queue of one round trip, that isthmus uses for the same 15 s; at least 0.4 of it
     /// is the goal), preposted (messages of 256 KiB of whose receives 0 to 100 % are posted ahead, at
     /// 24 ms without loss unless --rtt and --loss say otherwise), paths (two links of half the rate, of
@@ -215,6 +216,9 @@ fn regular(args: &Args) -> Matrix {
     let all = links.iter();
     if wanted("stream") {
         cells.extend(all.clone().map(|link| (*link, Work::Stream(bytes))));
+    }
+    if wanted("sends") {
+        cells.extend(all.clone().map(|link| (*link, Work::Sends(200))));
     }
     if wanted("exchange") {
         cells.extend(all.clone().map(|link| (*link, Work::Exchange(20))));
