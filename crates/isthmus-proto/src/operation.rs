@@ -83,8 +83,8 @@ pub struct Options {
     pub inject: bool,
     /// The event at which the operation is complete.
     pub level: Level,
-    /// A message to a far peer may complete once it has been copied, whatever its `level`. If it fails after that, its
-    /// failure is reported under this context.
+    /// A message to a far peer may complete once it has been copied, even at [`Level::Delivery`]. If it is lost after
+    /// that, [`CompletionKind::SendLost`] says so under this context.
     pub buffered: Option<u64>,
     /// The earlier operations for which it waits.
     pub fence: Fence,
@@ -372,5 +372,12 @@ impl Completion {
     /// A successful completion of 0 bytes.
     pub fn of(kind: CompletionKind, context: u64, notify: bool) -> Self {
         Self { context, notify, kind, ..Self::NOTHING }
+    }
+
+    /// The successful completion of a message that was sent with these options.
+    #[inline]
+    pub(crate) fn of_send(options: &Options, channel: Channel, len: u64, peer: PeerId) -> Self {
+        let sent = Self::of(CompletionKind::Send(channel), options.context, options.notify);
+        Self { len, peer: Some(peer), ..sent }
     }
 }

@@ -6,11 +6,19 @@
 
 use super::state::Kind;
 use super::{Config, Engine};
-use crate::{Completion, CompletionKind, Fence, Level, Options, PeerId};
+use crate::{Completion, Fence, Level, Options, PeerId};
+
+/// Memory of a message's records, counted beside its bytes. Without it, empty messages would have no bound. Bytes.
+const RECORDS: u64 = 512;
+
+/// Room that a message of this length takes. Bytes.
+fn room_of(total: u64) -> u64 {
+    total + RECORDS
+}
 
 impl Engine {
-    /// Completes a message to a far peer now, if its options and the room for copies allow that. The caller then keeps
-    /// a copy of the message. True if it is complete.
+    /// Completes a message to a far peer now, if its options and the room for copies allow that. True if it is complete:
+    /// the caller then keeps a copy of the message, whose only report from now on is its loss.
     pub(super) fn complete_early(
         &mut self,
         peer: PeerId,
@@ -20,29 +28,20 @@ impl Engine {
     ) -> bool {
         let Kind::Message { channel, .. } = *kind else { return false };
         let Some(context) = options.buffered.take() else { return false };
-        let has_room =
-            total <= self.config.buffered_max && self.buffered_bytes + total <= Config::BUFFERED_TOTAL;
+        let has_room = total <= self.config.buffered_max
+            && self.buffered_bytes + room_of(total) <= Config::BUFFERED_TOTAL;
         let waits = options.level == Level::Match || options.fence != Fence::None;
         if !has_room || waits || options.silent || options.inject {
             return false;
         }
-        let connection = self.peers[peer.0 as usize].connection.as_deref();
-        if !connection.is_some_and(|connection| connection.is_far() && connection.trouble.failed.is_none()) {
+        let Some(connection) = self.peers[peer.0 as usize].connection.as_deref() else { return false };
+        // The round trip to a peer behind routers is not measured.
+        let is_far = connection.is_far() || self.is_routed(&self.peers[peer.0 as usize].address);
+        if !is_far || connection.trouble.failed.is_some() {
             return false;
         }
-        self.report(Completion {
-            context: options.context,
-            notify: options.notify,
-            kind: CompletionKind::Send(channel),
-            len: total,
-            buffer: 0,
-            data: None,
-            tag: 0,
-            peer: Some(peer),
-            released: false,
-            error: None,
-        });
-        self.buffered_bytes += total;
+        self.report(Completion::of_send(options, channel, total, peer));
+        self.buffered_bytes += room_of(total);
         *options = Options {
             context,
             buffered: Some(context),
@@ -57,7 +56,7 @@ impl Engine {
     /// Returns the room of a copied message that has ended.
     pub(super) fn end_buffered(&mut self, options: &Options, total: u64) {
         if options.buffered.is_some() {
-            self.buffered_bytes -= total;
+            self.buffered_bytes -= room_of(total);
         }
     }
 }

@@ -90,18 +90,7 @@ impl Engine {
         let total = message.total;
         let peer = self.resolve(request.peer);
         if !request.options.silent {
-            self.report(Completion {
-                context: request.options.context,
-                notify: request.options.notify,
-                kind: CompletionKind::Send(request.channel),
-                len: total,
-                buffer: 0,
-                data: None,
-                tag: 0,
-                peer: Some(peer),
-                released: false,
-                error: None,
-            });
+            self.report(Completion::of_send(&request.options, request.channel, total, peer));
         }
         let load = match Inline::of(message, payload) {
             Some(few) => Load::Inline(few),

@@ -4,7 +4,7 @@ use isthmus_proto::{Config, OpError};
 
 use crate::credit::{DELAY_US, RATE, long};
 use crate::program::{How, Program};
-use crate::scenarios::TAGGED;
+use crate::scenarios::{TAGGED, routed};
 use crate::world::{Net, World};
 
 fn buffered() -> How {
@@ -46,11 +46,21 @@ fn near_peers_get_messages_from_the_programs_own_buffer() {
 }
 
 #[test]
+fn a_peer_behind_routers_counts_as_far() {
+    let mut program = routed(2, |config| config);
+    send(&mut program, 1_000);
+    program.settle();
+    assert!(send(&mut program, 100_000));
+    program.finish();
+}
+
+#[test]
 fn what_does_not_fit_completes_when_the_peer_has_it() {
     let mut program = long(2, 1 << 30);
     let most = 1 << 20;
     assert!(!send(&mut program, most + 1), "too long for a copy");
-    let fit = Config::BUFFERED_TOTAL / most;
+    // One less than fits without the records of each.
+    let fit = Config::BUFFERED_TOTAL / most - 1;
     for number in 0..fit + 10 {
         assert_eq!(send(&mut program, most), number < fit, "message {number}");
     }

@@ -677,7 +677,7 @@ fn a_post_to_nobody_is_refused_at_once() {
     assert_eq!(mem.lent(), 1);
 }
 
-fn routed(routers: usize, config: impl Fn(Config) -> Config) -> Program {
+pub(crate) fn routed(routers: usize, config: impl Fn(Config) -> Config) -> Program {
     Program::new(World::routed(7, 2, routers, far(), config))
 }
 
