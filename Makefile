@@ -25,7 +25,7 @@ DESTDIR ?=
 # Where its libraries go: PREFIX/lib, or such as /usr/lib64.
 LIBDIR ?=
 # Modules of the simulations that take seconds.
-SHORT_SIMULATIONS := acks:: caps:: credit:: handshake:: hostile:: known:: latency:: leases:: scenarios:: sealed:: trickle::
+SHORT_SIMULATIONS := acks:: buffered:: caps:: credit:: handshake:: hostile:: known:: latency:: leases:: scenarios:: sealed:: trickle::
 # For each target of make fuzz.
 FUZZ_SECONDS ?= 60
 # More for demo/run.py or pytest, such as ARGS="-m intel".

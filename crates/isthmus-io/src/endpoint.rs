@@ -21,7 +21,7 @@ use crate::driver::Driver;
 use crate::interface::InterfaceError;
 use crate::listen::{Listening, listen};
 use crate::lock::{Mutex, MutexGuard};
-use crate::log::remedy;
+use crate::log::{remedy, warn_log};
 use crate::memory::ProcessMemory;
 use crate::poller::{Bell, Poller};
 use crate::shell::{Core, Shell};
@@ -366,15 +366,42 @@ impl Endpoint {
         guard
     }
 
-    /// Ends the endpoint: sends what was accepted (bounded by the `linger` setting),
-    /// tells the peers, closes the lanes. Unfinished receives are dropped silently.
+    /// Ends the endpoint: sends what was accepted (bounded by the `linger` setting; see [`Endpoint::drain`]), tells the
+    /// peers, closes the lanes. Unfinished receives are dropped silently.
     pub fn close(&self) {
         if self.is_foreign() || self.closed.swap(true, Ordering::SeqCst) {
             return;
         }
         self.work().engine.begin_close();
-        self.turn_until(self.linger, |endpoint, _| endpoint.core.lock().engine.is_drained());
+        self.drain();
         self.part(PARTING, |shell| !shell.has_lanes());
+    }
+
+    /// Sends what was accepted, for `linger` at most. Messages that were reported as sent while only a copy existed get
+    /// more time: as long as some are acknowledged within each `linger`.
+    fn drain(&self) {
+        let look = |endpoint: &Self| {
+            let engine = &endpoint.core.lock().engine;
+            (engine.is_drained(), engine.buffered_bytes())
+        };
+        let mut copies = look(self).1;
+        loop {
+            self.turn_until(self.linger, |endpoint, _| {
+                let (drained, left) = look(endpoint);
+                drained || left < copies
+            });
+            let (drained, left) = look(self);
+            if drained || left == copies {
+                break;
+            }
+            copies = left;
+        }
+        if copies > 0 && !look(self).0 {
+            warn_log!(
+                "{copies} bytes of sent messages are lost: no peer acknowledged any within `linger`, {:?}",
+                self.linger
+            );
+        }
     }
 
     /// Ends the endpoint of a program that ends now. It tells each peer once, if that can be sent at once, and does not

@@ -281,7 +281,8 @@ impl Ep {
     /// [`Options::buffered`] of a message with these flags: none if it waits for something at the peer or for a counter.
     #[inline(always)]
     fn buffered(&self, flags: u64) -> Option<u64> {
-        let waits = flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE | FI_TRIGGER) != 0;
+        let levels = FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
+        let waits = flags & (levels | FI_TRIGGER) != 0;
         (!waits).then(|| self.own_context())
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use isthmus_io::lock::Mutex;
 use isthmus_io::{LostPeer, RegionTable};
-use isthmus_proto::CompletionKind::{RemoteAccess, RemoteWrite};
+use isthmus_proto::CompletionKind::{RemoteAccess, RemoteWrite, SendLost};
 use isthmus_proto::{AtomicKind, Channel, Completion, CompletionKind, OpError, PeerId, RemoteRange};
 
 use crate::abi::fi_addr_t;
@@ -334,8 +334,14 @@ impl Live {
             let event = if wrote { FI_REMOTE_WRITE } else { FI_REMOTE_READ };
             self.observers.count(key, event, completion.len);
         }
-        if completion.error.is_some() && self.lost_peer == LostPeer::Truncate && outlive(completion) {
-            return;
+        // A program that gave its endpoint no context may take the one of an error for a request of its own (Open MPI).
+        if let SendLost(_) = completion.kind
+            && (completion.context == 0 || self.lost_peer == LostPeer::Truncate)
+        {
+            return report(completion);
+        }
+        if completion.error.is_some() && self.lost_peer == LostPeer::Truncate {
+            outlive(completion);
         }
         if self.counters.count_any(u64::MAX)
             && let Some(event) = counted_as(completion.kind).filter(|event| self.counters.count_any(*event))
@@ -385,15 +391,13 @@ fn filling<'a, 'b>(open: &'b mut Option<Filling<'a>>, queue: &'a Queue) -> &'b m
 }
 
 /// The setting `lost_peer` = "truncate": a send to a peer that is given up succeeds, as if the peer had received it just
-/// before its end. `errno_of_receive` has the other half. True if the program has been told of that success before.
-fn outlive(completion: &mut Completion) -> bool {
-    use CompletionKind::{Send, SendLost};
+/// before its end. `errno_of_receive` has the other half.
+fn outlive(completion: &mut Completion) {
     let is_lost = matches!(completion.error, Some(OpError::PeerGone(_) | OpError::Unreachable(_)));
-    if is_lost && matches!(completion.kind, Send(_) | SendLost(_)) {
+    if is_lost && matches!(completion.kind, CompletionKind::Send(_)) {
         report(completion);
         completion.error = None;
     }
-    matches!(completion.kind, SendLost(_)) && completion.error.is_none()
 }
 
 /// Logs a failure: many programs print only the errno.
@@ -417,12 +421,14 @@ fn is_receiver_side(kind: CompletionKind) -> bool {
 fn counted_as(kind: CompletionKind) -> Option<u64> {
     use CompletionKind::*;
     match kind {
-        Send(_) | SendLost(_) => Some(FI_SEND),
+        Send(_) => Some(FI_SEND),
         Recv(_) => Some(FI_RECV),
         Write | Atomic(AtomicKind::Update) => Some(FI_WRITE),
         Read | Atomic(_) => Some(FI_READ),
         RemoteWrite | RemoteAccess { fetched: false, .. } => Some(FI_REMOTE_WRITE),
         RemoteAccess { fetched: true, .. } => Some(FI_REMOTE_READ),
+        // It was counted when it completed.
+        SendLost(_) => None,
         Peek | BufferReleased => None,
     }
 }

@@ -4,7 +4,8 @@
 //! little beside that. Near peers answer soon, so their messages stay in the program's buffer. The copies of an endpoint
 //! are bounded in total; beyond that, messages complete when the peer has them.
 
-use super::state::Kind;
+use super::state::{Kind, Operation};
+use super::transmit::COPY_MAX;
 use super::{Config, Engine};
 use crate::{Completion, Fence, Level, Options, PeerId};
 
@@ -26,12 +27,14 @@ impl Engine {
         options: &mut Options,
         total: u64,
     ) -> bool {
-        let Kind::Message { channel, .. } = *kind else { return false };
         let Some(context) = options.buffered.take() else { return false };
+        let Kind::Message { channel, .. } = *kind else { return false };
         let has_room = total <= self.config.buffered_max
             && self.buffered_bytes + room_of(total) <= Config::BUFFERED_TOTAL;
         let waits = options.level == Level::Match || options.fence != Fence::None;
-        if !has_room || waits || options.silent || options.inject {
+        // Such a message completes when it is sent, from a copy that its frame keeps.
+        let is_kept = options.level == Level::Transmit && total <= COPY_MAX;
+        if !has_room || waits || is_kept || options.silent || options.inject {
             return false;
         }
         let Some(connection) = self.peers[peer.0 as usize].connection.as_deref() else { return false };
@@ -47,16 +50,25 @@ impl Engine {
             buffered: Some(context),
             notify: false,
             silent: true,
-            level: Level::Transmit,
+            level: Level::Delivery,
             ..*options
         };
         true
     }
 
-    /// Returns the room of a copied message that has ended.
-    pub(super) fn end_buffered(&mut self, options: &Options, total: u64) {
-        if options.buffered.is_some() {
-            self.buffered_bytes -= room_of(total);
+    /// Takes in the end of an operation: a copied message returns its room. Returns whether its end is to be reported.
+    /// Of all messages that are lost with a peer, the first is enough.
+    pub(super) fn end_buffered(&mut self, operation: &Operation) -> bool {
+        if operation.options.buffered.is_none() {
+            return true;
         }
+        self.buffered_bytes -= room_of(operation.total);
+        operation.error.is_some()
+            && !std::mem::replace(&mut self.connection(operation.peer).trouble.told_lost, true)
+    }
+
+    /// Memory of the messages that were reported and are not acknowledged. Bytes.
+    pub fn buffered_bytes(&self) -> u64 {
+        self.buffered_bytes
     }
 }

@@ -584,14 +584,16 @@ impl Engine {
 
     /// Reports an operation and forgets it.
     fn finish(&mut self, index: usize, mem: &mut dyn Memory) {
-        let operation = self.operations.remove(index);
+        let mut operation = self.operations.remove(index);
         if operation.is_lent() {
             mem.release(operation.place);
         }
-        if let Some(owned) = operation.owned {
+        if let Some(owned) = operation.owned.take() {
             self.pool.give(owned);
         }
-        self.end_buffered(&operation.options, operation.total);
+        if !self.end_buffered(&operation) {
+            return;
+        }
         let kind = match operation.kind {
             Kind::Message { channel, .. } if operation.options.buffered.is_some() => {
                 CompletionKind::SendLost(channel)
@@ -791,6 +793,7 @@ impl Engine {
             }
         };
         note("operations", self.operations.len());
+        note("bytes of copied messages", self.buffered_bytes as usize);
         note("inbound messages", self.inbounds.len());
         note("claims", self.claimed.len());
         note("multi-receive buffers", self.multi_buffers.len());

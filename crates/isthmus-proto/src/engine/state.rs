@@ -613,6 +613,8 @@ pub(crate) struct Trouble {
     /// Routers in a row that reported no route. Count.
     pub(crate) hopeless: u32,
     pub(crate) last_failure: String,
+    /// The loss of a message that had completed from a copy was reported.
+    pub(crate) told_lost: bool,
     /// Memory that the messages it left behind hold (`gone.rs`). Bytes.
     pub(crate) holds: u64,
 }
@@ -636,6 +638,7 @@ impl Empty for Trouble {
             refusals: 0,
             hopeless: 0,
             last_failure: String::new(),
+            told_lost: false,
             holds: 0,
         };
         &EMPTY

@@ -15,7 +15,7 @@ use crate::memory::{BufferRef, Memory};
 use crate::{Fence, Level, PeerId};
 
 /// Longest payload that is copied. Bytes. The frame is kept for retransmission, so the operation can end at once.
-const COPY_MAX: u64 = 8 << 10;
+pub(super) const COPY_MAX: u64 = 8 << 10;
 /// Longest fragment if one lane carries all. Bytes.
 const FRAGMENT_ALONE: u64 = 1 << 20;
 /// Longest fragment if several lanes share the load. Bytes.

@@ -1,6 +1,6 @@
 //! Messages to far peers that complete from a copy.
 
-use isthmus_proto::{Config, OpError};
+use isthmus_proto::{Config, Level, OpError};
 
 use crate::credit::{DELAY_US, RATE, long};
 use crate::program::{How, Program};
@@ -71,10 +71,15 @@ fn what_does_not_fit_completes_when_the_peer_has_it() {
 }
 
 #[test]
-fn a_peer_that_goes_after_the_completion_is_told_apart_from_it() {
+fn of_all_messages_lost_with_a_peer_one_is_told() {
     let mut program = long(2, 1 << 30);
     program.mortal = true;
-    assert!(send(&mut program, 100_000));
+    for bytes in [100, 100_000, 1 << 20, 9_000] {
+        program.recv(0, Some(1), TAGGED, Some(1), bytes);
+        program.send(1, 0, TAGGED, 1, bytes, How { level: Level::Delivery, ..buffered() });
+        let sent = program.newest();
+        assert!(program.is_over(sent));
+    }
     program.world.kill(0);
     program.settle();
     assert!(
@@ -82,4 +87,18 @@ fn a_peer_that_goes_after_the_completion_is_told_apart_from_it() {
         "one error, under a context of its own: {:?}",
         program.failures
     );
+}
+
+#[test]
+fn writes_reads_and_atomics_do_not_use_its_room() {
+    let mut program = long(2, 1 << 30);
+    for _ in 0..3 {
+        assert!(program.write(1, 0, 0, 100_000, buffered()));
+        program.settle();
+        assert!(program.read(1, 0, 0, buffered()));
+        program.settle();
+    }
+    assert_eq!(program.world.nodes[1].engine.buffered_bytes(), 0);
+    assert!(send(&mut program, 1 << 20));
+    program.finish();
 }
