@@ -26,27 +26,30 @@ mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
 printf %s "$QEMU" >/proc/sys/fs/binfmt_misc/register
 exec sh -eux trial.sh
 """
+# Programs start slowly under qemu: the longest that one may take, and the whole trial. Seconds.
+PROGRAM_MOST, TRIAL_MOST = 180, 1500
 # What two ranks go by, beside shared memory.
 LANES = {"memory": "", "tcp": "FI_ISTHMUS_FABRIC=off FI_ISTHMUS_TRANSPORT=tcp", "udp": "FI_ISTHMUS_FABRIC=off FI_ISTHMUS_TRANSPORT=udp"}
 SCRIPT = """
+most() { timeout --kill-after=5 "$PROGRAM_MOST" "$@"; }
 "$PYTHON" -m venv --without-pip venv
-PYTHONPATH=$PIP venv/bin/python -m pip install --quiet --disable-pip-version-check --no-index --find-links . isthmus mpich mpi4py
+PYTHONPATH=$PIP most venv/bin/python -m pip install --quiet --disable-pip-version-check --no-index --find-links . isthmus mpich mpi4py
 PATH=$PWD/venv/bin:$PATH
 isthmus --version
 isthmus env --mpi mpich
 isthmus-cp --help | grep -c mpiexec
 python -c 'import platform; print("processor", platform.machine())'
 
-python "$EXAMPLES/coupled.py" >uri &
-while ! [ -s uri ]; do sleep 0.1; done
-python "$EXAMPLES/coupled.py" "$(cat uri)"
+most python "$EXAMPLES/coupled.py" >uri &
+most sh -c 'until [ -s uri ]; do sleep 0.1; done'
+most python "$EXAMPLES/coupled.py" "$(cat uri)"
 wait
 
 mkdir data
 isthmus serve --config serve.toml 2>served &
 serve=$!
-while ! grep -q :4290 served; do sleep 0.1; done
-isthmus cp --plain big 127.0.0.1:4290:data/
+most sh -c 'until grep -q :4290 served; do sleep 0.1; done'
+most isthmus cp --plain big 127.0.0.1:4290:data/
 kill $serve
 cmp big data/big
 
@@ -73,15 +76,18 @@ def main():
         work = Path(name)
         subprocess.run([manylinux / "bin/pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
                         "--only-binary=:all:", "--dest", work, *tags, *fetched, wheel[0].resolve()], check=True, timeout=600)  # fmt: skip
-        jobs = "".join(f'{lanes} mpiexec -n 2 python -c "$RING"\necho "by {kind}"\n' for kind, lanes in LANES.items())
+        jobs = "".join(f'most env {lanes} mpiexec -n 2 python -c "$RING"\necho "by {kind}"\n' for kind, lanes in LANES.items())
         (work / "trial.sh").write_text(SCRIPT + jobs)
         (work / "serve.toml").write_text(SERVE.format(work))
         (work / "big").write_bytes(bytes(range(256)) * 50_000)
         env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": name, "LC_ALL": "C.UTF-8", "QEMU": QEMU, "QEMU_LD_PREFIX": str(debian),
-               "PYTHON": str(python), "PIP": str(pip), "EXAMPLES": str(ROOT / "examples/python"), "RING": RING}  # fmt: skip
-        command = ["unshare", "--user", "--map-root-user", "--mount", "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
+               "PYTHON": str(python), "PIP": str(pip), "EXAMPLES": str(ROOT / "examples/python"), "RING": RING,
+               "PROGRAM_MOST": str(PROGRAM_MOST)}  # fmt: skip
+        # What it has said by then is told also if it does not end.
+        command = ["timeout", "--kill-after=5", str(TRIAL_MOST), "unshare", "--user", "--map-root-user", "--mount", "--net", "--ipc",
+                   "--pid", "--fork", "--kill-child", "--mount-proc"]  # fmt: skip
         done = subprocess.run([*command, "sh", "-eu", "-c", INSIDE], env=env, cwd=work, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900, check=False)  # fmt: skip
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)  # fmt: skip
     said = done.stdout
     print(said)
     require(done.returncode == 0, f"the trial ended with status {done.returncode}", said)
