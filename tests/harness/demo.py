@@ -32,6 +32,8 @@ def copies(c):
     """A small file, no multiple of anything; both digests agree."""
     ended = start(c, "--size", "20000001", "--block", "100000", "--rtt", "10ms").wait(120)
     expect(ended, 0, r"at B, stock tcp .* equal")
+    # A bar for each ends what it prints.
+    expect(ended, 0, r"\n  the link +█+.? [\d.]+ MB/s\n  Isthmus +█+.? [\d.]+ MB/s\n  stock tcp +█*.? [\d.]+ MB/s\s*$")
     return re.sub(r" +", " ", expect(ended, 0, r"Isthmus +[\d.]+ MB/s.*"))
 
 
