@@ -120,7 +120,7 @@ want_commands() { # want_commands COMMAND:PACKAGE...
 want_base() {
     compiles || apt_install gcc libc6-dev
     PATH=$PATH:/usr/sbin:/sbin want_commands make:make pkg-config:pkg-config ip:iproute2 fi_info:libfabric-bin \
-        iperf3:iperf3 ps:procps gdb:gdb nsenter:util-linux ssh:openssh-client sshd:openssh-server
+        iperf3:iperf3 ps:procps gdb:gdb nsenter:util-linux nft:nftables ssh:openssh-client sshd:openssh-server
     if ! python3 -c 'import ensurepip, venv, sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
         apt_install python3 python3-venv python3-pip
     fi

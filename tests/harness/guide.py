@@ -96,6 +96,25 @@ class Site:
         return passed(self.start(commands, suffix), seconds)
 
 
+# What section 7 says of jobs without routers and of ssh; the lab's own network is not of the two sites.
+FIREWALL = """table inet two_sites { chain in { type filter hook input priority 0; policy drop;
+  iifname { "lo", "mgmt0" } accept; ct state established accept; tcp dport 22 accept; meta l4proto { tcp, udp } th dport 5000-5100 accept; }; }
+"""
+
+
+@contextlib.contextmanager
+def firewalls(*sites):
+    """Both sites let in what section 7 names, and nothing else."""
+    nft = shutil.which("nft", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    if not nft:
+        raise Skip("it takes nft (Debian: nftables)")
+    with contextlib.ExitStack() as closed:
+        for site in sites:
+            closed.callback(site.run, f"{nft} delete table inet two_sites", ".opens")
+            site.run(f"{nft} -f - <<'END'\n{FIREWALL}END", ".closes")
+        yield
+
+
 def passed(job, seconds=60):
     ended = job.wait(seconds)
     if ended.timed_out or ended.status:
@@ -123,14 +142,21 @@ def in_homes(follow):
 
 @in_homes
 def interactive(c, a, b):
-    """Sections 2 and 3, at a prompt."""
+    """Sections 2 and 3, at a prompt, and 3 once more with the ports of section 7."""
     a.run(block("isthmus doctor\n"), ".doctor")
     with ssh_to(c, a, b):
         told = a.run(block("--peer user@b").replace("user@", f"{getpass.getuser()}@"), ".ssh")
         # Hosts of the lab have one home.
-        one = a.run(block("-hosts a,b"), ".hello")
-    if "one job on" not in one:
-        raise Failure(f"hello.py: {last_words(one)}")
+        jobs = [a.run(block("-hosts a,b"), ".hello")]
+        with firewalls(a, b):
+            closed = a.run(block("--peer user@b").replace("user@", f"{getpass.getuser()}@"), ".closed")
+            jobs.append(a.run(f"export FI_ISTHMUS_PORT_RANGE=5000-5100\n{block('-hosts a,b')}", ".ports"))
+    for one in jobs:
+        if "one job on" not in one:
+            raise Failure(f"hello.py: {last_words(one)}")
+    for line in ("TCP does not pass from here", "TCP does not pass from there", "would not connect"):
+        if line not in closed:
+            raise Failure(f"doctor does not say {line!r} of other ports: {closed}")
     for line in ("ok     tcp there", "ok     udp there", "ok     tcp back", "ok     udp back", "ok     isthmus cp", "ok     MPI jobs"):
         if line not in told:
             raise Failure(f"doctor does not say {line!r}: {told}")
@@ -144,7 +170,7 @@ def interactive(c, a, b):
         serving.end()
     if "UDP" not in told:
         raise Failure(f"doctor does not tell whether UDP passes: {last_words(told)}")
-    return "doctor by ssh and by address, one job by ssh"
+    return "doctor by ssh and by address, one job by ssh, also with the ports of the guide only"
 
 
 def batch(a, b, of_a, of_b, env=None, change=str):

@@ -105,6 +105,7 @@ fn passes(subjects: &[&'static str; 2], direction: &str, reach: &Reach) -> [Find
 fn uses(visit: &Visit) -> [Finding; 2] {
     /// The note if UDP does not pass.
     const LOSS: &str = "by TCP alone, which is slower where packets are lost";
+    const BOTH: &str = "open TCP and UDP in both directions, or join the sites by routers (docs/router.md)";
     let there = visit.to_there.as_ref().filter(|reach| reach.tcp.is_ok());
     let back = visit.from_there.as_ref().ok().and_then(|reached| reached.last());
     let back = back.filter(|reach| reach.tcp.is_ok());
@@ -119,17 +120,20 @@ fn uses(visit: &Visit) -> [Finding; 2] {
             "open TCP from here to there, for the speed of the network",
         ),
     };
-    let jobs = match there.or(back) {
-        Some(reach) => {
-            let text = format!("would connect directly, {}; one direction is enough", carriers(reach));
-            good("MPI jobs", text)
+    let only = |way: &str| {
+        format!("would wait in vain: TCP passes from {way} only, and ranks of both hosts connect")
+    };
+    let jobs = match (there, back) {
+        (Some(there), Some(back)) => {
+            let worse = if there.udp.is_ok() { back } else { there };
+            good("MPI jobs", format!("would connect directly, {}", carriers(worse)))
         }
-        None => finding(
-            Verdict::Advice,
-            "MPI jobs",
-            "would not connect: TCP passes in neither direction between these two hosts",
-            "open TCP and UDP in one direction, or join the sites by routers (docs/router.md)",
-        ),
+        (Some(_), None) => finding(Verdict::Advice, "MPI jobs", only("here to there"), BOTH),
+        (None, Some(_)) => finding(Verdict::Advice, "MPI jobs", only("there to here"), BOTH),
+        (None, None) => {
+            let text = "would not connect: TCP passes in neither direction between these two hosts";
+            finding(Verdict::Advice, "MPI jobs", text, BOTH)
+        }
     };
     [cp, jobs]
 }
@@ -168,13 +172,24 @@ mod tests {
             };
             uses(&visit).map(|finding| (finding.verdict, finding.text))
         };
-        let [(cp, by), (jobs, _)] = uses(reach(true, true), reach(false, false));
-        assert_eq!((cp, jobs), (Verdict::Good, Verdict::Good));
+        let [(cp, by), (jobs, text)] = uses(reach(true, true), reach(false, false));
+        assert_eq!((cp, jobs), (Verdict::Good, Verdict::Advice));
         assert!(by.contains("directly to 10.0.0.1:4100") && by.contains("TCP or UDP"), "{by}");
-        let [(cp, by), _] = uses(reach(true, false), reach(true, true));
-        assert!(cp == Verdict::Good && by.contains("TCP alone"), "{by}");
-        let [(cp, by), (jobs, _)] = uses(reach(false, true), reach(true, false));
-        assert_eq!((cp, jobs), (Verdict::Advice, Verdict::Good), "{by}");
+        assert!(text.contains("from here to there only"), "{text}");
+        for (there, back) in
+            [(reach(true, false), reach(true, true)), (reach(true, true), reach(true, false))]
+        {
+            let by_udp = there.udp.is_ok();
+            let [(cp, by), (jobs, text)] = uses(there, back);
+            assert_eq!((cp, jobs), (Verdict::Good, Verdict::Good));
+            assert_eq!(by.contains("TCP alone"), !by_udp, "{by}");
+            assert!(text.contains("TCP alone"), "{text}");
+        }
+        let [_, (_, text)] = uses(reach(true, true), reach(true, true));
+        assert!(text.contains("TCP or UDP"), "{text}");
+        let [(cp, by), (jobs, text)] = uses(reach(false, true), reach(true, false));
+        assert_eq!((cp, jobs), (Verdict::Advice, Verdict::Advice), "{by}");
+        assert!(text.contains("from there to here only"), "{text}");
         let [_, (jobs, text)] = uses(reach(false, true), reach(false, false));
         assert!(jobs == Verdict::Advice && text.contains("neither direction"), "{text}");
     }
