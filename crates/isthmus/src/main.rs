@@ -126,15 +126,18 @@ fn run() -> ExitCode {
         _ => LogFormat::Text,
     };
     output::set_log_format(format);
+    // The user hears from `isthmus cp` how the copy ended. The service's lines would come by ssh, and say it again.
+    let usual = if matches!(command, Command::SshServe(_)) { "isthmus_mover::server=error" } else { "" };
+    let chosen = std::env::var("ISTHMUS_LOG").unwrap_or_else(|_| usual.to_owned());
     let level = if daemon { LevelFilter::INFO } else { LevelFilter::WARN };
     // If no thread can be started, a daemon writes its log itself, and soon says why it ends.
     let _written = match daemon.then(output::patient_log).flatten() {
         Some((writer, guard)) => {
-            log_to(writer, level, format);
+            log_to(writer, &chosen, level, format);
             Some(guard)
         }
         None => {
-            log_to(|| output::LogWriter, level, format);
+            log_to(|| output::LogWriter, &chosen, level, format);
             None
         }
     };
@@ -209,13 +212,13 @@ fn filter(value: &str, default: LevelFilter) -> (EnvFilter, Vec<&str>) {
     (filter, faulty)
 }
 
-/// Starts the log. `ISTHMUS_LOG` sets the filter; by default `default` and above is logged.
-fn log_to<W>(writer: W, default: LevelFilter, format: LogFormat)
+/// Starts the log. `chosen` is the filter, as in `ISTHMUS_LOG`; as far as it says nothing else, `default` and above is
+/// logged.
+fn log_to<W>(writer: W, chosen: &str, default: LevelFilter, format: LogFormat)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let value = std::env::var("ISTHMUS_LOG").unwrap_or_default();
-    let (filter, faulty) = filter(&value, default);
+    let (filter, faulty) = filter(chosen, default);
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     match format {
         LogFormat::Text => {

@@ -198,16 +198,28 @@ impl Host {
         }
     }
 
+    /// A process of this test, by its arguments (each ends in NUL) and its environment.
+    fn process(is_it: impl Fn(&str, &str) -> bool) -> Option<i32> {
+        fs::read_dir("/proc").expect("Linux").flatten().find_map(|entry| {
+            let number: i32 = entry.file_name().to_str()?.parse().ok()?;
+            let read = |file: &str| fs::read(entry.path().join(file)).ok().map(|bytes| text(&bytes));
+            is_it(&read("cmdline")?, &read("environ")?).then_some(number)
+        })
+    }
+
     /// The isthmus that ssh has started for this test.
     fn other_side(&self) -> Option<i32> {
         let home = format!("HOME={}", self.path("home").display());
-        fs::read_dir("/proc").expect("Linux").flatten().find_map(|entry| {
-            let number: i32 = entry.file_name().to_str()?.parse().ok()?;
-            let read = |file: &str| fs::read(entry.path().join(file)).ok();
-            let words = text(&read("cmdline")?);
-            let ours = words.starts_with(env!("CARGO_BIN_EXE_isthmus")) && words.contains("ssh-serve");
-            (ours && text(&read("environ")?).contains(&home)).then_some(number)
+        let of_isthmus = |words: &str| words.starts_with(env!("CARGO_BIN_EXE_isthmus"));
+        Self::process(|words, environ| {
+            of_isthmus(words) && words.contains("ssh-serve") && environ.contains(&home)
         })
+    }
+
+    /// The ssh that the copy has started.
+    fn own_ssh(&self) -> Option<i32> {
+        let start = format!("{}\0", self.ssh.replace(' ', "\0"));
+        Self::process(|words, _| words.starts_with(&start))
     }
 
     /// A copy there that takes seconds, once some of it has arrived.
@@ -258,6 +270,8 @@ fn there_and_back(host: &Host, remote: &str, way: &str) {
     let done = host.cp_by(remote, &["there:nothing", "back"]).output().expect("it starts");
     assert!(!done.status.success(), "{}", said(&done));
     assert!(said(&done).contains("home/nothing"), "{}", said(&done));
+    let lines = said(&done).lines().filter(|line| line.contains("home/nothing")).count();
+    assert_eq!(lines, 1, "the other side's log does not say it again: {}", said(&done));
     host.await_true("the other side ends with the copy", || host.other_side().is_none());
 }
 
@@ -324,6 +338,17 @@ fn a_request_is_neither_made_twice_nor_lost() {
 }
 
 #[test]
+fn a_login_shell_may_print_what_it_likes() {
+    let Some(host) = Host::new(true) else { return };
+    let lines = "echo WELCOME; echo by order >&2; printf 'no end of line'\neval \"$SSH_ORIGINAL_COMMAND\"";
+    let greets = host.script("greets", lines);
+    host.force(&format!("command=\"{greets}\""));
+    there_and_back(&host, env!("CARGO_BIN_EXE_isthmus"), "data goes directly to 127.0.0.1:");
+    let (status, found) = host.doctor(env!("CARGO_BIN_EXE_isthmus"));
+    assert_eq!(status, Some(0), "{found:?}");
+}
+
+#[test]
 fn a_key_may_be_for_copies_only() {
     let Some(host) = Host::new(true) else { return };
     host.force(&format!("restrict,command=\"{} ssh-serve\"", env!("CARGO_BIN_EXE_isthmus")));
@@ -354,16 +379,21 @@ fn whichever_side_is_killed_the_same_command_continues() {
         running.0.wait().expect("it ends");
         host.await_true("the other side ends as well", || host.other_side().is_none());
 
-        // What is left of that would look as if the next had begun.
-        fs::remove_dir_all(host.path("home")).and_then(|()| fs::create_dir(host.path("home"))).expect("ours");
-        let mut running = host.under_way(&bytes);
-        let other = rustix::process::Pid::from_raw(host.other_side().expect("it runs")).expect("a number");
-        rustix::process::kill_process(other, rustix::process::Signal::KILL).expect("ours");
-        assert_eq!(host.ended(&mut running), 4, "it says that the other side is lost");
-        let mut said = String::new();
-        std::io::Read::read_to_string(&mut running.0.stderr.take().expect("a pipe"), &mut said)
-            .expect("text");
-        assert!(said.contains("the same command continues"), "{said}");
+        for victim in [Host::other_side as fn(&Host) -> Option<i32>, Host::own_ssh] {
+            // What is left of that would look as if the next had begun.
+            fs::remove_dir_all(host.path("home"))
+                .and_then(|()| fs::create_dir(host.path("home")))
+                .expect("ours");
+            let mut running = host.under_way(&bytes);
+            let victim = rustix::process::Pid::from_raw(victim(&host).expect("it runs")).expect("a number");
+            rustix::process::kill_process(victim, rustix::process::Signal::KILL).expect("ours");
+            assert_eq!(host.ended(&mut running), 4, "it says that the other side is lost");
+            let mut said = String::new();
+            std::io::Read::read_to_string(&mut running.0.stderr.take().expect("a pipe"), &mut said)
+                .expect("text");
+            assert!(said.contains("the same command continues"), "{said}");
+            host.await_true("the other side ends as well", || host.other_side().is_none());
+        }
 
         let done = host.cp(&["big", "there:big"]).output().expect("it starts");
         let said = text(&done.stderr);
@@ -383,7 +413,8 @@ fn where_isthmus_is_missing_one_line_says_what_to_do() {
     let said = text(&done.stderr);
     assert_eq!(done.status.code(), Some(5), "{said}");
     let remedy = said.lines().find(|line| line.contains("is not installed")).expect("it says so");
-    assert!(remedy.contains("pip install --user isthmus") && remedy.contains("--remote-isthmus"), "{remedy}");
+    let wheel = concat!("pip install --user isthmus-", env!("CARGO_PKG_VERSION"), "-*.whl");
+    assert!(remedy.contains(wheel) && remedy.contains("--remote-isthmus"), "{remedy}");
 }
 
 #[test]
@@ -446,7 +477,7 @@ fn a_doctor_says_where_isthmus_is_missing() {
     let (status, found) = host.doctor("/nowhere/isthmus");
     let [[_, verdict, text]] = &found[..] else { panic!("{found:?}") };
     assert_eq!((status, &**verdict), (Some(1), "bad"));
-    assert!(text.contains("is not installed") && text.contains("pip install --user isthmus"), "{text}");
+    assert!(text.contains("is not installed") && text.contains("pip install --user isthmus-"), "{text}");
 }
 
 #[test]

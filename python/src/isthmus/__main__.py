@@ -14,7 +14,7 @@ def command() -> str:
     own = [sysconfig.get_path("scripts"), sysconfig.get_path("scripts", f"{os.name}_user")]
     found = shutil.which("isthmus", path=os.pathsep.join(own)) or shutil.which("isthmus")
     if found is None:
-        raise SystemExit("isthmus: the command is not in this environment, nor in PATH: pip install isthmus")
+        raise SystemExit("isthmus: the command is not in this environment, nor in PATH; the wheel of `make wheel` has it")
     return found
 
 

@@ -260,11 +260,13 @@ impl Start {
             let mut bytes = Vec::new();
             heard += from.take(CHATTER_MAX as u64).read_until(b'\n', &mut bytes)?;
             let Some(last) = bytes.last() else { return Err(io::ErrorKind::UnexpectedEof.into()) };
-            if let Some(json) = bytes.strip_prefix(MARK.as_bytes()).filter(|_| *last == b'\n') {
+            // What the login shell printed may have no end of line.
+            let mark = bytes.windows(MARK.len()).position(|text| text == MARK.as_bytes());
+            if let Some(json) = mark.filter(|_| *last == b'\n').map(|at| &bytes[at + MARK.len()..]) {
                 return Ok(serde_json::from_slice(json)?);
             }
             match shown(bytes.trim_ascii()) {
-                line if line == READS => {
+                line if line.ends_with(READS) => {
                     if !is_more_within(from, READING)? {
                         again.take().into_iter().for_each(|again| again());
                     }
@@ -302,8 +304,8 @@ fn explained(login: &str, mut child: Child, error: &io::Error, chatter: &str, wo
         if chatter.is_empty() { String::new() } else { format!(", and \"{chatter}\" was printed there") };
     match status {
         Some(NOT_FOUND) => MoverError::Refused(format!(
-            "{program} is not installed at {login}; there: pip install --user isthmus; or name it with \
-             --remote-isthmus PATH"
+            "{program} is not installed at {login}; there: pip install --user isthmus-{RELEASE}-*.whl; or name it \
+             with --remote-isthmus PATH"
         )),
         Some(SSH_FAILED) => MoverError::Lost(format!("ssh does not get to {login}, see above")),
         Some(code) => MoverError::Refused(format!(
@@ -466,17 +468,29 @@ mod tests {
         assert_eq!(host_and_port("ssh://me@[fd00::1]"), ("me@[fd00::1]", None));
     }
 
+    /// A login shell that starts the other side, if it is installed: whether it understands the command is seen from what
+    /// the command says of a program that is missing.
     #[test]
     fn any_shell_starts_the_other_side() {
-        for (named, requests) in [(None, false), (Some("/a folder/it's isthmus"), true)] {
-            let command = remote_command(named, requests);
-            let mut shell = Command::new("sh");
-            shell.arg("-c").arg(&command).env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
-            let said = shell.output();
-            let said = said.expect("a shell");
-            assert_eq!(said.status.code(), Some(NOT_FOUND), "{command:?}: {said:?}");
-            let said = String::from_utf8_lossy(&said.stderr).into_owned();
-            assert!(said.contains("isthmus"), "{said}");
+        let shells = ["sh", "bash", "dash", "zsh", "ksh", "csh", "tcsh", "fish"];
+        let mut tried = Vec::new();
+        for shell in shells {
+            for (named, requests) in [(None, false), (Some("/a folder/it's isthmus"), true)] {
+                let command = remote_command(named, requests);
+                let mut shell = Command::new(shell);
+                shell
+                    .arg("-c")
+                    .arg(&command)
+                    .env("PATH", "/usr/bin:/bin")
+                    .env("HOME", "/")
+                    .stdin(Stdio::null());
+                let Ok(said) = shell.output() else { continue };
+                assert_eq!(said.status.code(), Some(NOT_FOUND), "{shell:?}: {said:?}");
+                let said = String::from_utf8_lossy(&said.stderr).into_owned();
+                assert!(said.contains(named.unwrap_or("isthmus")), "{shell:?}: {said}");
+                tried.push(shell.get_program().to_owned());
+            }
         }
+        assert!(tried.contains(&"sh".into()) && tried.contains(&"bash".into()), "{tried:?}");
     }
 }
