@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Writes the licences of the crates that the binaries contain, with their texts: for packages.
 
-    tools/licences.py FILE
+    tools/licences.py FILE [TARGET]
 
-Which they are is what cargo says of Cargo.lock; the texts are in the crates' own folders. Equal texts stand there once.
+TARGET is the platform that they are for, such as aarch64-unknown-linux-gnu; without it, this machine's. Which
+they are is what cargo says of Cargo.lock; the texts are in the crates' own folders. Equal texts stand there once.
 """
 
 import json
@@ -17,11 +18,15 @@ BINARIES = {"isthmus", "isthmus-ofi", "isthmus-c"}
 TEXTS = ("license", "licence", "copying", "notice", "copyright", "unlicense")
 
 
-def crates():
-    """The crates of others that the binaries contain, by name."""
-    host = subprocess.run(["rustc", "-vV"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    (host,) = (line.split()[1] for line in host.splitlines() if line.startswith("host:"))
-    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", host]
+def own_platform():
+    said = subprocess.run(["rustc", "-vV"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    (host,) = (line.split()[1] for line in said.splitlines() if line.startswith("host:"))
+    return host
+
+
+def crates(target):
+    """The crates of others that the binaries for this platform contain, by name."""
+    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", target]
     known = json.loads(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout)
     packages = {package["id"]: package for package in known["packages"]}
     needs = {
@@ -46,11 +51,11 @@ def texts_of(package):
 
 
 def main():
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         print(__doc__, file=sys.stderr)
         sys.exit(2)
     of_text, lines, without = {}, [], []
-    for package in crates():
+    for package in crates(sys.argv[2] if sys.argv[2:] else own_platform()):
         name = f"{package['name']} {package['version']}"
         lines.append(f"{name}: {package['license'] or 'see its text'}, {package['repository'] or ''}".rstrip(", "))
         found = texts_of(package)

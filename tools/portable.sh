@@ -36,5 +36,5 @@ for library in isthmus-ofi isthmus-c; do
 done
 cargo-zigbuild zigbuild --release --locked --target "$triple.$GLIBC_VERSION" -p isthmus
 BUILD=$out TARGET=$CARGO_TARGET_DIR/$triple tools/build.sh --collect
-tools/licences.py "$out/THIRD-PARTY"
+tools/licences.py "$out/THIRD-PARTY" "$triple"
 tools/glibc.sh "$GLIBC_VERSION" "$out"/{bin/isthmus,lib/libisthmus-fi.so,lib/libisthmus.so}
