@@ -33,7 +33,9 @@ fn in_a_home(written: &[u8], home: &Path) -> Option<PathBuf> {
     };
     let of_another = || User::from_name(str::from_utf8(name).ok()?).ok()?.map(|user| user.dir);
     let home = if name.is_empty() { home.to_owned() } else { of_another()? };
-    Some(home.join(OsStr::from_bytes(below)))
+    let below = Path::new(OsStr::from_bytes(below));
+    // With a second "/" it would stand for the root.
+    Some(home.join(below.strip_prefix("/").unwrap_or(below)))
 }
 
 /// Splits off the "/" or "/." at the end.
@@ -79,6 +81,7 @@ mod tests {
         let root = root.trim_start_matches('/');
         assert_eq!(below("~root", true), root, "the home of another user");
         assert_eq!(below("~root/new.h5", true), format!("{root}/new.h5"));
+        assert_eq!(below("~//new.h5", true), format!("{base}/new.h5"));
         assert_eq!(below("~no-such-user/x", true), format!("{base}/~no-such-user/x"));
         assert_eq!(below("~/", true), format!("{base}/"));
         assert_eq!(below("data/x", true), format!("{base}/scratch/x"));
