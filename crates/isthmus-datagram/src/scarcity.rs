@@ -41,9 +41,17 @@ pub fn remedy(error: &io::Error) -> Option<&'static str> {
             "a route or a security policy of this host forbids it: change the route (ip route get, `prohibit`), or the \
              policy, such as SELinux's"
         }
+        libc::EMSGSIZE => {
+            "the MTU of the interface is below the 1280 bytes that UDP needs here: raise it, or set transport = \"tcp\""
+        }
         libc::ENOSPC => "the system watches no more descriptors: raise fs.epoll.max_user_watches (sysctl)",
         _ => return None,
     })
+}
+
+/// The error of a packet that is longer than the interface carries, although it is as short as packets get.
+pub fn too_long() -> io::Error {
+    io::Error::from_raw_os_error(libc::EMSGSIZE)
 }
 
 /// Starts `count` threads at once, and ends them. For callers whose libraries panic if they can start no thread.
@@ -247,6 +255,7 @@ mod tests {
         let said = |errno, word: &str| of(errno).is_some_and(|text| text.contains(word));
         assert!(said(libc::EMFILE, "ulimit -n") && said(libc::EADDRNOTAVAIL, "ip_local_port_range"));
         assert!(said(libc::EPERM, "firewall") && said(libc::EACCES, "route") && said(libc::ENOMEM, "memory"));
+        assert!(remedy(&too_long()).is_some_and(|text| text.contains("MTU")));
         for errno in [libc::ECONNREFUSED, libc::ETIMEDOUT, libc::ECONNRESET, libc::EHOSTUNREACH] {
             assert_eq!(of(errno), None);
         }

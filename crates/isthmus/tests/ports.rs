@@ -331,3 +331,28 @@ fn an_echo_at_the_port_by_udp_is_not_taken_for_the_peer() {
         assert!(fs::read(copy).is_ok_and(|copy| copy == content), "{number}: {said}");
     }
 }
+
+/// The far host ends each TCP connection that has carried 1 MB, and tells only the service: whatever comes later is
+/// dropped.
+const RESETS: &str = r#"
+there sh -c 'echo 1 > /proc/sys/net/netfilter/nf_conntrack_acct'
+there nft add table inet resets
+there nft add chain inet resets out '{ type filter hook output priority 0; }'
+there nft add rule inet resets out meta l4proto tcp ct bytes gt 1000000 reject with tcp reset
+serve_there
+FI_ISTHMUS_TRANSPORT=tcp "$1" cp --plain 10.99.9.2:7001:data/a copy
+"#;
+
+/// What arrived by the connections that ended counts, and acknowledgements do not go where nobody hears them.
+#[test]
+fn a_copy_goes_on_where_each_connection_is_reset_after_a_megabyte_at_one_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let content: Vec<u8> =
+        (0..3_000_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let Some((succeeded, said)) = in_two_networks(RESETS, 60, folder.path(), "10.99.9.2:7001", &content)
+    else {
+        return;
+    };
+    assert!(succeeded, "{said}");
+    assert!(fs::read(folder.path().join("copy")).is_ok_and(|copy| copy == content), "{said}");
+}

@@ -502,8 +502,8 @@ impl Carrier {
     }
 
     /// What is known of a TCP lane that stands still ([`TcpLane::stuck`]).
-    pub(crate) fn stuck(&self) -> Option<Stuck> {
-        self.tcp()?.stuck()
+    pub(crate) fn stuck(&self, is_left: bool) -> Option<Stuck> {
+        self.tcp()?.stuck(is_left)
     }
 
     /// The address at the other end of a TCP lane.
@@ -749,6 +749,12 @@ impl Carriers {
     pub(crate) fn judge_stuck(&mut self, at: SocketAddr, stuck: Stuck) -> Option<Cause> {
         let now = self.paths.now();
         self.segments.judge(now, &mut self.paths.hosts, at, stuck)
+    }
+
+    /// Why a TCP lane to this host stands still, if the peer sends by another one.
+    pub(crate) fn judge_left(&mut self, host: IpAddr, stuck: Stuck) -> Option<Cause> {
+        let now = self.paths.now();
+        self.paths.hosts.on_stuck(now, host, u32::MAX, stuck)
     }
 
     /// Whether this is an address of this host, as far as we know those.

@@ -554,10 +554,11 @@ impl TcpLane {
     }
 
     /// What is known of the lane if it stands still: its oldest data was retransmitted [`STUCK_RESENT`] times, and
-    /// nothing came back.
-    pub(super) fn stuck(&self) -> Option<Stuck> {
+    /// nothing came back. Once is enough if the peer has left it for another lane (`is_left`).
+    pub(super) fn stuck(&self, is_left: bool) -> Option<Stuck> {
         let info = info(&self.socket).filter(|_| !is_local(&self.socket))?;
-        if info.tcpi_unacked == 0 || info.tcpi_retransmits < STUCK_RESENT {
+        let resent = if is_left { 1 } else { STUCK_RESENT };
+        if info.tcpi_unacked == 0 || info.tcpi_retransmits < resent {
             return None;
         }
         let first_sent = info.tcpi_data_segs_out.saturating_sub(info.tcpi_total_retrans);

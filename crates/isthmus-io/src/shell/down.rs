@@ -123,7 +123,8 @@ impl Shell {
             let Some(lane) = self.lanes[index].as_ref().filter(|lane| lane.phase == Phase::Open) else {
                 continue;
             };
-            let (Some(stuck), Some(peer)) = (lane.carrier.stuck(), lane.carrier.tcp_peer()) else {
+            let is_left = core.lock().engine.is_left_by_peer(LaneId(index as u32));
+            let (Some(stuck), Some(peer)) = (lane.carrier.stuck(is_left), lane.carrier.tcp_peer()) else {
                 continue;
             };
             // A peer that dialled us listens elsewhere, on the same host.
@@ -133,9 +134,12 @@ impl Shell {
                 let told = core.lock().engine.lane_locator(LaneId(index as u32));
                 told.filter(|told| told.ip() == peer.ip())
             };
-            let Some(cause) = listens_at.and_then(|at| self.carriers.judge_stuck(at, stuck)) else {
-                continue;
+            let judged = if is_left {
+                self.carriers.judge_left(peer.ip(), stuck)
+            } else {
+                listens_at.and_then(|at| self.carriers.judge_stuck(at, stuck))
             };
+            let Some(cause) = judged else { continue };
             let text = self.tell_stuck(peer.ip(), stuck, cause);
             if let Some(lane) = &mut self.lanes[index] {
                 lane.carrier.discard();

@@ -119,6 +119,7 @@ impl Engine {
         let peer = record.peer.filter(|_| record.state == LaneState::Open)?;
         record.heard = true;
         self.clock = now;
+        self.peers[peer.0 as usize].connection.as_deref_mut()?.recent = Some(lane);
         let connection = self.peers[peer.0 as usize].connection.as_deref()?;
         if !self.is_plain(connection) {
             return None;

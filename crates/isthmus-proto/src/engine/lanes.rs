@@ -531,6 +531,16 @@ impl Engine {
         self.kick(peer);
     }
 
+    /// Whether the near peer of this lane sends by another one. A near peer uses one lane only, so it has given this
+    /// one up, unless its frames are still under way.
+    pub fn is_left_by_peer(&self, lane: LaneId) -> bool {
+        let peer = self.lanes.get(lane.0 as usize).and_then(|record| record.peer);
+        let connection = peer
+            .map(|peer| self.resolve(peer))
+            .and_then(|peer| self.peers[peer.0 as usize].connection.as_deref());
+        connection.is_some_and(|known| !known.is_far() && known.recent.is_some_and(|recent| recent != lane))
+    }
+
     /// Whether an incoming lane has sent its Hello, or has ended.
     pub fn is_greeted(&self, lane: LaneId) -> bool {
         self.lanes.get(lane.0 as usize).is_none_or(|record| record.state != LaneState::Listening)

@@ -77,6 +77,7 @@ impl Engine {
 
     pub(super) fn unlist(&mut self, peer: PeerId, lane: LaneId, state: LaneState) -> bool {
         let connection = self.connection(peer);
+        connection.recent.take_if(|recent| *recent == lane);
         let listed = connection.lanes.len();
         connection.lanes.retain(|other| *other != lane);
         if connection.lanes.len() < listed {

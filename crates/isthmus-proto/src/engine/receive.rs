@@ -196,10 +196,8 @@ impl Engine {
         let record = self.lane_mut(lane)?;
         record.heard = true;
         let state = record.state;
-        if let Some(peer) = record.peer
-            && let Some(stragglers) = &mut self.connection(peer).stragglers
-        {
-            stragglers.recent = Some(lane);
+        if let Some(peer) = record.peer {
+            self.connection(peer).recent = Some(lane);
         }
         match (frame, state) {
             (Frame::Hello(hello), LaneState::Listening) => {

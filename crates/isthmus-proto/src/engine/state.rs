@@ -654,6 +654,9 @@ impl Empty for Trouble {
 pub(crate) struct Connection {
     pub(crate) lanes: Vec<LaneId>,
     pub(crate) dialing: u32,
+    /// The lane by which a frame of the peer came last. Acknowledgements go there: the peer may have lost other lanes,
+    /// and this end may not know it yet.
+    pub(crate) recent: Option<LaneId>,
     /// Numbers of the Hellos in either direction.
     pub(crate) hellos: crate::admission::HelloNumbers,
     /// It is among the connections that keep their memory (`sparse.rs`).
@@ -790,6 +793,14 @@ impl Connection {
             None => usize::MAX,
         };
         self.lanes.len().min(most)
+    }
+
+    /// Whether an acknowledgement goes by this lane, which carries no data: the peer's last frame came by it.
+    pub(crate) fn acks_aside(&self, lane: LaneId) -> bool {
+        self.ack_due
+            && self.recent == Some(lane)
+            && !self.lanes[..self.carriers()].contains(&lane)
+            && self.lanes.contains(&lane)
     }
 
     /// Makes an acknowledgement, which also grants credit.

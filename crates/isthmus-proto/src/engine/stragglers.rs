@@ -59,8 +59,6 @@ pub(crate) struct Stragglers {
     pub(super) heard_at: Micros,
     /// The latest sending time of all fragments that have arrived.
     newest: Micros,
-    /// The lane by which something came last.
-    pub(super) recent: Option<LaneId>,
     check_at: Option<Micros>,
     /// Grows with copies in vain. Every time limit is multiplied by 1 + caution.
     caution: f64,

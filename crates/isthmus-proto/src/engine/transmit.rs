@@ -10,7 +10,7 @@ use isthmus_wire::frame::{self, Frame};
 
 use super::greeting::greeting_of;
 use super::state::{Connection, Flight, Kind, LaneState, Load};
-use super::{Action, Engine, LaneId};
+use super::{Action, Engine, LaneId, LaneKind};
 use crate::memory::{BufferRef, Memory};
 use crate::{Fence, Level, PeerId};
 
@@ -18,6 +18,9 @@ use crate::{Fence, Level, PeerId};
 pub(super) const COPY_MAX: u64 = 8 << 10;
 /// Longest fragment if one lane carries all. Bytes.
 const FRAGMENT_ALONE: u64 = 1 << 20;
+/// Longest fragment if one lane carries all by TCP. Bytes. Something on the path may end each connection after some
+/// data. Only fragments that arrived whole by then need not be sent again.
+const FRAGMENT_TCP: u64 = 256 << 10;
 /// Longest fragment if several lanes share the load. Bytes.
 const FRAGMENT_SHARED: u64 = 128 << 10;
 /// Longest fragment, and batch, if more than [`MANY_LANES`] lanes share the load. Bytes. Small, since the data of a
@@ -148,6 +151,11 @@ impl Engine {
             let ours = connection.lanes[..connection.carriers()].contains(&lane);
             let owed = connection.ack_owed;
             let mut frames = 0;
+            if connection.acks_aside(lane) {
+                self.put_ack(peer, batch);
+                frames += 1;
+            }
+            let connection = self.connection(peer);
             let most = if connection.carriers() > MANY_LANES { FRAGMENT_MANY } else { BATCH_BYTES };
             let most = most.min(self.quantum(lane));
             while ours && !batch.is_full(most) && self.next_frame(peer, lane, batch, mem) {
@@ -186,8 +194,9 @@ impl Engine {
         }
         // Some lanes may have stopped. The lane that brought something last goes first, so that acknowledgements pass.
         let carriers = connection.carriers();
-        if let Some(recent) = connection.stragglers.as_ref().and_then(|stragglers| stragglers.recent)
-            && connection.lanes[..carriers].contains(&recent)
+        if let Some(recent) = connection.recent
+            && (connection.acks_aside(recent)
+                || connection.stragglers.is_some() && connection.lanes[..carriers].contains(&recent))
         {
             self.make_ready(recent);
         }
@@ -545,12 +554,17 @@ impl Engine {
 
     fn fragment_max(&mut self, peer: PeerId, lane: LaneId) -> u64 {
         let most = match self.connection(peer).carriers() {
+            0 | 1 if self.is_by_tcp(lane) => FRAGMENT_TCP,
             0 | 1 => FRAGMENT_ALONE,
             _ if self.is_express(peer, lane) => FRAGMENT_EXPRESS,
             lanes if lanes > MANY_LANES => FRAGMENT_MANY,
             _ => FRAGMENT_SHARED,
         };
         most.min(self.quantum(lane))
+    }
+
+    fn is_by_tcp(&self, lane: LaneId) -> bool {
+        self.lanes.get(lane.0 as usize).is_some_and(|record| record.kind == LaneKind::Tcp)
     }
 
     /// The most that a lane takes at once because of its rate limit. Bytes.

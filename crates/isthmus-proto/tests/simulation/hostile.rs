@@ -21,15 +21,15 @@ fn address(node: usize) -> Address {
 }
 
 /// An engine, and the lanes of one peer that can send any frame.
-struct Victim {
-    engine: Engine,
-    mem: Arena,
+pub(crate) struct Victim {
+    pub(crate) engine: Engine,
+    pub(crate) mem: Arena,
     lanes: Vec<LaneId>,
     now: u64,
 }
 
 impl Victim {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(Config::new(address(0)))
     }
 
@@ -40,12 +40,17 @@ impl Victim {
         Self { engine, mem, lanes: Vec::new(), now: 0 }
     }
 
-    fn say(&mut self, lane: LaneId, frame: impl Into<Frame>, payload: &[u8]) -> Result<(), PeerFault> {
+    pub(crate) fn say(
+        &mut self,
+        lane: LaneId,
+        frame: impl Into<Frame>,
+        payload: &[u8],
+    ) -> Result<(), PeerFault> {
         self.engine.handle(self.now, lane, &frame.into(), payload, &mut self.mem)
     }
 
     /// A lane on which the peer has greeted.
-    fn open(&mut self) -> LaneId {
+    pub(crate) fn open(&mut self) -> LaneId {
         let lane = self.engine.lane_accepted();
         let hello = self::hello(1 << 20);
         self.say(lane, hello, &[]).unwrap();
@@ -54,6 +59,11 @@ impl Victim {
 
     /// Everything that the engine wants to write on its lanes.
     fn drain(&mut self) -> Vec<Frame> {
+        self.drain_lanes().into_iter().map(|(_, frame)| frame).collect()
+    }
+
+    /// The same, with the lane of each frame.
+    pub(crate) fn drain_lanes(&mut self) -> Vec<(LaneId, Frame)> {
         let mut frames = Vec::new();
         let mut batch = Batch::default();
         while let Some(lane) = self.engine.next_ready() {
@@ -62,7 +72,7 @@ impl Victim {
                 let mut bytes = &batch.bytes[..];
                 while let Ok(Some(frame)) = Frame::decode(bytes) {
                     let whole = frame.header_len() + frame.payload_len() as usize;
-                    frames.push(frame);
+                    frames.push((lane, frame));
                     let Some(rest) = bytes.get(whole..) else { break };
                     bytes = rest;
                 }
@@ -87,7 +97,7 @@ fn hello(credit: u64) -> frame::Hello {
     }
 }
 
-fn message(seq: u64, order: u64, total: u64, payload: u32) -> frame::Message {
+pub(crate) fn message(seq: u64, order: u64, total: u64, payload: u32) -> frame::Message {
     frame::Message {
         flags: frame::flags::TAGGED,
         connection: 0,

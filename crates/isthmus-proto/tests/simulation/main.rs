@@ -11,6 +11,7 @@ mod buffered;
 mod credit;
 mod hostile;
 mod leases;
+mod left_lanes;
 mod program;
 mod rails;
 mod rng;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use isthmus_datagram::scarcity::Sparing;
+use isthmus_datagram::scarcity::{self, Sparing};
 use isthmus_datagram::{Received, SEND_BYTES, Sent, UdpSocket};
 use isthmus_udp::{Event, Micros, StreamId, Transmit};
 use tokio::io::Interest;
@@ -103,8 +103,12 @@ impl Outgoing {
                 // A packet that the kernel drops counts as lost.
                 match socket.send(message.to, message.segment, packets) {
                     Sent::BLOCKED => return true,
-                    Sent::Dropped => self.tell_refused(socket, message.to),
-                    Sent::TooLong => port.inner.lock().port.on_too_long(now(), message),
+                    Sent::Dropped => self.tell_refused(message.to, socket.take_own_refusal()),
+                    Sent::TooLong => {
+                        if !port.inner.lock().port.on_too_long(now(), message) {
+                            self.tell_refused(message.to, Some(scarcity::too_long()));
+                        }
+                    }
                     Sent::Yes | Sent::Partly(_) => {}
                 }
                 self.sent = (self.sent.0 + message.len, self.sent.1 + 1);
@@ -113,8 +117,8 @@ impl Outgoing {
     }
 
     /// Warns of packets to `to` that did not leave, if this host is the cause.
-    fn tell_refused(&self, socket: &UdpSocket, to: SocketAddr) {
-        if let Some(error) = socket.take_own_refusal() {
+    fn tell_refused(&self, to: SocketAddr, error: Option<io::Error>) {
+        if let Some(error) = error {
             let what = format_args!("packets to {to} do not leave this host");
             self.sparing.tell(what, &error, |line| warn!("{line}"));
         }

@@ -2,14 +2,17 @@
 
 use super::{Port, Transmit};
 use crate::Micros;
+use crate::mtu::PAYLOAD_BASE;
 
 impl Port {
     /// The interface did not carry these packets: they were too long. Streams to that peer go on with shorter ones.
-    pub fn on_too_long(&mut self, now: Micros, packets: &Transmit) {
+    /// False if streams send none that are shorter.
+    pub fn on_too_long(&mut self, now: Micros, packets: &Transmit) -> bool {
         let there = self.streams.iter().filter(|(_, entry)| entry.peer == packets.to);
         for key in there.map(|(key, _)| key).collect::<Vec<_>>() {
             self.streams[key].stream.on_too_long(packets.segment);
             self.refresh(now, key);
         }
+        packets.segment > PAYLOAD_BASE as usize
     }
 }

@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use isthmus_datagram::{PacketSocket, Received, SEND_BYTES, Sent, is_frames_only};
+use isthmus_datagram::{PacketSocket, Received, SEND_BYTES, Sent, is_frames_only, scarcity};
 use isthmus_ledger::Ledger;
 use isthmus_path::blackhole::Blackhole;
 use isthmus_path::provisional::{Outlook, Provisional};
@@ -592,11 +592,13 @@ impl Udp {
                     self.packets.drain(..bytes);
                     self.waiting = Some((transmit, now + BLOCKED_US));
                 }
-                Sent::TooLong => self.port.on_too_long(now, &transmit),
-                Sent::Dropped => {
-                    if let Some(error) = self.socket.take_own_refusal() {
-                        warn_refused!(&error, "packets to {} do not leave this host", transmit.to);
+                Sent::TooLong => {
+                    if !self.port.on_too_long(now, &transmit) {
+                        tell_refused(transmit.to, Some(scarcity::too_long()));
                     }
+                }
+                Sent::Dropped => {
+                    tell_refused(transmit.to, self.socket.take_own_refusal());
                     self.on_refusals();
                 }
             }
@@ -761,6 +763,13 @@ impl Drop for Udp {
                 );
             }
         }
+    }
+}
+
+/// Warns of packets to `to` that did not leave, if this host is the cause.
+fn tell_refused(to: SocketAddr, error: Option<io::Error>) {
+    if let Some(error) = error {
+        warn_refused!(&error, "packets to {to} do not leave this host");
     }
 }
 
