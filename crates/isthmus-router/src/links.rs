@@ -382,7 +382,15 @@ impl Router {
         };
         self.links.standing.lock().retain(|other| !Arc::ptr_eq(other, &link));
         self.links.changed.notify_waiters();
-        let error = ended.err().map(|error| error.to_string());
+        let error = ended.err().map(|error| ended_text(&error));
         info!(%peer, neighbour = neighbour.0, subnet = subnet.0, %transport, error, "link down");
+    }
+}
+
+/// Why a link ended. TLS has a link to its manual where the other end just went away.
+fn ended_text(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => "the connection was closed: the other router has ended".to_owned(),
+        _ => error.to_string(),
     }
 }
