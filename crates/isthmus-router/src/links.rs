@@ -387,10 +387,10 @@ impl Router {
     }
 }
 
-/// Why a link ended. TLS has a link to its manual where the other end just went away.
+/// Why a link ended. Where the other end has just gone, the text of rustls names a page of its manual.
 fn ended_text(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => "the connection was closed: the other router has ended".to_owned(),
-        _ => error.to_string(),
+        _ => why(error),
     }
 }

@@ -40,7 +40,14 @@ impl Tls {
 /// Why there is no link. If TLS failed, the text says what to change.
 pub(crate) fn why(error: &io::Error) -> String {
     let by_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<tokio_rustls::rustls::Error>());
-    by_tls.map_or_else(|| error.to_string(), isthmus_trust::explain)
+    match by_tls {
+        Some(error) => isthmus_trust::explain(error),
+        None if error.kind() == io::ErrorKind::UnexpectedEof => {
+            "the other end closed the connection before the handshake was over; its log may say why"
+                .to_owned()
+        }
+        None => error.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -114,5 +121,11 @@ mod tests {
         let (only_later, own) = (tls(&[b"isthmus/2"], 1, 2), tls(VERSIONS, 2, 1));
         let refused = timeout(limit, linked(&only_later, &own)).await.expect("in time");
         assert!(why(&refused.expect_err("no common version")).contains("another release"));
+    }
+
+    #[test]
+    fn an_end_in_the_midst_of_a_handshake_is_told_in_words() {
+        let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "tls handshake eof");
+        assert!(why(&ended).contains("before the handshake was over"));
     }
 }
