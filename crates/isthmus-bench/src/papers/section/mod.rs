@@ -184,7 +184,7 @@ pub(crate) fn circumstances(taken: &[Taken]) -> Part {
              what was left of the run before, and other work (load average of a minute)."),
         format!("Links have MTU 9000, and a queue of one bandwidth-delay product. In {spoiled} runs, marked `*`, the emulator was late itself: \
                  their figures say little of who was measured."),
-        "The limit of a link is one round trip, and full packets at its rate after losses. A fraction is the limit's time \
+        "The limit of a link is one round trip (of an exchange half of one), and full packets at its rate after losses. A fraction is the limit's time \
          divided by the time taken: 1 is the best possible.".to_owned(),
         "Every measured figure is one run, unless its table says otherwise. Raw samples, with each run's lab and command: `samples.jsonl`. \
          `isthmus bench papers --render DIR` makes these pages again from them.".to_owned(),
