@@ -390,7 +390,8 @@ impl Router {
 /// Why a link ended. Where the other end has just gone, the text of rustls names a page of its manual.
 fn ended_text(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::UnexpectedEof => "the connection was closed: the other router has ended".to_owned(),
+        io::ErrorKind::UnexpectedEof => "the connection was closed without notice: the other router has ended, or no longer admits this link"
+                .to_owned(),
         _ => why(error),
     }
 }

@@ -61,8 +61,8 @@ use path_sharing::PathSharing;
 use race::RaceLane;
 use sealed::SealedLane;
 use segments::Segments;
+pub(crate) use tcp::{LEFT_RESENT, STUCK_RESENT, TcpLane, limit_segments, listen};
 use tcp::{Looked, Paths};
-pub(crate) use tcp::{TcpLane, limit_segments, listen};
 use tls::TlsLane;
 pub(crate) use tls::{PROTOCOLS, Tls, Untrusted};
 pub(crate) use udp::{Outdone, Udp, UdpLane};
@@ -502,8 +502,8 @@ impl Carrier {
     }
 
     /// What is known of a TCP lane that stands still ([`TcpLane::stuck`]).
-    pub(crate) fn stuck(&self, is_left: bool) -> Option<Stuck> {
-        self.tcp()?.stuck(is_left)
+    pub(crate) fn stuck(&self, resent: u8) -> Option<Stuck> {
+        self.tcp()?.stuck(resent)
     }
 
     /// The address at the other end of a TCP lane.
@@ -749,12 +749,6 @@ impl Carriers {
     pub(crate) fn judge_stuck(&mut self, at: SocketAddr, stuck: Stuck) -> Option<Cause> {
         let now = self.paths.now();
         self.segments.judge(now, &mut self.paths.hosts, at, stuck)
-    }
-
-    /// Why a TCP lane to this host stands still, if the peer sends by another one.
-    pub(crate) fn judge_left(&mut self, host: IpAddr, stuck: Stuck) -> Option<Cause> {
-        let now = self.paths.now();
-        self.paths.hosts.on_stuck(now, host, u32::MAX, stuck)
     }
 
     /// Whether this is an address of this host, as far as we know those.

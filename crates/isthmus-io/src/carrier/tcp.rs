@@ -63,7 +63,9 @@ const KEEPALIVE_PAUSE: Duration = Duration::from_secs(3);
 const KEEPALIVE_PROBES: u32 = 4;
 /// A lane stands still after this many retransmissions in a row without an answer. Count; the first are not rare on a
 /// lossy path.
-const STUCK_RESENT: u8 = 3;
+pub(crate) const STUCK_RESENT: u8 = 3;
+/// The same of a lane that the peer has left for another one ([`isthmus_proto::Engine::is_left_by_peer`]). Count.
+pub(crate) const LEFT_RESENT: u8 = 2;
 /// Most connections that may wait to be accepted. Count.
 const BACKLOG: i32 = 4096;
 
@@ -553,11 +555,10 @@ impl TcpLane {
         self.socket.peer_addr().ok()?.as_socket()
     }
 
-    /// What is known of the lane if it stands still: its oldest data was retransmitted [`STUCK_RESENT`] times, and
-    /// nothing came back. Once is enough if the peer has left it for another lane (`is_left`).
-    pub(super) fn stuck(&self, is_left: bool) -> Option<Stuck> {
+    /// What is known of the lane if it stands still: its oldest data was retransmitted at least `resent` times, and
+    /// nothing came back.
+    pub(super) fn stuck(&self, resent: u8) -> Option<Stuck> {
         let info = info(&self.socket).filter(|_| !is_local(&self.socket))?;
-        let resent = if is_left { 1 } else { STUCK_RESENT };
         if info.tcpi_unacked == 0 || info.tcpi_retransmits < resent {
             return None;
         }

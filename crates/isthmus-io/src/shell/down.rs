@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use isthmus_proto::{LaneId, LaneLoss};
 
 use super::{Core, READS_PER_TURN, Shell};
-use crate::carrier::{Cause, OTHER_ROUTE_AFTER, Stuck, Transfer, limit_segments};
+use crate::carrier::{Cause, LEFT_RESENT, OTHER_ROUTE_AFTER, STUCK_RESENT, Stuck, Transfer, limit_segments};
 use crate::lane::{Phase, fill};
 use crate::lock::Mutex;
 use crate::log::{debug_log, warn_sparingly};
@@ -123,10 +123,13 @@ impl Shell {
             let Some(lane) = self.lanes[index].as_ref().filter(|lane| lane.phase == Phase::Open) else {
                 continue;
             };
-            let is_left = core.lock().engine.is_left_by_peer(LaneId(index as u32));
-            let (Some(stuck), Some(peer)) = (lane.carrier.stuck(is_left), lane.carrier.tcp_peer()) else {
+            let (Some(stuck), Some(peer)) = (lane.carrier.stuck(LEFT_RESENT), lane.carrier.tcp_peer()) else {
                 continue;
             };
+            let is_left = core.lock().engine.is_left_by_peer(LaneId(index as u32));
+            if !is_left && lane.carrier.stuck(STUCK_RESENT).is_none() {
+                continue;
+            }
             // A peer that dialled us listens elsewhere, on the same host.
             let listens_at = if lane.dialled {
                 Some(peer)
@@ -135,7 +138,7 @@ impl Shell {
                 told.filter(|told| told.ip() == peer.ip())
             };
             let judged = if is_left {
-                self.carriers.judge_left(peer.ip(), stuck)
+                Some(Cause::Ended)
             } else {
                 listens_at.and_then(|at| self.carriers.judge_stuck(at, stuck))
             };

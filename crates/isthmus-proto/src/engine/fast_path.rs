@@ -119,7 +119,6 @@ impl Engine {
         let peer = record.peer.filter(|_| record.state == LaneState::Open)?;
         record.heard = true;
         self.clock = now;
-        self.peers[peer.0 as usize].connection.as_deref_mut()?.recent = Some(lane);
         let connection = self.peers[peer.0 as usize].connection.as_deref()?;
         if !self.is_plain(connection) {
             return None;
@@ -127,7 +126,7 @@ impl Engine {
         let (seq, order) = (connection.received.upto(), connection.expected_order);
         let credit = connection.credit_to_advertise() - connection.taken;
         let longest = credit.min(FAST_PATH_MAX);
-        Some(Run { engine: self, peer, seq, order, longest, messages: 0, awaited: 0, bytes: 0 })
+        Some(Run { engine: self, peer, lane, seq, order, longest, messages: 0, awaited: 0, bytes: 0 })
     }
 
     /// Takes in messages that lie one behind the other on a lane, until `next` has no more. `next` returns a message's
@@ -252,6 +251,7 @@ impl Engine {
 struct Run<'e> {
     engine: &'e mut Engine,
     peer: PeerId,
+    lane: LaneId,
     /// Fragment number and order of the next message.
     seq: u64,
     order: u64,
@@ -299,6 +299,7 @@ impl Drop for Run<'_> {
         let connection = self.engine.connection(self.peer);
         connection.received.advance_by(self.messages);
         connection.expected_order = self.order;
+        connection.recent = Some(self.lane);
         connection.taken += self.bytes;
         connection.counters.bytes_received += self.bytes;
         self.engine.counters.fragments_received += self.messages;

@@ -531,13 +531,13 @@ impl Engine {
         self.kick(peer);
     }
 
-    /// Whether the near peer of this lane sends by another one. A near peer uses one lane only, so it has given this
-    /// one up, unless its frames are still under way.
+    /// Whether the last frame of this lane's near peer came by another lane. A near peer sends by one lane only, so it
+    /// has probably given this one up. False for lanes through routers.
     pub fn is_left_by_peer(&self, lane: LaneId) -> bool {
-        let peer = self.lanes.get(lane.0 as usize).and_then(|record| record.peer);
-        let connection = peer
-            .map(|peer| self.resolve(peer))
-            .and_then(|peer| self.peers[peer.0 as usize].connection.as_deref());
+        let record = self.lanes.get(lane.0 as usize);
+        let direct = record.filter(|record| record.router.is_none() && !record.through_routers);
+        let peer = direct.and_then(|record| record.peer).map(|peer| self.resolve(peer));
+        let connection = peer.and_then(|peer| self.peers[peer.0 as usize].connection.as_deref());
         connection.is_some_and(|known| !known.is_far() && known.recent.is_some_and(|recent| recent != lane))
     }
 

@@ -196,7 +196,7 @@ impl Engine {
         let record = self.lane_mut(lane)?;
         record.heard = true;
         let state = record.state;
-        if let Some(peer) = record.peer {
+        if let Some(peer) = record.peer.filter(|_| state == LaneState::Open) {
             self.connection(peer).recent = Some(lane);
         }
         match (frame, state) {

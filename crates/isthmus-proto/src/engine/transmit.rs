@@ -18,8 +18,8 @@ use crate::{Fence, Level, PeerId};
 pub(super) const COPY_MAX: u64 = 8 << 10;
 /// Longest fragment if one lane carries all. Bytes.
 const FRAGMENT_ALONE: u64 = 1 << 20;
-/// Longest fragment if one lane carries all by TCP. Bytes. Something on the path may end each connection after some
-/// data. Only fragments that arrived whole by then need not be sent again.
+/// Longest fragment if one lane carries all by TCP. Bytes. Something on the path may end each connection, such as after
+/// 1 MB. Only fragments that have arrived whole by then need not be sent again, so several have to fit.
 const FRAGMENT_TCP: u64 = 256 << 10;
 /// Longest fragment if several lanes share the load. Bytes.
 const FRAGMENT_SHARED: u64 = 128 << 10;

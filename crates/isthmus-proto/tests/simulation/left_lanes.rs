@@ -1,4 +1,4 @@
-//! Lanes that the peer has lost while this end still takes them for good.
+//! Lanes that the peer has lost, which this end does not know yet.
 
 use isthmus_proto::LaneId;
 use isthmus_wire::frame::Frame;

@@ -38,22 +38,20 @@ fn until_done(program: &mut Program) -> u64 {
 
 #[test]
 fn what_a_stuck_lane_holds_goes_by_the_others() {
-    let mut held = 0;
     for seed in 0..6 {
         let mut program = far(seed);
         in_the_middle(&mut program);
         let wires = program.world.open_wires();
         assert!(wires.len() > 2, "{} lanes", wires.len());
-        program.world.hang_wire(wires[1 + seed as usize % (wires.len() - 1)]);
+        let fullest = wires.into_iter().max_by_key(|wire| program.world.under_way(*wire));
+        program.world.hang_wire(fullest.expect("a lane"));
         let took = until_done(&mut program);
         let counters = program.world.nodes[0].engine.counters();
         assert!(took < 3_000_000, "seed {seed}: {took} us, {counters:?}");
-        held += u32::from(counters.fragments_late > 0);
+        assert!(counters.fragments_late > 0, "seed {seed}: {counters:?}");
         program.settle();
         program.expect_rest();
     }
-    // With some seeds it is the express lane, which holds nothing.
-    assert!(held >= 4, "{held} of 6 lanes held something");
 }
 
 #[test]

@@ -122,6 +122,11 @@ impl World {
         (filling.clone().map(|wire| wire.carried).sum(), filling.count())
     }
 
+    /// Bytes under way on a wire, in both directions.
+    pub(crate) fn under_way(&self, wire: usize) -> usize {
+        self.wires[wire].dirs.iter().map(|dir| dir.bytes).sum()
+    }
+
     /// A router's process starts anew.
     pub(crate) fn start_router(&mut self, router: usize) {
         if self.routers[router] == Health::Hung {
