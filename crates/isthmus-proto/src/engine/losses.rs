@@ -42,13 +42,15 @@ impl Engine {
         if self.closing && !self.connection(peer).has_work() {
             return;
         }
+        // Behind a forwarded port, whoever forwards refuses too, such as while the peer's host restarts its network.
+        let may_pass = self.peers[peer.0 as usize].answers_at.is_some()
+            && !matches!(loss, LaneLoss::Untrusted(_) | LaneLoss::Foreign);
+        let refusals_max = self.config.refusals_max;
         let connection = self.connection(peer);
-        if connection.lanes.is_empty() && connection.dialing == 0 {
-            let refusals = connection.trouble.refusals;
-            // Behind a forwarded port, whoever forwards refuses too, such as while the peer's host restarts its network.
-            let may_pass = self.peers[peer.0 as usize].answers_at.is_some()
-                && !matches!(loss, LaneLoss::Untrusted(_) | LaneLoss::Foreign);
-            if refusals >= self.config.refusals_max && !may_pass {
+        let is_gone = connection.trouble.refusals >= refusals_max && !may_pass;
+        // Probes may always be under way (`probe.rs`). They are refused as well.
+        if connection.lanes.is_empty() && (connection.dialing == 0 || is_gone) {
+            if is_gone {
                 let address = self.dialled_text(peer);
                 let error = match loss {
                     LaneLoss::Untrusted(text) => OpError::Unreachable(format!("{address}: {text}")),
