@@ -366,8 +366,8 @@ impl Endpoint {
         guard
     }
 
-    /// Ends the endpoint: sends what was accepted (bounded by the `linger` setting; see [`Endpoint::drain`]), tells the
-    /// peers, closes the lanes. Unfinished receives are dropped silently.
+    /// Ends the endpoint: sends what was accepted, tells the peers, closes the lanes. The setting `linger` bounds the
+    /// first; copied messages get that long for each next one. Unfinished receives are dropped silently.
     pub fn close(&self) {
         if self.is_foreign() || self.closed.swap(true, Ordering::SeqCst) {
             return;

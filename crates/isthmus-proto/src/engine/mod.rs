@@ -76,7 +76,7 @@ pub struct Config {
     /// Most unexpected data of all peers together; later peers get less. Bytes.
     pub credit_total: u64,
     /// Longest message to a far peer that completes once it has been copied, if the program allows it
-    /// ([`Options::buffered`]). Bytes.
+    /// ([`crate::Options::buffered`]). Bytes.
     pub buffered_max: u64,
     /// Most lanes to a peer that is far away (round trip of [`Config::FAR_US`] or more). Count.
     pub streams: u32,
