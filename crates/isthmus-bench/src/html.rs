@@ -83,8 +83,8 @@ fn circumstances(out: &mut String, samples: &[Sample]) {
          Contenders took turns, each run in a lab of its own. In {spoiled} runs the emulator was late \
          itself (*), which says little of the contender. {not_ended} did not end in the time that they had (hollow, \
          &lt;): they are drawn as the most that they can have reached. The floor is one round trip (of an exchange half \
-         of one) and what full packets take at the link's rate, losses taken off. Points are medians. Raw samples, each with its lab, command, seed, \
-         congestion control and what Isthmus chose: <code>samples.jsonl</code>.",
+         of one) and what full packets take at the link's rate, losses taken off. Points are medians. Raw samples, each \
+         with its lab, command, seed, congestion control and what Isthmus chose: <code>samples.jsonl</code>.",
         samples.len(),
         first.link.rate,
         first.link.mtu,

@@ -83,10 +83,20 @@ static double begin(void)
     return MPI_Wtime();
 }
 
+/* The receiver has all: the first rank waits until it knows that. */
+static void acknowledge(void)
+{
+    unsigned char answer = 0;
+    if (rank == 0)
+        MPI_Recv(&answer, 1, MPI_BYTE, 1, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    else
+        MPI_Send(&answer, 1, MPI_BYTE, 0, 2, MPI_COMM_WORLD);
+}
+
 static double stream(int64_t bytes, int64_t block, int under_way, int tells)
 {
     MPI_Request requests[UNDER_WAY_MOST];
-    unsigned char *blocks[UNDER_WAY_MOST], answer = 0;
+    unsigned char *blocks[UNDER_WAY_MOST];
     int64_t count = (bytes + block - 1) / block;
     for (int i = 0; i < under_way; i++) {
         requests[i] = MPI_REQUEST_NULL;
@@ -114,17 +124,14 @@ static double stream(int64_t bytes, int64_t block, int under_way, int tells)
             MPI_Irecv(blocks[slot], len, MPI_BYTE, 0, 1, MPI_COMM_WORLD, &requests[slot]);
         }
     }
-    if (rank == 0)
-        MPI_Recv(&answer, 1, MPI_BYTE, 1, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    else
-        MPI_Send(&answer, 1, MPI_BYTE, 0, 2, MPI_COMM_WORLD);
+    acknowledge();
     return MPI_Wtime() - start;
 }
 
 static double sends(int64_t times)
 {
     const size_t bytes = 64 << 10;
-    unsigned char *at = room(bytes), answer = 0;
+    unsigned char *at = room(bytes);
     double start = begin();
     for (int64_t n = 0; n < times; n++) {
         if (rank == 0) {
@@ -135,10 +142,7 @@ static double sends(int64_t times)
             check(at, bytes, (unsigned char)n);
         }
     }
-    if (rank == 0)
-        MPI_Recv(&answer, 1, MPI_BYTE, 1, 9, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    else
-        MPI_Send(&answer, 1, MPI_BYTE, 0, 9, MPI_COMM_WORLD);
+    acknowledge();
     return MPI_Wtime() - start;
 }
 

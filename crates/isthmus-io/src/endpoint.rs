@@ -391,12 +391,15 @@ impl Endpoint {
                 drained || left < copies
             });
             let (drained, left) = look(self);
-            if drained || left == copies {
+            if drained {
+                return;
+            }
+            if left == copies {
                 break;
             }
             copies = left;
         }
-        if copies > 0 && !look(self).0 {
+        if copies > 0 {
             warn_log!(
                 "{copies} bytes of sent messages are lost: no peer acknowledged any within `linger`, {:?}",
                 self.linger

@@ -164,6 +164,21 @@ fn in_two_networks(
     Some((done.status.success(), said))
 }
 
+/// Runs a script as [`in_two_networks`] does. It has to succeed, and to leave a whole copy of `content`, named `copy`.
+fn copies_whole(script: &str, limit_s: u32, listen: &str, content: &[u8]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some((succeeded, said)) = in_two_networks(script, limit_s, folder.path(), listen, content) else {
+        return;
+    };
+    assert!(succeeded, "{said}");
+    assert!(fs::read(folder.path().join("copy")).is_ok_and(|copy| copy == content), "{said}");
+}
+
+/// Bytes of which each piece is another.
+fn varied(len: u32) -> Vec<u8> {
+    (0..len).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+}
+
 /// Port 7000 of the far network leads to a service at an address that the near one has no route to. After a
 /// second the far host resets what goes there, and refuses it for two seconds.
 const FORWARDED: &str = r#"
@@ -184,15 +199,7 @@ wait $cp
 
 #[test]
 fn a_copy_through_a_forwarded_port_goes_on_after_the_forwarder_was_gone() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let content: Vec<u8> =
-        (0..12_000_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    let Some((succeeded, said)) = in_two_networks(FORWARDED, 50, folder.path(), "10.98.8.2:7001", &content)
-    else {
-        return;
-    };
-    assert!(succeeded, "{said}");
-    assert!(fs::read(folder.path().join("copy")).expect("copied") == content, "{said}");
+    copies_whole(FORWARDED, 50, "10.98.8.2:7001", &varied(12_000_000));
 }
 
 /// Port 7000 of the far network leads by UDP only to a service at an address that the near one has no route to.
@@ -213,15 +220,8 @@ FI_ISTHMUS_PEER_TIMEOUT=5s "$1" cp --plain 10.99.9.2:7000:data/a copy
 #[test]
 fn a_copy_goes_through_a_port_that_is_forwarded_for_udp_only() {
     for silent in ["SILENT=\n", "SILENT=yes\n"] {
-        let folder = tempfile::tempdir().expect("a folder");
-        let content = vec![7; 4_000_000];
-        let script = format!("{silent}{UDP_ONLY}");
-        let Some((succeeded, said)) = in_two_networks(&script, 40, folder.path(), "10.98.8.2:7001", &content)
-        else {
-            return;
-        };
-        assert!(succeeded, "{silent}{said}");
-        assert!(fs::read(folder.path().join("copy")).is_ok_and(|copy| copy == content), "{said}");
+        println!("{silent}");
+        copies_whole(&format!("{silent}{UDP_ONLY}"), 40, "10.98.8.2:7001", &vec![7; 4_000_000]);
     }
 }
 
@@ -288,14 +288,7 @@ until grep -q listening forwarder.log; do sleep 0.05; done
 /// The first connection is a probe, because no answer comes by UDP.
 #[test]
 fn a_copy_goes_through_a_forwarder_that_takes_a_single_connection() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let content = vec![7; 4_000_000];
-    let Some((succeeded, said)) = in_two_networks(SINGLE, 30, folder.path(), "10.99.9.2:7001", &content)
-    else {
-        return;
-    };
-    assert!(succeeded, "{said}");
-    assert!(fs::read(folder.path().join("copy")).is_ok_and(|copy| copy == content), "{said}");
+    copies_whole(SINGLE, 30, "10.99.9.2:7001", &vec![7; 4_000_000]);
 }
 
 /// Port 7000 of the far network leads to the service by TCP. By UDP it sends back what comes.
@@ -346,13 +339,5 @@ FI_ISTHMUS_TRANSPORT=tcp "$1" cp --plain 10.99.9.2:7001:data/a copy
 /// What arrived by the connections that ended counts, and acknowledgements do not go where nobody hears them.
 #[test]
 fn a_copy_goes_on_where_each_connection_is_reset_after_a_megabyte_at_one_end() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let content: Vec<u8> =
-        (0..3_000_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    let Some((succeeded, said)) = in_two_networks(RESETS, 60, folder.path(), "10.99.9.2:7001", &content)
-    else {
-        return;
-    };
-    assert!(succeeded, "{said}");
-    assert!(fs::read(folder.path().join("copy")).is_ok_and(|copy| copy == content), "{said}");
+    copies_whole(RESETS, 60, "10.99.9.2:7001", &varied(3_000_000));
 }

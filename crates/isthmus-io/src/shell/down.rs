@@ -130,16 +130,16 @@ impl Shell {
             if !is_left && lane.carrier.stuck(STUCK_RESENT).is_none() {
                 continue;
             }
-            // A peer that dialled us listens elsewhere, on the same host.
-            let listens_at = if lane.dialled {
-                Some(peer)
-            } else {
-                let told = core.lock().engine.lane_locator(LaneId(index as u32));
-                told.filter(|told| told.ip() == peer.ip())
-            };
             let judged = if is_left {
                 Some(Cause::Ended)
             } else {
+                // A peer that dialled us listens elsewhere, on the same host.
+                let listens_at = if lane.dialled {
+                    Some(peer)
+                } else {
+                    let told = core.lock().engine.lane_locator(LaneId(index as u32));
+                    told.filter(|told| told.ip() == peer.ip())
+                };
                 listens_at.and_then(|at| self.carriers.judge_stuck(at, stuck))
             };
             let Some(cause) = judged else { continue };

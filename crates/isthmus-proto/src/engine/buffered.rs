@@ -1,8 +1,8 @@
 //! Messages to far peers that complete from a copy.
 //!
-//! A program that sends one message after the other (`MPI_Send`) would otherwise wait a round trip for each. Copying costs
-//! little beside that. Near peers answer soon, so their messages stay in the program's buffer. The copies of an endpoint
-//! are bounded in total; beyond that, messages complete when the peer has them.
+//! A program that sends one message after the other (`MPI_Send`) would otherwise wait a round trip for each. Copying
+//! costs little beside that. Near peers answer soon, so their messages stay in the program's buffer. The copies of an
+//! endpoint are bounded in total; beyond that, messages complete when the peer has them.
 
 use super::state::{Kind, Operation};
 use super::transmit::COPY_MAX;
@@ -18,8 +18,8 @@ fn room_of(total: u64) -> u64 {
 }
 
 impl Engine {
-    /// Completes a message to a far peer now, if its options and the room for copies allow that. True if it is complete:
-    /// the caller then keeps a copy of the message, whose only report from now on is its loss.
+    /// Completes a message to a far peer now, if its options and the room for copies allow that. Returns whether
+    /// it has. The caller then keeps a copy of the message, and only its loss is still reported.
     pub(super) fn complete_early(
         &mut self,
         peer: PeerId,
@@ -56,8 +56,8 @@ impl Engine {
         true
     }
 
-    /// Takes in the end of an operation: a copied message returns its room. Returns whether its end is to be reported.
-    /// Of all messages that are lost with a peer, the first is enough.
+    /// Takes in the end of an operation: a copied message returns its room. Returns whether the end is to be reported,
+    /// which holds for the first of the copied messages that are lost with a peer.
     pub(super) fn end_buffered(&mut self, operation: &Operation) -> bool {
         if operation.options.buffered.is_none() {
             return true;
