@@ -172,6 +172,11 @@ def overlap(c):
     return c.run(2, "overlap", "200M", 2000 if c.place.many else 1000, seconds=120)
 
 
+def last_words_read(c):
+    """A failing program of these tests is heard: without that, a test that fails, or is to see a failure, sees nothing."""
+    return c.run(1, "lastwords", seconds=30)
+
+
 def churn(c):
     return c.run(4, "churn", 3, seconds=60)
 
@@ -508,6 +513,7 @@ CASES = {
         Case("litmus", litmus, mpis=("mpich", "openmpi", "intel")),
         Case("litmus-lossy", litmus, places=("lossy",), mpis=("mpich",)),
         Case("churn", churn),
+        Case("last-words", last_words_read, places=("host",), mpis=("mpich",)),
         Case("overlap", overlap),
         Case("goodbye", goodbye, places=EVERYWHERE),
         Case("connect", connect, places=EVERYWHERE),

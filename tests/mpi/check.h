@@ -13,7 +13,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 static int world_rank;
 static int world_size;
@@ -27,6 +30,24 @@ static inline void start(int *argc, char ***argv, const char *name)
     MPI_Comm_size(MPI_COMM_WORLD, &world_size);
 }
 
+static inline void sleep_ms(long ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
+// Waits until the launcher has read what this process wrote to its standard error, for at most 10 s. An abort takes
+// another way: mpiexec of MPICH and Intel MPI exits when it hears of one, and what is still in the pipe is lost. No
+// event tells that a pipe is empty.
+static inline void await_reader(void)
+{
+    struct stat of;
+    int unread = 0;
+    if (fstat(STDERR_FILENO, &of) != 0 || !S_ISFIFO(of.st_mode))
+        return;
+    for (int i = 0; i < 10000 && ioctl(STDERR_FILENO, FIONREAD, &unread) == 0 && unread > 0; i++)
+        sleep_ms(1);
+}
+
 __attribute__((noreturn, format(printf, 1, 2))) static inline void fail(const char *format, ...)
 {
     va_list arguments;
@@ -36,6 +57,7 @@ __attribute__((noreturn, format(printf, 1, 2))) static inline void fail(const ch
     fputc('\n', stderr);
     va_end(arguments);
     fflush(stderr);
+    await_reader();
     MPI_Abort(MPI_COMM_WORLD, 1);
     exit(1);
 }
@@ -81,11 +103,6 @@ static inline double seconds(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-static inline void sleep_ms(long ms)
-{
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
 }
 
 // splitmix64: every (seed, index) has its own 64 bits, so that a shifted,
