@@ -5,6 +5,8 @@
 mod command;
 #[path = "support/running.rs"]
 mod running;
+#[path = "support/strangers.rs"]
+mod strangers;
 
 use std::fs;
 use std::io::Write;
@@ -17,6 +19,7 @@ use command::isthmus;
 use isthmus_wire::frame::{Hello, MAGIC};
 use isthmus_wire::{Address, PROTOCOL_OLDEST, PROTOCOL_VERSION};
 use running::Running;
+use strangers::{connect_from, many_files};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Length of the file that the client copies. Bytes.
@@ -135,14 +138,6 @@ impl Service {
     }
 }
 
-fn connect_from(host: [u8; 4], to: SocketAddr) -> TcpStream {
-    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
-    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
-    bind(&socket, &SocketAddr::from((host, 0))).expect("bound");
-    connect(&socket, &to).expect("it listens");
-    TcpStream::from(socket)
-}
-
 /// Bytes that differ between seeds.
 fn random(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed;
@@ -151,16 +146,6 @@ fn random(seed: u64, len: usize) -> Vec<u8> {
         (state >> 56) as u8
     };
     (0..len).map(|_| next()).collect()
-}
-
-/// Lets this process open 8,192 files, if it may.
-fn many_files() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let wanted = maximum.map_or(8_192, |most| most.min(8_192));
-    if current.is_some_and(|current| current < wanted) {
-        setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).expect("below the maximum");
-    }
 }
 
 #[test]

@@ -11,7 +11,11 @@ use std::time::Duration;
 
 use isthmus_wire::frame::{Frame, Hello, MAGIC, Refuse, RefuseReason};
 use isthmus_wire::{Address, AsId, Key, PROTOCOL_OLDEST, PROTOCOL_VERSION, SubnetId};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use tempfile::TempDir;
+
+use crate::strangers::connect_from;
+use crate::support::give_up;
 
 /// A locator at which no test listens.
 pub(crate) const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9);
@@ -149,7 +153,10 @@ pub(crate) struct Endpoint(pub(crate) TcpListener);
 
 impl Endpoint {
     pub(crate) fn new() -> Self {
-        Self(TcpListener::bind((IpAddr::V4(Ipv4Addr::LOCALHOST), 0)).expect("a port"))
+        let listener = TcpListener::bind((IpAddr::V4(Ipv4Addr::LOCALHOST), 0)).expect("a port");
+        // The limit of accept().
+        set_socket_timeout(&listener, Timeout::Recv, Some(HANG)).expect("a time-out");
+        Self(listener)
     }
 
     pub(crate) fn address(&self, as_id: u32, subnet: u32) -> Address {
@@ -158,7 +165,12 @@ impl Endpoint {
 
     /// The next lane, and its Hello.
     pub(crate) fn accept(&self) -> (TcpStream, Hello) {
-        let (mut lane, _) = self.0.accept().expect("a lane");
+        let (mut lane, _) = match self.0.accept() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                give_up(format_args!("no lane has come in {HANG:?}"))
+            }
+            came => came.expect("a lane"),
+        };
         lane.set_read_timeout(Some(HANG)).expect("a time-out");
         let mut bytes = [0; Hello::LEN];
         lane.read_exact(&mut bytes).expect("a Hello");
@@ -179,11 +191,7 @@ pub(crate) fn dial(router: SocketAddr, hello: Hello) -> TcpStream {
 
 /// A connection whose address is that of `from`.
 pub(crate) fn socket_from(from: SocketAddr, to: SocketAddr) -> TcpStream {
-    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
-    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
-    bind(&socket, &SocketAddr::new(from.ip(), 0)).expect("bound");
-    connect(&socket, &to).expect("connected");
-    let stream = TcpStream::from(socket);
+    let stream = connect_from(from.ip(), to);
     stream.set_read_timeout(Some(HANG)).expect("a time-out");
     stream
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use crate::harness::{
     Endpoint, HANG, NOWHERE, Running, address, bytes_of, exchange, hello, pattern, socket_from, through,
 };
 use crate::site::Sites;
+use crate::strangers::many_files;
 
 fn tell(router: SocketAddr, bytes: &[u8], close: bool) {
     let mut lane = TcpStream::connect(router).expect("the router answers");
@@ -58,6 +60,20 @@ fn a_plain_port_takes_any_bytes_and_works_on() {
     exchange(near, far, 1000);
     // Every one of them was worth a line at most once.
     assert!(sites.world.log().matches("connection closed").count() <= 1, "{}", sites.world.log());
+}
+
+/// A router that inherits the connections of other tests has fewer descriptors than its limit allows, or none.
+#[test]
+fn a_router_inherits_no_connection_of_the_tests() {
+    let target = Endpoint::new();
+    let ours = socket_from(SocketAddr::from(([127, 0, 9, 1], 0)), target.0.local_addr().expect("an address"));
+    let name = fs::read_link(format!("/proc/self/fd/{}", ours.as_raw_fd())).expect("a socket's name");
+    let sites = Sites::new();
+    let r1 = sites.world.start(&sites.r1(""));
+    let open = fs::read_dir(format!("/proc/{}/fd", r1.child.id())).expect("it runs");
+    // It may close one meanwhile.
+    let open: Vec<_> = open.filter_map(|fd| fs::read_link(fd.ok()?.path()).ok()).collect();
+    assert!(!open.is_empty() && !open.contains(&name), "{name:?} is among {open:?}");
 }
 
 /// More silent strangers than the router has descriptors: lanes pass all the same, and the log has a line or two.
@@ -130,16 +146,6 @@ fn most_memory(router: &Running) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", router.child.id())).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its memory");
     line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") << 10
-}
-
-/// Lets this process open 8,192 files, if it may.
-fn many_files() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let wanted = maximum.map_or(8_192, |most| most.min(8_192));
-    if current.is_some_and(|current| current < wanted) {
-        setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).expect("below the maximum");
-    }
 }
 
 /// Sends packets, some 10,000 a second, until it is told to stop: random ones, openings of streams, and packets of streams

@@ -11,6 +11,8 @@ mod openmetrics;
 mod operation;
 mod plain;
 mod site;
+#[path = "../support/strangers.rs"]
+mod strangers;
 mod substrate;
 #[path = "../../../isthmus-io/tests/support/mod.rs"]
 mod support;
