@@ -111,7 +111,7 @@ impl Engine {
             address: known.address,
             counters: connection.counters,
             rtt_us: connection.rtt_us,
-            decided: connection.decided,
+            decided: connection.decided.as_deref().copied().unwrap_or_default(),
             lanes: connection.lanes.clone(),
         })
     }

@@ -70,7 +70,7 @@ impl Engine {
             _ => None,
         };
         if let (Some(kind), Some(connection)) = (lasting, &mut self.peers[peer.0 as usize].connection) {
-            connection.decided[kind] = Some(decision);
+            connection.decided.get_or_insert_default()[kind] = Some(decision);
         }
         if self.decisions.len() < KEPT {
             let address = self.peers[peer.0 as usize].address;

@@ -722,8 +722,8 @@ pub(crate) struct Connection {
     /// The lanes were used since the last check for silence.
     pub(crate) used: bool,
     pub(crate) counters: super::PeerCounters,
-    /// The last decision about its streams, and the last about its transfers.
-    pub(crate) decided: [Option<super::Decision>; 2],
+    /// The last decision about its streams, and the last about its transfers. Boxed: a silent peer has had none.
+    pub(crate) decided: Option<Box<[Option<super::Decision>; 2]>>,
 }
 
 impl Connection {
