@@ -112,7 +112,7 @@ packages:
 	@tests/packaging/rpm.py
 	@tests/packaging/easybuild.py
 	@tests/packaging/container.py
-	@build/recipes/bin/pycodestyle --max-line-length=120 packaging/spack
+	@build/recipes/bin/pycodestyle --max-line-length=99 packaging/spack
 
 install uninstall:
 	@PREFIX='$(PREFIX)' LIBDIR='$(or $(LIBDIR),$(PREFIX)/lib)' DESTDIR='$(DESTDIR)' tools/install.sh $@

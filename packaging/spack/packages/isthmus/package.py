@@ -6,8 +6,8 @@ from spack.package import *
 
 
 class Isthmus(Package):
-    """MPI and files between far-apart HPC sites: a libfabric provider that MPICH, Open MPI and Intel MPI load,
-    the commands isthmus and isthmus-cp, and a C library."""
+    """MPI and files between far-apart HPC sites: a libfabric provider that MPICH, Open MPI and
+    Intel MPI load, the commands isthmus and isthmus-cp, and a C library."""
 
     homepage = "https://github.com/isthmus-hpc/isthmus"
     git = "https://github.com/isthmus-hpc/isthmus.git"
@@ -27,5 +27,6 @@ class Isthmus(Package):
         make("install", f"PREFIX={prefix}")
 
     def setup_run_environment(self, env):
-        # Which provider an MPI takes is said by isthmus env, so loading this changes no job by itself.
+        # Which provider an MPI takes is said by isthmus env, so loading this changes no job by
+        # itself.
         env.prepend_path("FI_PROVIDER_PATH", self.prefix.lib.isthmus)
