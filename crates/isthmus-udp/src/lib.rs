@@ -48,6 +48,7 @@ mod seen;
 mod sending;
 mod sent;
 mod sharing;
+mod spacing;
 mod spec;
 mod store;
 mod stream;

@@ -8,7 +8,7 @@ use crate::seen::{Arrival, Seen};
 use crate::store::Store;
 use crate::wire::{ACK_FIXED, Ack, ParityShard, WORDS_MAX, Words, put_ack};
 
-/// Longest delay of an acknowledgement. Microseconds (1 ms).
+/// Longest delay of an acknowledgement, unless the peer asks for more (`spacing.rs`). Microseconds (1 ms).
 pub(crate) const ACK_DELAY_US: Micros = 1_000;
 /// Least time between acknowledgements. Microseconds.
 const ACK_SPACE_US: Micros = 250;
@@ -138,7 +138,7 @@ impl Receiving {
         let due = match wait_us {
             Some(0) => self.acked_at + ACK_SPACE_US,
             Some(wait) => (self.acked_at + ACK_SPACE_US).max(now + wait),
-            None => now + most_us.min(ACK_DELAY_US),
+            None => now + most_us,
         };
         self.ack_due = Some(self.ack_due.map_or(due, |before| before.min(due)));
     }

@@ -311,13 +311,9 @@ impl Sending {
         }
     }
 
-    /// A piece to send when no acknowledgement comes: the oldest unacknowledged one, after leaving out `skip` pieces.
-    pub(crate) fn probe_piece(&mut self, most: u32, skip: usize) -> Option<Piece> {
-        let mut from = self.acked.upto();
-        for _ in 0..skip {
-            from = end_of(&piece_of(self.acked.first_missing(from..self.next)?, most, self.written, 1));
-        }
-        let missing = self.acked.first_missing(from..self.next)?;
+    /// A piece to send when no acknowledgement comes: the oldest unacknowledged one at or behind `from`.
+    pub(crate) fn probe_piece(&self, most: u32, from: u64) -> Option<Piece> {
+        let missing = self.acked.first_missing(self.acked.upto().max(from)..self.next)?;
         Some(piece_of(missing, most, self.written, 1))
     }
 
@@ -372,7 +368,7 @@ fn piece_of(range: Range<u64>, most: u32, written: u64, attempt: u8) -> Piece {
     Piece { offset: range.start, len: data as u32, fin, attempt, copy: None }
 }
 
-fn end_of(piece: &Piece) -> u64 {
+pub(crate) fn end_of(piece: &Piece) -> u64 {
     piece.offset + u64::from(piece.len) + u64::from(piece.fin)
 }
 

@@ -33,6 +33,7 @@ use crate::repeats::Repeats;
 use crate::sending::Sending;
 use crate::sent::{Fates, Sent};
 use crate::sharing::{Load, Sharing};
+use crate::spacing::Spacing;
 use crate::spec::{Composition, CongestionKind};
 use crate::wire::{ConnectionId, Strain, TOKEN_LEN, Token};
 
@@ -245,9 +246,12 @@ pub struct Stream {
     probe_at: Option<Micros>,
     /// When data was last acknowledged.
     answered_at: Micros,
-    /// Probes since the last acknowledgement, and packets of the present probe that are still to be sent.
+    /// Probes since the last acknowledgement, packets of the present probe that are still to be sent, and where the data
+    /// of the next one begin at the earliest.
     probes: u32,
     probes_due: u8,
+    probe_from: u64,
+    spacing: Spacing,
     heard_at: Micros,
     /// When data last came, until a Ping has followed.
     data_at: Option<Micros>,
@@ -393,6 +397,8 @@ impl Stream {
             probe_at: None,
             probes: 0,
             probes_due: 0,
+            probe_from: 0,
+            spacing: Spacing::default(),
             heard_at: now,
             answered_at: now,
             data_at: None,
@@ -762,7 +768,8 @@ impl Stream {
         if self.congestion.is_shallow() { QUANTUM_LEAST_US } else { self.quantum_us() }
     }
 
-    /// The quantum unless a short queue is known; also the longest delay of an acknowledgement. Microseconds.
+    /// The quantum unless a short queue is known; also the longest delay of an acknowledgement, unless the peer asks for more.
+    /// Microseconds.
     fn quantum_us(&self) -> Micros {
         quantum_us(self.path.rtt_least_us().unwrap_or(0))
     }

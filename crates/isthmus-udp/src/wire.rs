@@ -25,7 +25,7 @@
 //! | 3 Ack | see [`Ack`] | what has arrived |
 //! | 4 Floor | number 6 | the sender knows the fates of all lower numbers |
 //! | 5 Ping | | asks for an acknowledgement |
-//! | 6 Padding | anything up to the packet's end | none, unless it begins with a 1, see [`Strain`], a 2, see [`ParityShard`], or a 3, see [`Frame::Marks`] |
+//! | 6 Padding | anything up to the packet's end | none, unless it begins with a 1, see [`Strain`], a 2, see [`ParityShard`], a 3, see [`Frame::Marks`], or a 4, see [`Frame::AckSpacing`] |
 //! | 7 Close | reason 1 | the connection ends at once |
 //! | 8 | anything up to the packet's end | none: earlier builds sent parity of another code |
 
@@ -50,10 +50,13 @@ pub const PARITY_OVERHEAD: usize = 1 + 1 + 7 + 1 + 1;
 pub const STRAIN_BYTES: usize = 1 + 1 + 4 + 4;
 /// Length of [`Frame::Marks`] in its padding. Bytes.
 pub const MARKS_BYTES: usize = 1 + 1 + 4;
-/// First byte of padding that is a [`Strain`], parity, or [`Frame::Marks`]. Other padding is all 0.
+/// Length of [`Frame::AckSpacing`] in its padding. Bytes.
+pub const SPACING_BYTES: usize = 1 + 1 + 4;
+/// First byte of padding that is a [`Strain`], parity, [`Frame::Marks`], or [`Frame::AckSpacing`]. Other padding is all 0.
 const STRAINED: u8 = 1;
 const PARITY: u8 = 2;
 const MARKED: u8 = 3;
+const SPACED: u8 = 4;
 /// Most words of one bitmap of an acknowledgement. Count.
 pub const WORDS_MAX: usize = 64;
 /// Numbers and windows are below this, as they take 6 bytes.
@@ -307,6 +310,9 @@ pub enum Frame<'a> {
     /// Packets that arrived with a mark of congestion (CE of RFC 3168), counted from the stream's beginning, modulo 2^32.
     /// Fields: 3, count 4. It travels as padding, as [`Strain`] does.
     Marks(u32),
+    /// Asks the receiver to wait this long with acknowledgements that are in no hurry. Fields: 4, microseconds 4. It
+    /// travels as padding, as [`Strain`] does.
+    AckSpacing(u32),
     Close {
         reason: u8,
     },
@@ -383,6 +389,7 @@ fn read_padding(bytes: &[u8]) -> Option<Frame<'_>> {
             Some(Frame::Strain(Strain { busy_us, dropped }))
         }
         MARKED => Some(Frame::Marks(from.uint(4).ok()? as u32)),
+        SPACED => Some(Frame::AckSpacing(from.uint(4).ok()? as u32)),
         PARITY => {
             let start = from.uint(7).ok()?;
             let (count, index) = (from.uint(1).ok()? as u8, from.uint(1).ok()? as u8);
@@ -440,6 +447,10 @@ pub fn put_small(out: &mut Vec<u8>, frame: &Frame<'_>) {
         Frame::Marks(count) => {
             out.extend_from_slice(&[6, MARKED]);
             put(out, u64::from(count), 4);
+        }
+        Frame::AckSpacing(us) => {
+            out.extend_from_slice(&[6, SPACED]);
+            put(out, u64::from(us), 4);
         }
         Frame::Close { reason } => out.extend_from_slice(&[7, reason]),
         Frame::Stream { offset, data, fin } => {
@@ -555,6 +566,10 @@ mod tests {
         put_small(&mut out, &Frame::Marks(0x0102_0304));
         assert_eq!((out.len(), out[0]), (MARKS_BYTES, 6));
         assert_eq!(Frames::new(&out).collect::<Vec<_>>(), [Ok(Frame::Marks(0x0102_0304))]);
+        out.clear();
+        put_small(&mut out, &Frame::AckSpacing(25_000));
+        assert_eq!(out.len(), SPACING_BYTES);
+        assert_eq!(Frames::new(&out).collect::<Vec<_>>(), [Ok(Frame::AckSpacing(25_000))]);
         assert_eq!(Frames::new(&out[..3]).collect::<Vec<_>>(), [Ok(Frame::Padding)], "cut off");
     }
 
@@ -567,7 +582,7 @@ mod tests {
         assert_eq!(out, [5, 6, 1, 2, 1, 0, 0, 4, 3, 0, 0]);
         assert_eq!(out.len(), 1 + STRAIN_BYTES);
         assert_eq!(Frames::new(&out).collect::<Vec<_>>(), [Ok(Frame::Ping), Ok(Frame::Strain(strain))]);
-        for padding in [&[6][..], &[6, 0, 0], &[6, 4, 1, 1, 1, 1, 1, 1, 1, 1], &out[1..10]] {
+        for padding in [&[6][..], &[6, 0, 0], &[6, 5, 1, 1, 1, 1, 1, 1, 1, 1], &out[1..10]] {
             assert_eq!(Frames::new(padding).collect::<Vec<_>>(), [Ok(Frame::Padding)]);
         }
     }

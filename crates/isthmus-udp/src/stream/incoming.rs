@@ -94,7 +94,12 @@ impl Stream {
         for frame in Frames::new(frames).flatten() {
             eliciting |= !matches!(
                 frame,
-                Frame::Ack(_) | Frame::Padding | Frame::Strain(_) | Frame::Marks(_) | Frame::Floor(_)
+                Frame::Ack(_)
+                    | Frame::Padding
+                    | Frame::Strain(_)
+                    | Frame::Marks(_)
+                    | Frame::AckSpacing(_)
+                    | Frame::Floor(_)
             );
             if let Err(fault) = self.on_frame(now, &frame) {
                 self.failure = Some(Failure::Fault(fault));
@@ -104,7 +109,7 @@ impl Stream {
         }
         if eliciting {
             let wait_us = packet.ack_now.then(|| self.answers.ask(now, self.path.rtt_us().unwrap_or(0)));
-            self.receiving.owe_ack(now, wait_us, self.quantum_us());
+            self.receiving.owe_ack(now, wait_us, self.quantum_us().max(self.spacing.granted_us()));
         }
         true
     }
@@ -179,7 +184,8 @@ impl Stream {
             }
             Frame::Floor(number) => self.receiving.raise_floor(number),
             Frame::Close { .. } => self.failure = Some(Failure::Closed),
-            Frame::Ping | Frame::Padding | Frame::Strain(_) | Frame::Marks(_) => {}
+            Frame::AckSpacing(us) if self.is_proved() => self.spacing.grant(us),
+            Frame::Ping | Frame::Padding | Frame::Strain(_) | Frame::Marks(_) | Frame::AckSpacing(_) => {}
         }
         Ok(())
     }
@@ -301,7 +307,9 @@ impl Stream {
             let rtt = now.saturating_sub(newest.sent_at).saturating_sub(u64::from(ack.delay_us));
             self.path.note_rtt(now, rtt.max(1));
             let queue_us = self.path.note_delay(now, newest.sent_at, arrived);
-            (queue_us, rtt.saturating_sub(self.path.rtt_least_us().unwrap_or(rtt) + queue_us))
+            let back_us = rtt.saturating_sub(self.path.rtt_least_us().unwrap_or(rtt) + queue_us);
+            self.spacing.note(back_us);
+            (queue_us, back_us)
         });
         let span_us = self.arrived.map_or(0, |before| arrived.saturating_sub(before));
         self.arrived = Some(self.arrived.map_or(arrived, |before| before.max(arrived)));
@@ -316,6 +324,7 @@ impl Stream {
         let round_ended = fates.acked.iter().any(|(number, _)| *number >= self.round_from);
         if round_ended {
             self.round_from = self.sent.next_number();
+            self.spacing.end_round(now, self.quantum_us(), self.path.rtt_least_us().unwrap_or(0));
         }
         let counts = |fates: &[Fate]| fates.iter().filter(|(_, t)| !is_probe(&t.carried)).count() as u64;
         AckSample {
@@ -325,7 +334,8 @@ impl Stream {
             lost_packets: counts(&fates.lost).saturating_sub(fates.late.len() as u64),
             refused_packets: refused as u64,
             marked_packets: std::mem::take(&mut self.peers.marked),
-            wait_us: strained.then(|| u64::from(ack.delay_us).saturating_sub(ACK_DELAY_US)),
+            wait_us: strained
+                .then(|| u64::from(ack.delay_us).saturating_sub(self.spacing.asked_us().max(ACK_DELAY_US))),
             read_span_us,
             loss_run: self.path.run(),
             in_flight: self.sent.in_flight(),

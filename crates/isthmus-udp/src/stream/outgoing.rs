@@ -6,11 +6,11 @@ use crate::mtu::PAYLOAD_BASE;
 use crate::parity::Shard;
 use crate::protection::Sealing;
 use crate::redundancy::Matter;
-use crate::sending::Piece;
+use crate::sending::{Piece, end_of};
 use crate::sent::{Carried, Transmission};
 use crate::wire::{
-    ACK_FIXED, Frame, Header, MARKS_BYTES, PARITY_OVERHEAD, Packet, STRAIN_BYTES, STREAM_OVERHEAD, U56_END,
-    put_parity_head, put_small, put_stream_head,
+    ACK_FIXED, Frame, Header, MARKS_BYTES, PARITY_OVERHEAD, Packet, SPACING_BYTES, STRAIN_BYTES,
+    STREAM_OVERHEAD, U56_END, put_parity_head, put_small, put_stream_head,
 };
 
 /// Tells the receiver the floor each time it has risen by this many packet numbers.
@@ -104,7 +104,9 @@ impl Stream {
             return Some(self.next_probe(now, size, room));
         }
         // Report and full acknowledgement need up to `PAYLOAD_BASE` bytes, so a shorter packet may not do.
-        if size >= PAYLOAD_BASE as usize && (self.strain_due(now) || self.marks_due(now)) {
+        if size >= PAYLOAD_BASE as usize
+            && (self.strain_due(now) || self.marks_due(now) || self.spacing.due().is_some())
+        {
             return Some(Load::Nothing);
         }
         if first
@@ -136,12 +138,13 @@ impl Stream {
     /// A packet of a probe, which finds out whether the path still carries packets.
     fn next_probe(&mut self, now: Micros, size: usize, room: u32) -> Load {
         self.probes_due -= 1;
-        // The last packet is small, in case large ones no longer get through.
-        let last = self.probes_due == 0;
+        // The first packet is small, in case large ones no longer get through.
+        let is_small = self.probe_from == 0 && self.probes > 2;
         let small = size.min(PAYLOAD_BASE as usize);
-        let room = if last && self.probes > 2 { self.data_room(now, small, false) } else { room };
-        let skip = usize::from(self.probes_due);
-        self.sending.probe_piece(room, skip).map_or(Load::Ping, Load::Piece)
+        let room = if is_small { self.data_room(now, small, false) } else { room };
+        let Some(piece) = self.sending.probe_piece(room, self.probe_from) else { return Load::Ping };
+        self.probe_from = end_of(&piece);
+        Load::Piece(piece)
     }
 
     /// The next content while window and pacer are open: urgent copies, lost and new data, then copies, parity and
@@ -379,12 +382,16 @@ impl Stream {
         let alone = matches!(load, Load::Nothing);
         let marks = alone && self.marks_due(now);
         let strain = alone && !marks && self.strain_due(now);
+        let spacing = self.spacing.due().filter(|_| alone && !marks && !strain);
         self.put_acks(now, size, &load, start, out);
         if marks {
             self.put_marks(start + size, out);
         }
         if strain {
             self.put_strain(now, start + size, out);
+        }
+        if let Some(us) = spacing {
+            self.put_spacing(us, start + size, out);
         }
         let carried = self.put_load(load, start, size, out);
         if let Header::Open { .. } = header {
@@ -423,6 +430,13 @@ impl Stream {
         if out.len() + MARKS_BYTES + self.protection.overhead() <= end {
             put_small(out, &Frame::Marks(self.ours.marked));
             self.ours.marked_told = self.ours.marked;
+        }
+    }
+
+    fn put_spacing(&mut self, us: u32, end: usize, out: &mut Vec<u8>) {
+        if out.len() + SPACING_BYTES + self.protection.overhead() <= end {
+            put_small(out, &Frame::AckSpacing(us));
+            self.spacing.told();
         }
     }
 

@@ -18,6 +18,9 @@ const PROBES_EARLY: u32 = 3;
 /// Least packets of a probe, and most that are added on paths that lose packets in runs. Count.
 const PROBES_LEAST: u8 = 2;
 const PROBES_MORE: u8 = 4;
+/// Part of the window that a probe takes at most, if that is more than the least packets. A short queue may drop all but
+/// those; nothing tells of their loss, and what they take of the window is missing.
+const PROBE_PART: u64 = 2;
 
 impl Stream {
     /// When [`Stream::on_timeout`] or another attempt to transmit is due.
@@ -110,7 +113,10 @@ impl Stream {
             let least = if guessed && copied && self.probes <= PROBES_EARLY { 1 } else { PROBES_LEAST };
             // If losses come in runs, one run must not lose the whole probe.
             let tail = self.redundancy.packets(Matter::Tail, self.path.loss());
-            self.probes_due = tail.max(least) + (self.path.run() as u8 - 1).min(PROBES_MORE);
+            let wanted = tail.max(least) + (self.path.run() as u8 - 1).min(PROBES_MORE);
+            let most = self.congestion.window_bytes() / PROBE_PART / self.packet_bytes();
+            self.probes_due = wanted.min(most.min(u64::from(u8::MAX)) as u8).max(least);
+            self.probe_from = 0;
             self.counters.silences += 1;
             self.arm_probe(now);
         }
@@ -119,7 +125,7 @@ impl Stream {
     /// Sets when a probe is sent, unless an acknowledgement comes first. The waits grow only a little: the stream
     /// should notice within a round trip that a link is back.
     pub(super) fn arm_probe(&mut self, now: Micros) {
-        let once = self.path.probe_after_us(self.quantum_us());
+        let once = self.path.probe_after_us(self.quantum_us().max(self.spacing.asked_us()));
         let doublings = self.probes.saturating_sub(PROBES_EARLY).min(6);
         let most = match self.path.rtt_least_us() {
             Some(rtt) if now.saturating_sub(self.heard_at) < PROBE_OFTEN_US => (rtt / 2).max(PROBE_SPACE_US),

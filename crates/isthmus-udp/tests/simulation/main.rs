@@ -25,6 +25,7 @@ mod pieces;
 mod ramp;
 mod sealed;
 mod seeds;
+mod slow_back;
 mod stalls;
 mod steps;
 mod tails;

@@ -1,0 +1,119 @@
+//! Acknowledgements that fill the way back come less often: the sender asks for it.
+//!
+//! Where the way back carries a hundredth of what the way there does, an acknowledgement each millisecond waits in a queue
+//! there, or is lost in it. The sender sees that queue: it is what a round trip takes beyond the least one and the queue on
+//! the way there. While it stays long, the sender doubles the time between acknowledgements each round. After RFC 5690
+//! (acknowledgement congestion control) and draft-ietf-quic-ack-frequency.
+
+use crate::Micros;
+
+/// Part of the least round trip that acknowledgements are apart at most: a sender needs two in each.
+const MOST_PART: Micros = 2;
+/// Bounds of that time. Microseconds (2 ms, 50 ms).
+const MOST_LEAST_US: Micros = 2_000;
+const MOST_US: Micros = 50_000;
+/// Part of the least round trip, and time, that the queue on the way back must take at least. Microseconds.
+const QUEUE_PART: Micros = 4;
+const QUEUE_US: Micros = 2_000;
+/// After this time without such a queue, half the time is tried. Microseconds (10 s).
+const RELAX_US: Micros = 10_000_000;
+
+/// Time between the acknowledgements of a stream, in both directions.
+#[derive(Debug, Default)]
+pub(crate) struct Spacing {
+    /// What we ask the peer for; 0 while its own choice is fine.
+    asked_us: Micros,
+    changed_at: Micros,
+    /// The peer is to be told.
+    due: bool,
+    /// Shortest queue on the way back in this round.
+    back_us: Option<Micros>,
+    /// What the peer asks us for.
+    granted_us: Micros,
+}
+
+impl Spacing {
+    /// Notes how long an acknowledgement waited on its way.
+    pub(crate) fn note(&mut self, back_us: Micros) {
+        self.back_us = Some(self.back_us.map_or(back_us, |least| least.min(back_us)));
+    }
+
+    /// A round has ended. Acknowledgements come each `own_us` if nothing else is asked for.
+    pub(crate) fn end_round(&mut self, now: Micros, own_us: Micros, rtt_least_us: Micros) {
+        let Some(back_us) = self.back_us.take() else { return };
+        if back_us >= (rtt_least_us / QUEUE_PART).max(QUEUE_US) {
+            let most_us = (rtt_least_us / MOST_PART).clamp(MOST_LEAST_US, MOST_US);
+            self.change(now, (2 * self.asked_us.max(own_us)).min(most_us));
+            // The message before may have been lost.
+            self.due = true;
+        } else if self.asked_us > 0 && now >= self.changed_at + RELAX_US {
+            let half = self.asked_us / 2;
+            self.change(now, if half > own_us { half } else { 0 });
+        }
+    }
+
+    fn change(&mut self, now: Micros, asked_us: Micros) {
+        (self.asked_us, self.changed_at, self.due) = (asked_us, now, true);
+    }
+
+    /// What the peer is to be told now, if anything.
+    pub(crate) fn due(&self) -> Option<u32> {
+        self.due.then_some(self.asked_us as u32)
+    }
+
+    pub(crate) fn told(&mut self) {
+        self.due = false;
+    }
+
+    /// How far acknowledgements of the peer may be apart, beyond its own choice.
+    pub(crate) fn asked_us(&self) -> Micros {
+        self.asked_us
+    }
+
+    /// The peer asks for acknowledgements that are this far apart.
+    pub(crate) fn grant(&mut self, us: u32) {
+        self.granted_us = Micros::from(us).min(MOST_US);
+    }
+
+    /// How far our acknowledgements may be apart, beyond our own choice.
+    pub(crate) fn granted_us(&self) -> Micros {
+        self.granted_us
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acknowledgements_come_less_often_while_they_wait_and_more_often_again_later() {
+        let (mut spacing, rtt_us) = (Spacing::default(), 100_000);
+        let mut round = |now: Micros, waits: &[Micros]| {
+            waits.iter().for_each(|wait| spacing.note(*wait));
+            spacing.end_round(now, 1_000, rtt_us);
+            let due = spacing.due();
+            spacing.told();
+            due
+        };
+        assert_eq!(round(0, &[80_000, 1_000]), None, "one that did not wait");
+        assert_eq!(round(1, &[80_000, 30_000]), Some(2_000));
+        let doubled: Vec<_> = (2..6).map(|at| round(at, &[80_000])).collect();
+        assert_eq!(doubled, [4_000, 8_000, 16_000, 32_000].map(Some));
+        assert_eq!(
+            [6, 7].map(|at| round(at, &[80_000])),
+            [Some(50_000); 2],
+            "told again: it may have been lost"
+        );
+        assert_eq!([round(8, &[0]), round(1_000_000, &[0]), round(1_000_001, &[])], [None; 3]);
+        let later: Vec<_> = (1..7).map(|at| round(7 + at * RELAX_US, &[0])).collect();
+        assert_eq!(later, [25_000, 12_500, 6_250, 3_125, 1_562, 0].map(Some));
+        assert_eq!(round(10 * RELAX_US, &[0]), None);
+    }
+
+    #[test]
+    fn a_peer_cannot_ask_for_a_long_time() {
+        let mut spacing = Spacing::default();
+        spacing.grant(u32::MAX);
+        assert_eq!(spacing.granted_us(), MOST_US);
+    }
+}
