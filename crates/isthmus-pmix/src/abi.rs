@@ -64,7 +64,7 @@ pub(crate) struct Info {
     value: Value,
 }
 
-/// Compiled C agrees, with the headers of 4.2 and 5.0.
+// As a C compiler has them with the headers of 4.2.2. Those of 5.0.11 declare the same members.
 const _: () = assert!(size_of::<Proc>() == 260 && size_of::<Value>() == 32 && size_of::<Info>() == 552);
 
 /// Keys with values. The values live as long as this does.
