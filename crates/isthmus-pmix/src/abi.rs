@@ -67,15 +67,15 @@ pub(crate) struct Info {
 // As a C compiler has them with the headers of 4.2.2. Those of 5.0.11 declare the same members.
 const _: () = assert!(size_of::<Proc>() == 260 && size_of::<Value>() == 32 && size_of::<Info>() == 552);
 
-/// Keys with values. The values live as long as this does.
+/// Keys with values. The values live at least as long as this does.
 #[derive(Default)]
-pub(crate) struct Infos {
+pub(crate) struct Infos<'a> {
     infos: Vec<Info>,
     texts: Vec<CString>,
-    procs: Vec<Box<Proc>>,
+    procs: Vec<&'a Proc>,
 }
 
-impl Infos {
+impl<'a> Infos<'a> {
     pub(crate) fn text(&mut self, key: &CStr, text: CString) {
         self.push(key, STRING, Data { string: text.as_ptr() });
         // The text does not move with its owner.
@@ -88,9 +88,8 @@ impl Infos {
         self.push(key, UINT32, data);
     }
 
-    pub(crate) fn proc(&mut self, key: &CStr, proc: Proc) {
-        let proc = Box::new(proc);
-        self.push(key, PROC, Data { proc: &raw const *proc });
+    pub(crate) fn proc(&mut self, key: &CStr, proc: &'a Proc) {
+        self.push(key, PROC, Data { proc });
         self.procs.push(proc);
     }
 

@@ -218,7 +218,7 @@ fn variables(library: &Library, space: &CStr, rank: u32) -> Result<Vec<u8>, Erro
 fn tell_lost(library: &Library, space: &CStr, rank: u32) -> Result<(), Error> {
     let proc = Proc::new(space, rank).ok_or(Error::Name)?;
     let mut infos = Infos::default();
-    infos.proc(c"pmix.evproc", proc);
+    infos.proc(c"pmix.evproc", &proc);
     let (infos, count) = infos.as_c();
     // SAFETY: values that outlive the call. Ranks that register for events later get this one then.
     let status =
