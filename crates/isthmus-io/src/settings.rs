@@ -141,7 +141,7 @@ settings! {
     buffered_sends: Size = "1MiB", "A message up to this length counts as sent once it has been copied, if its peer is 1 ms or more away or behind routers; others count as sent when the peer has them. A program that sends one after the other then need not wait a round trip for each. At most 64 MiB of an endpoint's messages are such copies. A send that names a completion level, such as FI_TRANSMIT_COMPLETE, always waits for the peer. 0: none. Bytes. Default 1MiB.";
     transfer: MessageTransfer = "adaptive", "How messages longer than 8 KiB are sent: \"eager\", at once as far as the receiver's credit goes; \"rendezvous\", when the receiver asks for them; \"mixed\", the first 16 KiB at once; \"adaptive\", at once as far as credit goes, and beyond that by the measured share of receives that are posted early. For some hosts only: IP address or range, =, name. For connections of a service level: RU= or RO= before the name, which counts first. Entries are separated by commas, such as \"10.2.0.1=rendezvous, adaptive\". Running programs read a changed file within a few seconds. Default adaptive.";
     peer_timeout: Span = "60s", "How long a peer may be out of reach before operations on it fail. Time, such as \"60s\". Default 60s.";
-    lost_peer: LostPeer = "error", "What becomes of an operation whose peer is given up: \"error\", it fails with ECONNRESET or EHOSTUNREACH, and MPICH then ends the job, whatever the error handler; \"truncate\", sends end as if they had been received, and receives fail with FI_ETRUNC, which MPICH reports as MPI_ERR_TRUNCATE. `isthmus run --on-loss continue` sets it. Default error.";
+    lost_peer: LostPeer = "error", "What becomes of an operation whose peer is given up: \"error\", it fails with ECONNRESET or EHOSTUNREACH, and MPICH then ends the job, whatever the error handler; \"truncate\", sends end as if they had been received, and receives fail with FI_ETRUNC, which MPICH reports as MPI_ERR_TRUNCATE; \"silent\", it never ends, and the program hears of the loss otherwise, as Open MPI does by PMIx. `isthmus run --on-loss continue` sets it. Default error.";
     stall_warning: Span = "30s", "How long an operation may be pending with a peer that is within reach before the log says, in one line, what it waits for. The line comes again whenever that time has doubled. A thread that holds an endpoint for that long is logged, too. Two waits give no line: a posted receive to which nobody sends, and a program that polls its own memory. Time; \"0s\" logs nothing. Default 30s.";
     linger: Span = "10s", "How long closing an endpoint may take to deliver what was sent; messages that were reported as sent from a copy have this long for each next one. Time. Default 10s.";
     congestion: TcpCongestion = "auto", "TCP congestion control on paths that leave the host, where the kernel offers it, such as \"bbr\"; \"system\" leaves the kernel's default; \"auto\" starts with cubic and takes bbr where packets are lost without a queue or the round trip is 50 ms or more. Default auto.";
@@ -372,6 +372,8 @@ pub enum LostPeer {
     Error,
     /// Sends succeed, and receives are truncated.
     Truncate,
+    /// They never end.
+    Silent,
 }
 
 impl FromStr for LostPeer {
@@ -380,7 +382,8 @@ impl FromStr for LostPeer {
         match text {
             "error" => Ok(Self::Error),
             "truncate" => Ok(Self::Truncate),
-            _ => Err("expected error or truncate".to_owned()),
+            "silent" => Ok(Self::Silent),
+            _ => Err("expected error, truncate or silent".to_owned()),
         }
     }
 }

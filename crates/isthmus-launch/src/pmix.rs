@@ -1,17 +1,17 @@
-//! The PMIx server of this process's ranks, for programs of Open MPI 5: a program of its own (`pmix/isthmus-pmix.c`), since
-//! only libpmix speaks PMIx. Its top describes the messages.
+//! The PMIx server of this process's ranks, for programs of Open MPI 5: a process of its own, of the crate
+//! `isthmus-pmix`, which describes the messages.
 
+use std::ffi::OsString;
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
 use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use isthmus_substrate::log::no_thread;
-use rustix::io::FdFlags;
 
 use crate::letter::Start;
 use crate::run::Input;
@@ -46,24 +46,28 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts the server of so many ranks.
+    /// Starts the server of this many ranks. `starter` is its command line, without the world.
     pub(crate) fn start(
-        program: &Path,
+        starter: &[OsString],
         start: &Start,
         ranks: u32,
         inputs: &SyncSender<Input>,
     ) -> io::Result<Self> {
         let (channel, theirs) = UnixStream::pair()?;
-        rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
-        let number = theirs.as_raw_fd();
-        let words = [start.space.clone(), start.size.to_string(), start.first.to_string(), ranks.to_string()];
-        let child = Command::new(program).args(words).arg(number.to_string()).stdin(Stdio::null()).spawn()?;
-        drop(theirs);
+        let world = [start.space.clone(), start.size.to_string(), start.first.to_string(), ranks.to_string()];
+        // Its own process group: signals of a terminal or a scheduler must not end it before the ranks.
+        let child = Command::new(&starter[0])
+            .args(&starter[1..])
+            .args(world)
+            .stdin(OwnedFd::from(theirs))
+            .process_group(0)
+            .spawn()?;
         let mut server = Self { child, channel, variables: Vec::new() };
         server.channel.set_read_timeout(Some(BEGIN))?;
         for _ in 0..ranks {
             match read(&mut server.channel)? {
                 (b'E', bytes) => server.variables.push(variables(&bytes)),
+                (b'X', why) => return Err(io::Error::other(String::from_utf8_lossy(&why).into_owned())),
                 _ => return Err(io::Error::other("the PMIx server does not speak as this release does")),
             }
         }
@@ -83,8 +87,17 @@ impl Server {
 
     /// Ends a fence: what all ranks of the world gave.
     pub(crate) fn pass_fence(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write(b'F', bytes)
+    }
+
+    /// Tells that ranks of the world are lost: the first and the last of each run.
+    pub(crate) fn tell_lost(&mut self, ranks: &[(u32, u32)]) -> io::Result<()> {
+        ranks.iter().try_for_each(|(first, last)| self.write(b'L', format!("{first} {last}").as_bytes()))
+    }
+
+    fn write(&mut self, letter: u8, bytes: &[u8]) -> io::Result<()> {
         let len = u32::try_from(bytes.len()).map_err(io::Error::other)?;
-        self.channel.write_all(&[&len.to_ne_bytes()[..], b"F", bytes].concat())
+        self.channel.write_all(&[&len.to_ne_bytes()[..], &[letter], bytes].concat())
     }
 }
 

@@ -66,8 +66,8 @@ pub struct Options {
     pub print: Print,
     /// Folder for the output of each rank, which is created.
     pub output: Option<PathBuf>,
-    /// The PMIx server, for programs that speak PMIx.
-    pub pmix: Option<PathBuf>,
+    /// Command line of the PMIx server, for programs that speak PMIx. The world follows it (crate `isthmus-pmix`).
+    pub pmix: Option<Vec<OsString>>,
     /// The program and its arguments.
     pub program: Vec<OsString>,
     /// Command line of a process that calls [`crate::become_rank`]; `program` follows it.
@@ -446,6 +446,10 @@ impl Shell<'_> {
                     // An error means that the server has ended, and its ranks tell so.
                     let _ = self.pmix.as_mut().map(|server| server.pass_fence(&bytes));
                 }
+                Action::PmixLost(ranks) => {
+                    // As above.
+                    let _ = self.pmix.as_mut().map(|server| server.tell_lost(&ranks));
+                }
                 Action::Printed => self.gate.leave(),
                 Action::Finish(status) => self.finish = Some(status),
             }
@@ -504,11 +508,11 @@ impl Shell<'_> {
     }
 
     fn launch(&mut self, agent: &mut Agent, start: &Start) {
-        if let Some(path) = &self.options.pmix {
-            match Server::start(path, start, self.options.ranks, &self.inputs) {
+        if let Some(starter) = &self.options.pmix {
+            match Server::start(starter, start, self.options.ranks, &self.inputs) {
                 Ok(server) => self.pmix = Some(server),
                 Err(error) => {
-                    let why = format!("no PMIx server {}: {error}", path.display());
+                    let why = format!("no PMIx server: {error}");
                     return agent.not_started(self.now(), 0, &why);
                 }
             }

@@ -336,12 +336,16 @@ impl Live {
         }
         // A program that gave its endpoint no context may take the one of an error for a request of its own (Open MPI).
         if let SendLost(_) = completion.kind
-            && (completion.context == 0 || self.lost_peer == LostPeer::Truncate)
+            && (completion.context == 0 || self.lost_peer != LostPeer::Error)
         {
             return report(completion);
         }
-        if completion.error.is_some() && self.lost_peer == LostPeer::Truncate {
-            outlive(completion);
+        if is_lost(completion) {
+            match self.lost_peer {
+                LostPeer::Error => {}
+                LostPeer::Truncate => outlive(completion),
+                LostPeer::Silent => return report(completion),
+            }
         }
         if self.counters.count_any(u64::MAX)
             && let Some(event) = counted_as(completion.kind).filter(|event| self.counters.count_any(*event))
@@ -390,11 +394,15 @@ fn filling<'a, 'b>(open: &'b mut Option<Filling<'a>>, queue: &'a Queue) -> &'b m
     open.get_or_insert_with(|| queue.filling())
 }
 
+/// Whether an operation failed because its peer was given up.
+fn is_lost(completion: &Completion) -> bool {
+    matches!(completion.error, Some(OpError::PeerGone(_) | OpError::Unreachable(_)))
+}
+
 /// The setting `lost_peer` = "truncate": a send to a peer that is given up succeeds, as if the peer had received it just
 /// before its end. `errno_of_receive` has the other half.
 fn outlive(completion: &mut Completion) {
-    let is_lost = matches!(completion.error, Some(OpError::PeerGone(_) | OpError::Unreachable(_)));
-    if is_lost && matches!(completion.kind, CompletionKind::Send(_)) {
+    if matches!(completion.kind, CompletionKind::Send(_)) {
         report(completion);
         completion.error = None;
     }

@@ -66,6 +66,8 @@ enum Command {
     SshServe(ssh::Args),
     #[command(hide = true)]
     RunRank(run::RankArgs),
+    #[command(hide = true)]
+    RunPmix(run::PmixArgs),
 }
 
 /// How a daemon's log is written.
@@ -163,6 +165,7 @@ fn run() -> ExitCode {
         Command::Completions(args) => completions::main::<Cli>(&args),
         Command::SshServe(args) => ssh::main(&args),
         Command::RunRank(args) => run::main_of_rank(&args),
+        Command::RunPmix(args) => run::main_of_pmix(args),
     }
 }
 

@@ -61,8 +61,8 @@ pub(crate) struct Args {
     /// Write the output of each rank to rank-R.out and rank-R.err in this folder, which is created if it is missing
     #[arg(long, value_name = "DIR", conflicts_with_all = ["label", "gather"])]
     output: Option<PathBuf>,
-    /// Serve PMIx, for programs of Open MPI 5, by isthmus-pmix beside this program (docs/run.md)
-    #[arg(long, conflicts_with = "on_loss")]
+    /// Serve PMIx, for programs of Open MPI 5, by this host's libpmix (docs/run.md). The same at all parts
+    #[arg(long)]
     pmix: bool,
     /// Use libisthmus-fi.so from this folder [default: the one installed with this program]
     #[arg(long, value_name = "DIR")]
@@ -104,6 +104,18 @@ pub(crate) struct RankArgs {
 /// Name of the subcommand with [`RankArgs`].
 const BECOME: &str = "run-rank";
 
+/// The PMIx server of `isthmus run`: see [`isthmus_pmix`].
+#[derive(clap::Args)]
+pub(crate) struct PmixArgs {
+    space: String,
+    size: u32,
+    first: u32,
+    count: u32,
+}
+
+/// Name of the subcommand with [`PmixArgs`].
+const SERVE_PMIX: &str = "run-pmix";
+
 pub(crate) fn main(args: Args) -> ExitCode {
     match options(args)
         .and_then(|options| isthmus_launch::run(&options, &mut |text| errln!("isthmus run: {text}")))
@@ -120,6 +132,11 @@ pub(crate) fn main_of_rank(args: &RankArgs) -> ExitCode {
     let (status, why) = become_rank(args.parent, &args.program);
     errln!("isthmus run: {why}");
     ExitCode::from(status)
+}
+
+pub(crate) fn main_of_pmix(args: PmixArgs) -> ExitCode {
+    let PmixArgs { space, size, first, count } = args;
+    isthmus_pmix::serve(&isthmus_pmix::World { space, size, first, count })
 }
 
 fn options(args: Args) -> Result<Options, RunError> {
@@ -145,7 +162,7 @@ fn options(args: Args) -> Result<Options, RunError> {
         gather: args.gather,
         print: crate::output::of_rank,
         output: args.output,
-        pmix: args.pmix.then(|| own.with_file_name("isthmus-pmix")),
+        pmix: args.pmix.then(|| vec![own.clone().into(), SERVE_PMIX.into()]),
         program: args.program,
         starter: [own.into(), OsString::from(BECOME)].into_iter().chain(starter).collect(),
         defaults: defaults(args.provider_path, args.on_loss, args.pmix)?,
@@ -167,11 +184,31 @@ fn defaults(folder: Option<PathBuf>, on_loss: OnLoss, pmix: bool) -> Result<Vec<
         }
     }
     if on_loss == OnLoss::Continue {
-        // Else MPICH ends a rank that waits for a lost one, whatever its error handler.
-        all.push(("FI_ISTHMUS_LOST_PEER".to_owned(), "truncate".to_owned()));
+        let surviving = if pmix { SURVIVING_OPENMPI } else { SURVIVING_MPICH };
+        all.retain(|(name, _)| surviving.iter().all(|(other, _)| name != other));
+        all.extend(surviving.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
     }
     Ok(all)
 }
+
+/// What MPICH needs to survive the loss of ranks. Else it ends a rank that waits for a lost one, whatever its error
+/// handler.
+const SURVIVING_MPICH: &[(&str, &str)] = &[("FI_ISTHMUS_LOST_PEER", "truncate")];
+
+/// What Open MPI needs to survive the loss of ranks.
+const SURVIVING_OPENMPI: &[(&str, &str)] = &[
+    ("OMPI_MCA_mpi_ft_enable", "1"),
+    // "cm" and "mtl" do not survive.
+    ("OMPI_MCA_pml", "ob1"),
+    ("OMPI_MCA_mtl", "^ofi"),
+    ("OMPI_MCA_btl", "self,ofi"),
+    // Messages only: btl "ofi" ends the rank when a remote access fails.
+    ("OMPI_MCA_btl_ofi_mode", "1"),
+    // "han" ignores errors, and returns wrong results. The others are untested by Open MPI or do not survive.
+    ("OMPI_MCA_coll", "^han,sm,hcoll,portals4"),
+    // Open MPI hears of a loss by PMIx, and cancels its operations. "ob1" may loop for ever if one of them ends later.
+    ("FI_ISTHMUS_LOST_PEER", "silent"),
+];
 
 #[cfg(test)]
 mod tests {
@@ -187,10 +224,16 @@ mod tests {
 
     #[test]
     fn ranks_are_told_of_the_provider_once() {
-        let all = defaults(Some("/lib".into()), OnLoss::End, false).expect("a folder");
-        assert!(all.contains(&("FI_PROVIDER".to_owned(), "isthmus".to_owned())));
-        assert!(all.contains(&("I_MPI_OFI_PROVIDER".to_owned(), "isthmus".to_owned())));
-        let names: std::collections::HashSet<_> = all.iter().map(|pair| &pair.0).collect();
-        assert_eq!(names.len(), all.len());
+        for (on_loss, pmix, wanted) in [
+            (OnLoss::End, false, ("FI_PROVIDER", "isthmus")),
+            (OnLoss::End, false, ("I_MPI_OFI_PROVIDER", "isthmus")),
+            (OnLoss::End, true, ("OMPI_MCA_pml", "cm")),
+            (OnLoss::Continue, true, ("OMPI_MCA_pml", "ob1")),
+        ] {
+            let all = defaults(Some("/lib".into()), on_loss, pmix).expect("a folder");
+            assert!(all.contains(&(wanted.0.to_owned(), wanted.1.to_owned())));
+            let names: std::collections::HashSet<_> = all.iter().map(|pair| &pair.0).collect();
+            assert_eq!(names.len(), all.len());
+        }
     }
 }

@@ -86,6 +86,18 @@ fn everything_is_put_where_it_belongs_and_taken_away_again() {
     let env = String::from_utf8_lossy(&env.expect("it runs").stdout).into_owned();
     assert!(env.contains("opt/isthmus/lib/isthmus"), "{env}");
 
+    // It starts its own PMIx server for programs of Open MPI. Here that finds a file in place of libpmix.
+    let no_pmix = tempfile::tempdir().expect("a folder");
+    fs::write(no_pmix.path().join("libpmix.so.2"), "").expect("written");
+    let mut run = Command::new(prefix.join("bin/isthmus"));
+    run.args(["run", "--job", "j", "--part", "1/1", "--pmix", "--", "true"]);
+    let run = run.env("LD_LIBRARY_PATH", no_pmix.path()).output().expect("it runs");
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(
+        !run.status.success() && said.contains("no PMIx server: libpmix.so.2 cannot be loaded"),
+        "{said}"
+    );
+
     // Whatever version it is, the module leads to where it is.
     let modules: Vec<_> = files(&prefix.join("share/modulefiles/isthmus"));
     let [module] = &modules[..] else { panic!("{modules:?}") };

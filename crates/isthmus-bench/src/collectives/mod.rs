@@ -95,7 +95,7 @@ pub struct Collectives {
     pub form: Form,
     /// Isthmus' version, for samples.
     pub version: String,
-    /// Keep the samples that are in the folder, and do not measure them again.
+    /// Keep the samples with a result that are in the folder, and do not measure them again.
     pub resume: bool,
 }
 

@@ -50,7 +50,7 @@ pub struct Papers {
     pub only: Vec<String>,
     /// Isthmus' version, for samples.
     pub version: String,
-    /// Keep the samples that are in the folder, and do not measure them again.
+    /// Keep the samples with a result that are in the folder, and do not measure them again.
     pub resume: bool,
     /// No run begins after this time.
     pub no_longer: Option<Duration>,
@@ -214,6 +214,11 @@ fn is_probe(sample: &Taken) -> bool {
     sample.facts.contains_key(PROBE)
 }
 
+/// Whether a run need not be made again. A failed search for the highest rate is a result: the next rate was tried.
+fn stands(sample: &Taken) -> bool {
+    sample.missing.is_none() && (sample.error.is_none() || is_probe(sample))
+}
+
 fn errln(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
@@ -225,13 +230,16 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Keeps the samples of the file with `resume`, or else removes them.
+    /// With `resume`, keeps the samples of the file that have a result; runs that failed, or for which something was
+    /// missing, are made again. Else removes all. The file is replaced at once, so that no interruption costs samples.
     pub(crate) fn open(path: &Path, resume: bool) -> Result<Self, BenchError> {
         let earlier = if resume { read(path)? } else { Vec::new() };
-        let mut log = Self { file: File::create(path).map_err(BenchError::file(path))?, taken: Vec::new() };
-        for sample in earlier {
-            log.add(sample).map_err(BenchError::file(path))?;
+        let new = path.with_extension("jsonl.new");
+        let mut log = Self { file: File::create(&new).map_err(BenchError::file(&new))?, taken: Vec::new() };
+        for sample in earlier.into_iter().filter(stands) {
+            log.add(sample).map_err(BenchError::file(&new))?;
         }
+        fs::rename(&new, path).map_err(BenchError::file(path))?;
         Ok(log)
     }
 

@@ -83,6 +83,28 @@ fn a_rate_at_which_the_emulator_was_late_is_named_and_the_next_one_stands() {
     assert!(text.replace('\n', " ").contains("1 Gb/s stands for it"), "{text}");
 }
 
+#[test]
+fn a_measurement_that_goes_on_keeps_results_and_makes_failed_runs_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join(SAMPLES);
+    let run = |contender| movement(1, contender, "posix", 2.0, false);
+    let failed = Taken { error: Some("it broke".into()), ..run("failed") };
+    let missing = Taken { missing: Some("no netperf".into()), ..run("missing") };
+    let search = Taken { error: Some("too fast".into()), ..run("search") }.with_probe();
+    let mut log = Log::open(&path, false).expect("a new log");
+    for sample in [run("good"), failed, missing, search] {
+        log.add(sample).expect("a line");
+    }
+    // As an interruption in the middle of a line leaves it.
+    fs::write(&path, fs::read_to_string(&path).expect("samples") + "{\"at\":").expect("half a line");
+    let mut log = Log::open(&path, true).expect("the log again");
+    log.add(run("next")).expect("a line");
+    for samples in [&log.taken, &read(&path).expect("the file")] {
+        let contenders: Vec<&str> = samples.iter().map(|sample| sample.contender.as_str()).collect();
+        assert_eq!(contenders, ["good", "search", "next"]);
+    }
+}
+
 impl Taken {
     fn with_probe(mut self) -> Self {
         self.facts.insert(PROBE.into(), "yes".into());

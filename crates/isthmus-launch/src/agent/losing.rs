@@ -1,7 +1,8 @@
 //! Losses that the job outlives, by `--on-loss continue`.
 //!
 //! A loss travels up the tree to the hub, which tells all processes. Each process answers the ranks' question
-//! `PMI_dead_processes` itself. Ranks that have ended do not hold up a fence, nor the end of the job.
+//! `PMI_dead_processes` itself, or tells its PMIx server, which sends the ranks an event. Ranks that have ended do not
+//! hold up a fence, nor the end of the job.
 //!
 //! A process that loses its head ends. If part 1 is lost and there is one other part, the head of that part becomes the
 //! hub. With more parts the job ends: nothing connects them.
@@ -76,6 +77,7 @@ impl Agent {
         let is_news = self.dead.len() > known;
         if is_news {
             self.first_loss.get_or_insert_with(|| failure.clone());
+            self.act(Action::PmixLost(ranks.to_vec()));
         }
         is_news
     }

@@ -111,6 +111,8 @@ pub(crate) enum Action {
     Kill,
     /// To the PMIx server: a fence is passed, and ranks of the world gave these bytes.
     Pmix(Vec<u8>),
+    /// To the PMIx server, if there is one: these ranks (first and last of each run) are lost.
+    PmixLost(Vec<(u32, u32)>),
     /// Say something to the user.
     Tell(String),
     /// Write output of ranks.

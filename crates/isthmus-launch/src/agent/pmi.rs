@@ -128,6 +128,8 @@ impl Agent {
     pub(crate) fn rank_ended(&mut self, now: Duration, rank: u32, how: Ended) {
         let own = &mut self.ranks[rank as usize];
         own.ended = true;
+        // It waits for nothing any more, and does not count twice.
+        own.fence = None;
         let silent = own.initialised && !own.finalised;
         if self.is_over() {
             return;

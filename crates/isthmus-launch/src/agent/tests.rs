@@ -28,6 +28,8 @@ struct Net {
     acknowledged: Vec<usize>,
     /// Process, and what its PMIx server got of a fence.
     pmix: Vec<(usize, Vec<u8>)>,
+    /// Process, and ranks of whose loss it told its PMIx server.
+    lost: Vec<(usize, Vec<(u32, u32)>)>,
 }
 
 /// (part, process of the part, processes of the part, ranks)
@@ -55,6 +57,7 @@ impl Net {
             printed: Vec::new(),
             acknowledged: Vec::new(),
             pmix: Vec::new(),
+            lost: Vec::new(),
         };
         for process in processes {
             net.join(Me { on_loss, ..me(parts, *process) });
@@ -141,6 +144,7 @@ impl Net {
             Action::Reply { rank, reply, .. } => self.replies[at].push((rank, reply)),
             Action::Kill => self.killed[at] = true,
             Action::Pmix(bytes) => self.pmix.push((at, bytes)),
+            Action::PmixLost(ranks) => self.lost.push((at, ranks)),
             Action::Printed => self.acknowledged[at] += 1,
             Action::Print(lines) => self.printed.push((at, String::from_utf8(lines.text).expect("text"))),
             Action::Tell(text) => self.told[at].push(text),
@@ -655,6 +659,23 @@ fn a_fence_of_pmix_passes_what_ranks_gave_between_processes() {
     net.ended(2, 0, Ended::Status(0));
     net.pass(GRACE_ERROR);
     assert!(net.everything_told().contains("rank 4 (part 2, host host20) ended without MPI_Finalize"));
+}
+
+#[test]
+fn pmix_servers_hear_once_of_a_loss_and_their_fences_pass_without_the_lost_rank() {
+    let mut net = Net::with(2, TWO, OnLoss::Continue);
+    for (at, rank) in net.ranks() {
+        net.agents[at].pmix_uses(net.now, rank, true);
+    }
+    // The server misses the killed rank, and so completes the fence, before its process has ended.
+    net.agents[0].pmix_fence(net.now, &[0]);
+    net.settle();
+    net.ended(0, 1, Ended::Signal(9));
+    net.lost.sort();
+    assert_eq!(net.lost, [0, 1, 2].map(|at| (at, vec![(1, 1)])));
+    (1..3).for_each(|at| net.agents[at].pmix_fence(net.now, &[at as u8]));
+    net.settle();
+    assert_eq!(net.pmix.iter().map(|(_, bytes)| bytes.len()).collect::<Vec<_>>(), [3, 3, 3]);
 }
 
 #[test]

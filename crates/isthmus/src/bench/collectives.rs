@@ -62,7 +62,7 @@ pub(super) struct Args {
     /// Write the report again from the samples in this folder, but run nothing
     #[arg(long, value_name = "DIR", conflicts_with_all = ["quick", "dry_run", "resume"])]
     render: Option<PathBuf>,
-    /// Keep the results that are already in the folder, and do the runs that are missing
+    /// Keep the results that are already in the folder, and do the runs that are missing or failed
     #[arg(long)]
     resume: bool,
     /// Use the MPICH in this folder, which has bin/mpiexec and bin/mpicc

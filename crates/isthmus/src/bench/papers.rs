@@ -45,7 +45,7 @@ pub(super) struct Args {
     /// Write the report again from the samples in this folder, but run nothing
     #[arg(long, value_name = "DIR", conflicts_with_all = ["full", "only", "dry_run", "resume"])]
     render: Option<PathBuf>,
-    /// Keep the results that are already in the folder, and do the runs that are missing
+    /// Keep the results that are already in the folder, and do the runs that are missing or failed
     #[arg(long)]
     resume: bool,
     /// Start no run after this time, such as 900s [default: 600s; with --full no limit]
