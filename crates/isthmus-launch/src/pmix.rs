@@ -20,6 +20,8 @@ use crate::run::Input;
 const BEGIN: Duration = Duration::from_secs(20);
 /// How long it may take to end, and to remove its files.
 const END: Duration = Duration::from_millis(500);
+/// How long it may leave a message unread before it counts as ended.
+const UNREAD: Duration = Duration::from_secs(10);
 /// Longest message. Bytes. What the ranks of a world give to a fence: some 200 bytes each.
 const MESSAGE_MAX: u32 = 1 << 29;
 
@@ -34,6 +36,8 @@ pub(crate) enum Message {
     Finalized(u32),
     /// A rank of this process ends the job.
     Abort { rank: u32, code: i32, message: String },
+    /// Why no more messages come.
+    Ended(String),
 }
 
 /// The server's process.
@@ -72,11 +76,19 @@ impl Server {
             }
         }
         server.channel.set_read_timeout(None)?;
+        server.channel.set_write_timeout(Some(UNREAD))?;
         let (mut channel, inputs) = (server.channel.try_clone()?, inputs.clone());
         let relay = thread::Builder::new().name("isthmus-pmix".to_owned()).spawn(move || {
-            while let Some(message) = read(&mut channel).ok().and_then(|(letter, bytes)| parse(letter, bytes))
-            {
-                if inputs.send(Input::Pmix(message)).is_err() {
+            loop {
+                let message = read(&mut channel).and_then(|(letter, bytes)| {
+                    parse(letter, bytes)
+                        .ok_or_else(|| io::Error::other("it does not speak as this release does"))
+                });
+                let (message, last) = match message {
+                    Ok(message) => (message, false),
+                    Err(error) => (Message::Ended(error.to_string()), true),
+                };
+                if inputs.send(Input::Pmix(message)).is_err() || last {
                     return;
                 }
             }

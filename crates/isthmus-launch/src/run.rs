@@ -335,6 +335,7 @@ impl Shell<'_> {
                 agent.pmi(now, rank, Asked { request: Request::Abort { code, message }, thread: None });
             }
             Input::Pmix(Message::Abort { .. }) => {}
+            Input::Pmix(Message::Ended(why)) => agent.pmix_ended(now, &why),
         }
     }
 
@@ -443,12 +444,12 @@ impl Shell<'_> {
                 }
                 Action::Print(lines) => (self.options.print)(lines.is_error, &lines.text),
                 Action::Pmix(bytes) => {
-                    // An error means that the server has ended, and its ranks tell so.
-                    let _ = self.pmix.as_mut().map(|server| server.pass_fence(&bytes));
+                    let passed = self.pmix.as_mut().map_or(Ok(()), |server| server.pass_fence(&bytes));
+                    self.check_pmix(agent, passed);
                 }
                 Action::PmixLost(ranks) => {
-                    // As above.
-                    let _ = self.pmix.as_mut().map(|server| server.tell_lost(&ranks));
+                    let told = self.pmix.as_mut().map_or(Ok(()), |server| server.tell_lost(&ranks));
+                    self.check_pmix(agent, told);
                 }
                 Action::Printed => self.gate.leave(),
                 Action::Finish(status) => self.finish = Some(status),
@@ -504,6 +505,12 @@ impl Shell<'_> {
                 Err(Error::Full(_)) => thread::sleep(Duration::from_millis(1)),
                 Err(error) => return agent.lost(self.now(), link, &error.to_string()),
             }
+        }
+    }
+
+    fn check_pmix(&self, agent: &mut Agent, written: std::io::Result<()>) {
+        if let Err(error) = written {
+            agent.pmix_ended(self.now(), &error.to_string());
         }
     }
 

@@ -77,9 +77,11 @@ pub(crate) struct Infos<'a> {
 
 impl<'a> Infos<'a> {
     pub(crate) fn text(&mut self, key: &CStr, text: CString) {
-        self.push(key, STRING, Data { string: text.as_ptr() });
-        // The text does not move with its owner.
         self.texts.push(text);
+        if let Some(text) = self.texts.last() {
+            let string = text.as_ptr();
+            self.push(key, STRING, Data { string });
+        }
     }
 
     pub(crate) fn number(&mut self, key: &CStr, number: u32) {

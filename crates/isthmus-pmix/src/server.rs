@@ -22,6 +22,7 @@ const MESSAGE_MAX: usize = 200;
 
 static MODULE: Module = Module::new(is_finalized, aborts, fence, is_connected);
 static SHARED: OnceLock<Shared> = OnceLock::new();
+static FOLDER_MADE: OnceLock<()> = OnceLock::new();
 
 /// What threads of libpmix use.
 struct Shared {
@@ -66,8 +67,10 @@ pub fn serve(world: &World) -> ! {
             1
         }
     };
-    // Ignore errors: libpmix may have removed it.
-    let _ = fs::remove_dir_all(&folder);
+    // It is there only if it was made here. Ignore errors: libpmix may have removed it.
+    if FOLDER_MADE.get().is_some() {
+        let _ = fs::remove_dir_all(&folder);
+    }
     // SAFETY: no preconditions. It runs no destructors, since threads of libpmix still use its memory.
     unsafe { libc::_exit(status) }
 }
@@ -90,6 +93,7 @@ fn run(world: &World, folder: &Path) -> Result<(), Error> {
     let library = Library::load()?;
     let space = CString::new(world.space.as_str()).map_err(|_| Error::Name)?;
     DirBuilder::new().mode(0o700).create(folder)?;
+    let _ = FOLDER_MADE.set(());
     init(&library, world, &space, folder)?;
     for rank in world.first..world.first + world.count {
         shared.tell(b'E', &variables(&library, &space, rank)?);

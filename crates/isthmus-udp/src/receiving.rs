@@ -104,15 +104,16 @@ impl Receiving {
         self.window = self.window.max(window);
     }
 
-    /// Notes a packet's number. False if it is a duplicate, or too old to tell.
-    pub(crate) fn note(&mut self, arrived: Micros, number: u64) -> bool {
+    /// Notes a packet's number. `None` if it is a duplicate, or too old to tell; else whether packets are missing between
+    /// it and those before.
+    pub(crate) fn note(&mut self, arrived: Micros, number: u64) -> Option<bool> {
         match self.seen.note(number) {
-            Arrival::Stale => false,
-            Arrival::New { largest, .. } => {
+            Arrival::Stale => None,
+            Arrival::New { gap, largest } => {
                 if largest {
                     self.arrived = arrived;
                 }
-                true
+                Some(gap)
             }
         }
     }

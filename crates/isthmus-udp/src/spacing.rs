@@ -1,31 +1,35 @@
-//! Acknowledgements that fill the way back come less often: the sender asks for it.
+//! Lets a sender ask for fewer acknowledgements where they fill the way back.
 //!
-//! Where the way back carries a hundredth of what the way there does, an acknowledgement each millisecond waits in a queue
-//! there, or is lost in it. The sender sees that queue: it is what a round trip takes beyond the least one and the queue on
-//! the way there. While it stays long, the sender doubles the time between acknowledgements each round. After RFC 5690
-//! (acknowledgement congestion control) and draft-ietf-quic-ack-frequency.
+//! Where the way back carries a hundredth of what the way there does, an acknowledgement each millisecond waits in a
+//! queue there, or is lost in it. The sender sees that queue: it is what a round trip takes beyond the least one and the
+//! queue on the way there. While it stays long, the sender doubles the time between acknowledgements each round. After
+//! RFC 5690 (acknowledgement congestion control) and draft-ietf-quic-ack-frequency.
 
 use crate::Micros;
 
 /// Part of the least round trip that acknowledgements are apart at most: a sender needs two in each.
 const MOST_PART: Micros = 2;
-/// Bounds of that time. Microseconds (2 ms, 50 ms).
-const MOST_LEAST_US: Micros = 2_000;
+/// Longest time between acknowledgements. Microseconds (50 ms).
 const MOST_US: Micros = 50_000;
-/// Part of the least round trip, and time, that the queue on the way back must take at least. Microseconds.
+/// Part of the least round trip that the queue on the way back must take at least.
 const QUEUE_PART: Micros = 4;
+/// Time that this queue must take at least. Microseconds (2 ms).
 const QUEUE_US: Micros = 2_000;
 /// After this time without such a queue, half the time is tried. Microseconds (10 s).
 const RELAX_US: Micros = 10_000_000;
+/// Rounds in which the peer is told of a change, because messages may be lost. Count.
+const TELLS: u8 = 3;
 
 /// Time between the acknowledgements of a stream, in both directions.
 #[derive(Debug, Default)]
 pub(crate) struct Spacing {
     /// What we ask the peer for; 0 while its own choice is fine.
     asked_us: Micros,
-    changed_at: Micros,
-    /// The peer is to be told.
+    /// When there was a queue, or the time was halved.
+    settled_at: Micros,
+    /// The peer is to be told now, and in how many rounds after this one.
     due: bool,
+    tells: u8,
     /// Shortest queue on the way back in this round.
     back_us: Option<Micros>,
     /// What the peer asks us for.
@@ -42,18 +46,21 @@ impl Spacing {
     pub(crate) fn end_round(&mut self, now: Micros, own_us: Micros, rtt_least_us: Micros) {
         let Some(back_us) = self.back_us.take() else { return };
         if back_us >= (rtt_least_us / QUEUE_PART).max(QUEUE_US) {
-            let most_us = (rtt_least_us / MOST_PART).clamp(MOST_LEAST_US, MOST_US);
-            self.change(now, (2 * self.asked_us.max(own_us)).min(most_us));
-            // The message before may have been lost.
-            self.due = true;
-        } else if self.asked_us > 0 && now >= self.changed_at + RELAX_US {
+            let most_us = (rtt_least_us / MOST_PART).min(MOST_US);
+            self.ask(now, (2 * self.asked_us.max(own_us)).min(most_us));
+        } else if self.asked_us > 0 && now >= self.settled_at + RELAX_US {
             let half = self.asked_us / 2;
-            self.change(now, if half > own_us { half } else { 0 });
+            self.ask(now, if half > own_us { half } else { 0 });
         }
+        self.due |= self.tells > 0;
+        self.tells = self.tells.saturating_sub(1);
     }
 
-    fn change(&mut self, now: Micros, asked_us: Micros) {
-        (self.asked_us, self.changed_at, self.due) = (asked_us, now, true);
+    fn ask(&mut self, now: Micros, asked_us: Micros) {
+        self.settled_at = now;
+        if self.asked_us != asked_us {
+            (self.asked_us, self.tells) = (asked_us, TELLS);
+        }
     }
 
     /// What the peer is to be told now, if anything.
@@ -97,17 +104,22 @@ mod tests {
         };
         assert_eq!(round(0, &[80_000, 1_000]), None, "one that did not wait");
         assert_eq!(round(1, &[80_000, 30_000]), Some(2_000));
-        let doubled: Vec<_> = (2..6).map(|at| round(at, &[80_000])).collect();
-        assert_eq!(doubled, [4_000, 8_000, 16_000, 32_000].map(Some));
-        assert_eq!(
-            [6, 7].map(|at| round(at, &[80_000])),
-            [Some(50_000); 2],
-            "told again: it may have been lost"
-        );
-        assert_eq!([round(8, &[0]), round(1_000_000, &[0]), round(1_000_001, &[])], [None; 3]);
-        let later: Vec<_> = (1..7).map(|at| round(7 + at * RELAX_US, &[0])).collect();
+        let doubled: Vec<_> = (2..8).map(|at| round(at, &[80_000])).collect();
+        assert_eq!(doubled, [4_000, 8_000, 16_000, 32_000, 50_000, 50_000].map(Some));
+        assert_eq!([8, 9, 10].map(|at| round(at, &[80_000])), [Some(50_000), None, None], "told three times");
+        assert_eq!([round(11, &[0]), round(1_000_000, &[0]), round(1_000_001, &[])], [None; 3]);
+        let later: Vec<_> = (1..7).map(|at| round(10 + at * RELAX_US, &[0])).collect();
         assert_eq!(later, [25_000, 12_500, 6_250, 3_125, 1_562, 0].map(Some));
-        assert_eq!(round(10 * RELAX_US, &[0]), None);
+        let after = [1, 2, 3].map(|at| round(10 + 6 * RELAX_US + at, &[0]));
+        assert_eq!(after, [Some(0), Some(0), None], "this may be lost, too");
+    }
+
+    #[test]
+    fn where_acknowledgements_are_far_apart_for_the_round_trip_nothing_is_asked_for() {
+        let mut spacing = Spacing::default();
+        spacing.note(5_000);
+        spacing.end_round(0, 250, 100);
+        assert!(spacing.asked_us() <= 50);
     }
 
     #[test]

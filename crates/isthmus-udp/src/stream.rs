@@ -246,12 +246,14 @@ pub struct Stream {
     probe_at: Option<Micros>,
     /// When data was last acknowledged.
     answered_at: Micros,
-    /// Probes since the last acknowledgement, packets of the present probe that are still to be sent, and where the data
-    /// of the next one begin at the earliest.
+    /// Probes since the last acknowledgement, packets of the present probe that are still to be sent, and where the
+    /// data of the next one begin at the earliest.
     probes: u32,
     probes_due: u8,
     probe_from: u64,
     spacing: Spacing,
+    /// How long the last packet that came had waited to be read. Microseconds.
+    read_late_us: Micros,
     heard_at: Micros,
     /// When data last came, until a Ping has followed.
     data_at: Option<Micros>,
@@ -399,6 +401,7 @@ impl Stream {
             probes_due: 0,
             probe_from: 0,
             spacing: Spacing::default(),
+            read_late_us: 0,
             heard_at: now,
             answered_at: now,
             data_at: None,
@@ -768,8 +771,8 @@ impl Stream {
         if self.congestion.is_shallow() { QUANTUM_LEAST_US } else { self.quantum_us() }
     }
 
-    /// The quantum unless a short queue is known; also the longest delay of an acknowledgement, unless the peer asks for more.
-    /// Microseconds.
+    /// The quantum unless a short queue is known. It is also the longest delay of an acknowledgement, unless the peer
+    /// asks for more. Microseconds.
     fn quantum_us(&self) -> Micros {
         quantum_us(self.path.rtt_least_us().unwrap_or(0))
     }

@@ -310,7 +310,7 @@ pub enum Frame<'a> {
     /// Packets that arrived with a mark of congestion (CE of RFC 3168), counted from the stream's beginning, modulo 2^32.
     /// Fields: 3, count 4. It travels as padding, as [`Strain`] does.
     Marks(u32),
-    /// Asks the receiver to wait this long with acknowledgements that are in no hurry. Fields: 4, microseconds 4. It
+    /// Asks the receiver to wait this long with acknowledgements that no [`ACK_NOW`] asks for. Fields: 4, microseconds 4. It
     /// travels as padding, as [`Strain`] does.
     AckSpacing(u32),
     Close {

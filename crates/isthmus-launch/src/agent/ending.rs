@@ -167,6 +167,17 @@ impl Agent {
     pub(crate) fn signalled(&mut self, now: Duration, number: i32) {
         let status = Ended::Signal(number).status();
         let why = format!("was told to end: its isthmus run received {}", signal_name(number));
+        self.end_process(now, why, status);
+    }
+
+    /// The PMIx server of the ranks here has ended. They would wait in their next fence for ever, and hear of no loss.
+    pub(crate) fn pmix_ended(&mut self, now: Duration, why: &str) {
+        if !self.is_over() && self.ranks.iter().any(|rank| !rank.ended) {
+            self.end_process(now, format!("has lost its PMIx server: {why}"), 1);
+        }
+    }
+
+    fn end_process(&mut self, now: Duration, why: String, status: u8) {
         let failure = Failure {
             part: self.me.part,
             rank: None,

@@ -679,6 +679,25 @@ fn pmix_servers_hear_once_of_a_loss_and_their_fences_pass_without_the_lost_rank(
 }
 
 #[test]
+fn a_process_that_loses_its_pmix_server_ends_or_is_lost_to_the_others() {
+    let mut net = Net::new(2, TWO);
+    net.agents[2].pmix_ended(net.now, "it was killed");
+    net.settle();
+    assert!(
+        net.everything_told().contains("has lost its PMIx server: it was killed"),
+        "{}",
+        net.everything_told()
+    );
+    assert!(net.killed.iter().all(|killed| *killed), "ranks of all processes end");
+
+    let mut net = Net::with(2, TWO, OnLoss::Continue);
+    net.agents[2].pmix_ended(net.now, "it was killed");
+    net.settle();
+    assert!(net.killed[2] && !net.killed[0], "the others go on");
+    assert!(net.everything_told().contains("has lost its PMIx server"), "{}", net.everything_told());
+}
+
+#[test]
 fn names_of_ports_are_known_in_all_parts() {
     let mut net = Net::new(3, THREE);
     let name = || "ocean".to_owned();

@@ -73,13 +73,14 @@ impl Stream {
             }
             frame.is_err() || frame.as_ref().is_ok_and(&beyond) || self.allowance.is_some() && unasked(frame)
         });
-        if wrong || !self.receiving.note(arrived, packet.number) {
+        let Some(gap) = (!wrong).then(|| self.receiving.note(arrived, packet.number)).flatten() else {
             self.counters.packets_stale += 1;
             return true;
-        }
+        };
         self.counters.packets_received += 1;
         self.ours.marked = self.ours.marked.wrapping_add(u32::from(packet.marked));
         self.heard_at = self.heard_at.max(now);
+        self.read_late_us = now.saturating_sub(arrived);
         self.on_header(now, &packet.header);
         // Otherwise somebody who forges an address could invent losses, which count for all streams to that host.
         let validated = self.is_proved();
@@ -109,7 +110,9 @@ impl Stream {
         }
         if eliciting {
             let wait_us = packet.ack_now.then(|| self.answers.ask(now, self.path.rtt_us().unwrap_or(0)));
-            self.receiving.owe_ack(now, wait_us, self.quantum_us().max(self.spacing.granted_us()));
+            // The sender is to know of a loss soon.
+            let granted_us = if gap { 0 } else { self.spacing.granted_us() };
+            self.receiving.owe_ack(now, wait_us, self.quantum_us().max(granted_us));
         }
         true
     }
@@ -308,7 +311,8 @@ impl Stream {
             self.path.note_rtt(now, rtt.max(1));
             let queue_us = self.path.note_delay(now, newest.sent_at, arrived);
             let back_us = rtt.saturating_sub(self.path.rtt_least_us().unwrap_or(rtt) + queue_us);
-            self.spacing.note(back_us);
+            // What waited for us to read it did not wait on its way.
+            self.spacing.note(back_us.saturating_sub(self.read_late_us));
             (queue_us, back_us)
         });
         let span_us = self.arrived.map_or(0, |before| arrived.saturating_sub(before));

@@ -18,8 +18,8 @@ const PROBES_EARLY: u32 = 3;
 /// Least packets of a probe, and most that are added on paths that lose packets in runs. Count.
 const PROBES_LEAST: u8 = 2;
 const PROBES_MORE: u8 = 4;
-/// Part of the window that a probe takes at most, if that is more than the least packets. A short queue may drop all but
-/// those; nothing tells of their loss, and what they take of the window is missing.
+/// Part of the window that a probe takes at most, if that is more than the least packets. A short queue may drop the rest,
+/// and those packets fill the window until they count as lost.
 const PROBE_PART: u64 = 2;
 
 impl Stream {
