@@ -1,6 +1,7 @@
-"""What pip calls to build the wheel: maturin, once the C library's declarations are made from its header.
+"""What pip calls to build the wheel: maturin, after the declarations of the C library are made from its header.
 
-`python3 backend.py` makes the declarations alone, for the package run from its sources. It needs cffi and a C compiler.
+`python3 backend.py` makes the declarations alone, for programs that use the package from its sources. That takes cffi,
+maturin and a C compiler.
 """
 
 from __future__ import annotations
@@ -10,18 +11,19 @@ import shlex
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import cffi
+import maturin
 
 HERE = Path(__file__).resolve().parent
 HEADER = HERE.parent / "include/isthmus.h"
-#: Read by cffi's part without its parser, so that programs start fast and need no header.
+#: A module that cffi reads at run time without its parser, so programs start fast and need no header.
 MADE = HERE / "src/isthmus/_declarations.py"
-#: The system's headers have more than cffi reads. It knows the types of the first two itself; POSIX says what the third
-#: declares.
+#: Stands for the system's headers, which declare more than cffi understands. cffi knows the types of the first two. The
+#: third's is that of POSIX.
 SYSTEM = {"stddef.h": "", "stdint.h": "", "sys/uio.h": "struct iovec { void *iov_base; size_t iov_len; };"}
-#: Macros are gone after the preprocessor: constants by the same names, less their prefix, have their values.
+#: The preprocessor removes macros, so constants without the prefix take their values.
 SOURCE = "#include <isthmus.h>\nenum { ABI_VERSION = ISTHMUS_ABI_VERSION, URI_MAX = ISTHMUS_URI_MAX };\n"
 
 
@@ -49,19 +51,26 @@ def declare() -> None:
         made.replace(MADE)
 
 
-def build_wheel(*arguments: Any, **named: Any) -> str:
-    import maturin
+def declared(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """One of maturin's hooks, with the declarations made before it runs."""
 
-    declare()
-    return maturin.build_wheel(*arguments, **named)
+    def run(*arguments: Any, **named: Any) -> Any:
+        # A source archive holds the declarations in the header's place.
+        if HEADER.is_file():
+            declare()
+        return hook(*arguments, **named)
+
+    return run
 
 
-def build_editable(*arguments: Any, **named: Any) -> str:
-    import maturin
-
-    declare()
-    return maturin.build_editable(*arguments, **named)
-
+build_wheel = declared(maturin.build_wheel)
+build_editable = declared(maturin.build_editable)
+build_sdist = declared(maturin.build_sdist)
+get_requires_for_build_wheel = maturin.get_requires_for_build_wheel
+get_requires_for_build_editable = maturin.get_requires_for_build_editable
+get_requires_for_build_sdist = maturin.get_requires_for_build_sdist
+prepare_metadata_for_build_wheel = maturin.prepare_metadata_for_build_wheel
+prepare_metadata_for_build_editable = maturin.prepare_metadata_for_build_editable
 
 if __name__ == "__main__":
     declare()

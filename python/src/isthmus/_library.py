@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import pathlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import metadata
 from typing import Any, Callable, Dict, List
 
@@ -121,7 +121,10 @@ def number_of(pointer: Any) -> int:
 
 def text_of(text: Any) -> str:
     """A text of the library, or of a buffer that it has filled; empty where there is none."""
-    return ffi.string(text).decode() if text else ""
+    if not text:
+        return ""
+    whole: bytes = ffi.string(text)
+    return whole.decode()
 
 
 def call(function: Callable[..., int], *arguments: Any, but: int = Status.SUCCESS) -> int:
@@ -235,10 +238,8 @@ def list_devices() -> List[Device]:
     call(native.isthmus_devices, NULL, 0, count)
     records = ffi.new("isthmus_device[]", count[0])
     call(native.isthmus_devices, records, len(records), count)
-    return [
-        Device(
-            *(text_of(getattr(record, text)) for text in ("name", "transport", "interface", "address", "why")),
-            *(getattr(record, number) for number in ("rate_bps", "as_id", "subnet", "priority", "routers")),
-        )
-        for record in records
-    ]
+    return [Device(**{field.name: _value(getattr(record, field.name)) for field in fields(Device)}) for record in records]
+
+
+def _value(field: Any) -> Any:
+    return text_of(field) if isinstance(field, ffi.CData) else field
