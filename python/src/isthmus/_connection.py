@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
 
 from . import _library as lib
 from ._library import Level, ffi, native
+from ._memory import lend
 
 if TYPE_CHECKING:
     from ._endpoint import Buffer, Endpoint, Region
@@ -64,7 +65,7 @@ class Connection:
         (nothing before the receiver has asked), "mixed" (the first part at once) or ``None``: as
         is measured, or set. With ``unordered`` a message on RO is out of its order."""
         flags = _flags(silent, blocking, copy, transfer, unordered)
-        lent = ffi.from_buffer(message)
+        lent = lend(message)
         wants_event = not silent and not blocking
         with self._endpoint._operation(operation, None if copy else lent, wants_event) as word:
             lib.call(native.isthmus_send, self._endpoint._name, self._name, lent, len(lent), word, flags)
@@ -82,7 +83,7 @@ class Connection:
     ) -> None:
         """Sends one message that is made of pieces; as :meth:`send`."""
         flags = _flags(silent, blocking, copy, transfer, unordered)
-        lent = [ffi.from_buffer(piece) for piece in pieces]
+        lent = [lend(piece) for piece in pieces]
         table = ffi.new("struct iovec[]", [(piece, len(piece)) for piece in lent])
         wants_event = not silent and not blocking
         with self._endpoint._operation(operation, None if copy else lent, wants_event) as word:
@@ -138,17 +139,17 @@ class Connection:
         flags: int,
     ) -> None:
         theirs = ffi.new("isthmus_memory *")
-        ffi.buffer(theirs)[:] = memory[: ffi.sizeof(theirs[0])]
-        lent, message_len = lib.NULL, 0
-        if message is not None:
-            lent = ffi.from_buffer(message)
-            message_len = len(lent)
+        memory_len = ffi.sizeof("isthmus_memory")
+        if len(memory) < memory_len:
+            raise ValueError(f"memory has {memory_len} bytes, as Region.memory, not {len(memory)}")
+        ffi.buffer(theirs)[:] = memory[:memory_len]
+        lent = lib.NULL if message is None else lend(message)
         wants_event = not flags & (native.ISTHMUS_SILENT | native.ISTHMUS_BLOCKING)
         with self._endpoint._operation(operation, None, wants_event) as word:
             lib.call(
                 call, self._endpoint._name, self._name, region._name, offset, theirs,
                 remote_offset, len(region) - offset if length is None else length,
-                lent, message_len, word, flags,
+                lent, 0 if message is None else len(lent), word, flags,
             )  # fmt: skip
 
     def disconnect(self) -> None:

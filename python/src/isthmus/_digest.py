@@ -6,6 +6,7 @@ from typing import Iterable
 
 from ._endpoint import Buffer
 from ._library import call, ffi, native
+from ._memory import lend
 
 #: Length of a digest. Bytes.
 LENGTH = 32
@@ -15,7 +16,7 @@ def digest_block(data: Buffer, offset: int, size: int, block: int) -> bytes:
     """The digest of the block at ``offset`` of something of ``size`` bytes that is taken in
     blocks of ``block`` bytes, a power of two from 1024 on; where all is in one block, that of
     the whole."""
-    digest, lent = ffi.new("uint8_t[]", LENGTH), ffi.from_buffer(data)
+    digest, lent = ffi.new("uint8_t[]", LENGTH), lend(data)
     call(native.isthmus_digest_block, lent, len(lent), offset, size, block, digest)
     return bytes(ffi.buffer(digest))
 

@@ -16,7 +16,7 @@ from . import _events
 from . import _library as lib
 from ._connection import Connection
 from ._library import NOBODY, NULL, Device, Level, Status, call, ffi, meaning, native
-from ._memory import borrow
+from ._memory import borrow, lend
 
 if TYPE_CHECKING:
     import asyncio
@@ -137,7 +137,7 @@ class Endpoint:
         address = lib.encoded(uri, "uri")
         connection = Connection(self, context)
         word = self._enter(connection)
-        lent = ffi.from_buffer(payload)
+        lent = lend(payload)
         try:
             call(
                 native.isthmus_connect, self._name, address, lent, len(lent), level, lib.pointer_of(word),
@@ -226,7 +226,7 @@ class Endpoint:
         self, buffer: Buffer, *, remote_read: bool = False, remote_write: bool = False
     ) -> Region:
         """Registers writable memory for reads and writes of ours, and as said of peers."""
-        lent = ffi.from_buffer(buffer, require_writable=True)
+        lent = lend(buffer, writable=True)
         access = native.ISTHMUS_REMOTE_READ * remote_read | native.ISTHMUS_REMOTE_WRITE * remote_write
         name, memory = lib.name_of("isthmus_region"), ffi.new("isthmus_memory *")
         call(native.isthmus_register, self._name, lent, len(lent), access, ffi.addressof(name), memory)
@@ -404,7 +404,7 @@ class Endpoint:
         return connection
 
     def _reject(self, request: _events.Request, reason: int, payload: bytes) -> None:
-        lent = ffi.from_buffer(payload)
+        lent = lend(payload)
         call(native.isthmus_reject, self._name, request._record, reason, lent, len(lent))
 
     def _give_back(self, record: Any) -> None:
@@ -430,7 +430,8 @@ class Endpoint:
             return _events.Received(connection, self._view(record))
         status = Status(record.status)
         text = lib.text_of(record.text) or meaning(status)
-        payload, reason, operation = _events.copied(record), record.reason, lib.number_of(record.operation)
+        payload, reason = _events.copied(record), record.reason
+        operation = lib.number_of(record.operation)
         call(native.isthmus_return_event, self._name, record)
         if kind in (native.ISTHMUS_EVENT_CONNECT, native.ISTHMUS_EVENT_ACCEPT) and status != Status.SUCCESS:
             self._forget(word)

@@ -14,7 +14,9 @@ try:
 except ModuleNotFoundError as error:
     if error.name != f"{__package__}._declarations":
         raise
-    raise ImportError("the package runs from its sources: make its declarations first, by python/backend.py") from None
+    raise ImportError(
+        "the declarations of the C library are not made: run python/backend.py first, or pip install ./python"
+    ) from None
 
 NULL: Any = ffi.NULL
 ABI_VERSION: int = ffi.integer_const("ABI_VERSION")
