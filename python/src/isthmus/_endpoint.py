@@ -135,9 +135,9 @@ class Endpoint:
         :class:`Connected` follows, within ``timeout`` seconds (0: as long as the peer can be
         reached)."""
         address = lib.encoded(uri, "uri")
+        lent = lend(payload)
         connection = Connection(self, context)
         word = self._enter(connection)
-        lent = lend(payload)
         try:
             call(
                 native.isthmus_connect, self._name, address, lent, len(lent), level, lib.pointer_of(word),

@@ -130,7 +130,7 @@ def text_of(text: Any) -> str:
 
 
 def call(function: Callable[..., int], *arguments: Any, but: int = Status.SUCCESS) -> int:
-    """Calls the library; raises what is neither success nor ``but``."""
+    """Calls a function of :data:`native`; raises what is neither success nor ``but``."""
     status = function(*arguments)
     if status not in (Status.SUCCESS, but):
         text = text_of(native.isthmus_last_error())
