@@ -268,6 +268,7 @@ debian_rust() {
 want_python() {
     want_venv python "maturin==$MATURIN_VERSION" "cffi==$CFFI_VERSION" "mypy==$MYPY_VERSION" "pytest==$PYTEST_VERSION" \
         "wheel==$WHEEL_VERSION"
+    want_wheels "cffi==$CFFI_VERSION"
 }
 
 # What `make wheel` needs further: a linker that knows older versions of glibc, and who checks.
@@ -302,6 +303,22 @@ want_venv() {
     "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary "${only_binary:-:all:}" "$@" ||
         die "pip could not install $*: is the package index within reach?"
     printf '%s' "$wanted" >"$stamp"
+}
+
+# want_wheels REQUIREMENT...: build/wheels holds exactly these and what they depend on, for tests that install the binding
+# without an index.
+want_wheels() {
+    local folder=$root/build/wheels stamp=$root/build/wheels/.bootstrapped
+    if [[ -f $stamp && $(<"$stamp") == "$*" ]]; then return 0; fi
+    if $check_only; then
+        say "missing: build/wheels ($*)"
+        return 0
+    fi
+    say "fetching $* into build/wheels"
+    rm -rf "$folder"
+    "$root/build/python/bin/python" -m pip download --quiet --disable-pip-version-check --only-binary :all: \
+        --dest "$folder" "$@" || die "pip could not download $*: is the package index within reach?"
+    printf '%s' "$*" >"$stamp"
 }
 
 # Whether nothing is to be done for FOLDER: it holds the unpacked packages, or it was only asked whether it does.

@@ -151,6 +151,9 @@ def version(c):
     with Sides(c) as two:
         one = two.start(1, 1, "-", program="messages")
         uri = await_output(one, r"couples with part 2 at '(isthmus://\S+)'").group(1)
+        made = process.ask([sys.executable, str(mpis.ROOT / "python/backend.py")], {}, c.log(".declarations"), 60)
+        if made.returncode:
+            raise Failure(f"the binding's declarations are not made: {made.stderr[-300:]!r}")
         env = {"PYTHONPATH": str(mpis.ROOT / "python" / "src"), "ISTHMUS_LIBRARY": str(mpis.BUILD / "lib" / "libisthmus.so")}
         asked = process.ask([sys.executable, "-c", LATER, uri], env, c.log(".later"), 60)
         if asked.stdout != "reason 1\n":

@@ -75,8 +75,8 @@ def main():
     tags += [f"--python-version={python.name.removeprefix('python')}", "--implementation=cp"]
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        subprocess.run([manylinux / "bin/pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-                        "--only-binary=:all:", "--dest", work, *tags, *fetched, wheel[0].resolve()], check=True, timeout=600)  # fmt: skip
+        subprocess.run([manylinux / "bin/pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary=:all:",
+                        "--dest", work, *tags, *fetched, wheel[0].resolve()], check=True, timeout=600)  # fmt: skip
         jobs = "".join(f'most env {lanes} mpiexec -n 2 python -c "$RING"\necho "by {kind}"\n' for kind, lanes in LANES.items())
         (work / "trial.sh").write_text(SCRIPT + jobs)
         (work / "serve.toml").write_text(SERVE.format(work))

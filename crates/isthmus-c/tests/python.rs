@@ -14,7 +14,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// An environment of its own, with the wheel and nothing else in it.
+/// An environment of its own, with the wheel and what it depends on.
 struct Venv(tempfile::TempDir);
 
 impl Venv {
@@ -24,6 +24,9 @@ impl Venv {
             eprintln!("skipped: build/python is missing; run tools/bootstrap.sh python");
             return None;
         }
+        // cffi, for the binding.
+        let others = root().join("build/wheels");
+        assert!(others.is_dir(), "build/wheels is missing; run tools/bootstrap.sh python");
         let venv = Self(tempfile::tempdir().expect("a folder"));
         let folder = venv.0.path();
         good(Command::new(root().join("tools/binding.sh")).arg(folder.join("wheel")));
@@ -48,7 +51,7 @@ impl Venv {
             "--no-index",
             "--no-compile",
         ]);
-        good(pip.args(["--target", &site]).arg(wheel));
+        good(pip.args(["--target", &site]).arg("--find-links").arg(others).arg(wheel));
         Some(venv)
     }
 

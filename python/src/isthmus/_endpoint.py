@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import functools
 import itertools
 import math
 import time
 import weakref
-from ctypes import byref, c_int, c_size_t, c_uint32, c_uint64
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Iterator, Union
 
 from . import _events
 from . import _library as lib
 from ._connection import Connection
-from ._library import Device, EndpointName, EventRecord, Level, MemoryBytes, OptionsRecord
-from ._library import RegionName, Status, call, meaning
-from ._memory import WRITABLE, Lent, borrow
+from ._library import NOBODY, NULL, Device, Level, Status, call, ffi, meaning, native
+from ._memory import borrow, lend
 
 if TYPE_CHECKING:
     import asyncio
@@ -29,6 +26,8 @@ Buffer = Union[bytes, bytearray, memoryview, Any]
 
 #: A wait is that long at most before signals are looked at. Seconds.
 SLICE = 0.1
+
+_EVENT = ffi.typeof("isthmus_event *")
 
 _open: "weakref.WeakSet[Endpoint]" = weakref.WeakSet()
 
@@ -55,7 +54,7 @@ class Region:
     """Registered memory, from :meth:`Endpoint.register`. Its buffer cannot be resized until
     it is deregistered."""
 
-    def __init__(self, lent: Lent, name: RegionName, memory: bytes) -> None:
+    def __init__(self, lent: Any, name: Any, memory: bytes) -> None:
         self._lent = lent
         self._length = len(lent)
         self._name = name
@@ -94,23 +93,34 @@ class Endpoint:
         self._regions: dict[int, Region] = {}
         self._lent: set[int] = set()
         lib.initialise()
-        options = OptionsRecord(
-            ctypes.sizeof(OptionsRecord), recv_buffers, send_buffers, message_max, backlog,
-            round(send_timeout * 1e6), round(keepalive * 1e6), port, 0,
-        )  # fmt: skip
-        self._name, handle = EndpointName(), c_int()
-        name = None if device is None else lib.encoded(device, "device")
-        call("create_endpoint", name, byref(options), byref(self._name), byref(handle))
-        self._handle = handle.value
+        options = {
+            "size": ffi.sizeof("isthmus_endpoint_options"),
+            "recv_buffers": recv_buffers,
+            "send_buffers": send_buffers,
+            "message_max": message_max,
+            "backlog": backlog,
+            "send_timeout_us": round(send_timeout * 1e6),
+            "keepalive_us": round(keepalive * 1e6),
+            "port": port,
+        }
+        self._name, handle = lib.name_of("isthmus_endpoint"), ffi.new("int *")
+        call(
+            native.isthmus_create_endpoint,
+            NULL if device is None else lib.encoded(device, "device"),
+            ffi.new("isthmus_endpoint_options *", options),
+            ffi.addressof(self._name),
+            handle,
+        )
+        self._handle: int = handle[0]
         self._state = "open"
         _open.add(self)
 
     @property
     def uri(self) -> str:
         """The address that peers need; of several devices one for each, joined by commas."""
-        text = ctypes.create_string_buffer(lib.URI_MAX)
-        call("uri", self._name, text, len(text))
-        return text.value.decode()
+        text = ffi.new("char[]", lib.URI_MAX)
+        call(native.isthmus_uri, self._name, text, len(text))
+        return lib.text_of(text)
 
     def connect(
         self,
@@ -125,13 +135,13 @@ class Endpoint:
         :class:`Connected` follows, within ``timeout`` seconds (0: as long as the peer can be
         reached)."""
         address = lib.encoded(uri, "uri")
+        lent = lend(payload)
         connection = Connection(self, context)
         word = self._enter(connection)
-        pointer, length, _holder = self._lend(payload)
         try:
             call(
-                "connect", self._name, address, pointer, length, level, word,
-                round(timeout * 1e6), byref(connection._name),
+                native.isthmus_connect, self._name, address, lent, len(lent), level, lib.pointer_of(word),
+                round(timeout * 1e6), ffi.addressof(connection._name),
             )  # fmt: skip
         except BaseException:
             self._forget(word)
@@ -140,8 +150,8 @@ class Endpoint:
 
     def poll(self) -> _events.Event | None:
         """The next event, if there is one; never sleeps."""
-        record = EventRecord()
-        if call("get_event", self._name, byref(record), but=Status.AGAIN) == Status.AGAIN:
+        record = ffi.new(_EVENT)
+        if call(native.isthmus_get_event, self._name, record, but=Status.AGAIN) == Status.AGAIN:
             return None
         return self._shape(record)
 
@@ -153,9 +163,9 @@ class Endpoint:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             left = SLICE if end is None else max(0.0, min(SLICE, end - time.monotonic()))
-            record = EventRecord()
+            record = ffi.new(_EVENT)
             status = call(
-                "wait_event", self._name, round(left * 1e6), byref(record), but=Status.AGAIN
+                native.isthmus_wait_event, self._name, round(left * 1e6), record, but=Status.AGAIN
             )
             if status == Status.SUCCESS:
                 return self._shape(record)
@@ -206,7 +216,7 @@ class Endpoint:
     def arm(self) -> bool:
         """Prepares to sleep on :meth:`fileno`. ``False`` where events are waiting: take them
         first. When it was readable, take events until there are none, then arm again."""
-        return call("arm", self._name, but=Status.AGAIN) == Status.SUCCESS
+        return call(native.isthmus_arm, self._name, but=Status.AGAIN) == Status.SUCCESS
 
     def fileno(self) -> int:
         """A descriptor that is readable when there may be events, once armed."""
@@ -216,89 +226,85 @@ class Endpoint:
         self, buffer: Buffer, *, remote_read: bool = False, remote_write: bool = False
     ) -> Region:
         """Registers writable memory for reads and writes of ours, and as said of peers."""
-        lent = Lent(buffer, WRITABLE)
-        access = lib.REMOTE_READ * remote_read | lib.REMOTE_WRITE * remote_write
-        name, memory = RegionName(), MemoryBytes()
-        call("register", self._name, lent.address, len(lent), access, byref(name), byref(memory))
-        region = Region(lent, name, bytes(memory))
+        lent = lend(buffer, writable=True)
+        access = native.ISTHMUS_REMOTE_READ * remote_read | native.ISTHMUS_REMOTE_WRITE * remote_write
+        name, memory = lib.name_of("isthmus_region"), ffi.new("isthmus_memory *")
+        call(native.isthmus_register, self._name, lent, len(lent), access, ffi.addressof(name), memory)
+        region = Region(lent, name, bytes(ffi.buffer(memory)))
         self._regions[name.id] = region
         return region
 
     def deregister(self, region: Region) -> None:
         """Takes memory back: no peer reaches it after this returns. Refused while operations
         of ours use it."""
-        call("deregister", self._name, region._name)
+        call(native.isthmus_deregister, self._name, region._name)
         self._regions.pop(region._name.id, None)
-        region._lent.release()
+        ffi.release(region._lent)
 
     @property
     def recv_buffers(self) -> int:
         """Messages that wait for or are with the program; more wait at their senders."""
-        return self._count(lib.OPT_RECV_BUFFERS)
+        return self._count(native.ISTHMUS_OPT_RECV_BUFFERS)
 
     @recv_buffers.setter
     def recv_buffers(self, count: int) -> None:
-        self._set_count(lib.OPT_RECV_BUFFERS, count)
+        self._set_count(native.ISTHMUS_OPT_RECV_BUFFERS, count)
 
     @property
     def send_buffers(self) -> int:
         """Operations that may be under way at once."""
-        return self._count(lib.OPT_SEND_BUFFERS)
+        return self._count(native.ISTHMUS_OPT_SEND_BUFFERS)
 
     @send_buffers.setter
     def send_buffers(self, count: int) -> None:
-        self._set_count(lib.OPT_SEND_BUFFERS, count)
+        self._set_count(native.ISTHMUS_OPT_SEND_BUFFERS, count)
 
     @property
     def udp_protocols(self) -> str:
         """What lanes by UDP, or as frames, are made up of, as the setting of this name says it."""
-        return lib.text_option(self._name, lib.ConnectionName(), lib.OPT_UDP_PROTOCOLS)
+        return lib.text_option(self._name, NOBODY, native.ISTHMUS_OPT_UDP_PROTOCOLS)
 
     @udp_protocols.setter
     def udp_protocols(self, text: str) -> None:
-        lib.set_text_option(self._name, lib.ConnectionName(), lib.OPT_UDP_PROTOCOLS, text)
+        lib.set_text_option(self._name, NOBODY, native.ISTHMUS_OPT_UDP_PROTOCOLS, text)
 
     @property
     def transfer(self) -> str:
         """How messages are transferred that do not say it themselves, as the setting of this name
         says it."""
-        return lib.text_option(self._name, lib.ConnectionName(), lib.OPT_TRANSFER)
+        return lib.text_option(self._name, NOBODY, native.ISTHMUS_OPT_TRANSFER)
 
     @transfer.setter
     def transfer(self, text: str) -> None:
-        lib.set_text_option(self._name, lib.ConnectionName(), lib.OPT_TRANSFER, text)
+        lib.set_text_option(self._name, NOBODY, native.ISTHMUS_OPT_TRANSFER, text)
 
     @property
     def protocols(self) -> str:
         """What service levels, messages and lanes are made of, as the setting of this name says it."""
-        return lib.text_option(self._name, lib.ConnectionName(), lib.OPT_PROTOCOLS)
+        return lib.text_option(self._name, NOBODY, native.ISTHMUS_OPT_PROTOCOLS)
 
     @protocols.setter
     def protocols(self, text: str) -> None:
-        lib.set_text_option(self._name, lib.ConnectionName(), lib.OPT_PROTOCOLS, text)
+        lib.set_text_option(self._name, NOBODY, native.ISTHMUS_OPT_PROTOCOLS, text)
 
     @property
     def counters(self) -> dict[str, int]:
         """What went between this endpoint and all its peers, as :attr:`Connection.counters`."""
-        return lib.counters(self._name, lib.ConnectionName())
+        return lib.counters(self._name, NOBODY)
 
     def _count(self, option: int) -> int:
-        value, length, nobody = c_uint32(), c_size_t(4), lib.ConnectionName()
-        call("get_option", self._name, nobody, option, byref(value), byref(length))
-        return value.value
+        return lib.number_option(self._name, NOBODY, option, "uint32_t")
 
     def _set_count(self, option: int, count: int) -> None:
-        nobody = lib.ConnectionName()
-        call("set_option", self._name, nobody, option, byref(c_uint32(count)), 4)
+        lib.set_number_option(self._name, NOBODY, option, "uint32_t", count)
 
     def set_times(self, *, send_timeout: float, keepalive: float) -> None:
         """Send time-out and keepalive of new connections; 0: none. Seconds."""
-        nobody = lib.ConnectionName()
         for option, seconds in (
-            (lib.OPT_SEND_TIMEOUT_US, send_timeout),
-            (lib.OPT_KEEPALIVE_US, keepalive),
+            (native.ISTHMUS_OPT_SEND_TIMEOUT_US, send_timeout),
+            (native.ISTHMUS_OPT_KEEPALIVE_US, keepalive),
         ):
-            call("set_option", self._name, nobody, option, byref(c_uint64(round(seconds * 1e6))), 8)
+            lib.set_number_option(self._name, NOBODY, option, "uint64_t", round(seconds * 1e6))
 
     def close(self) -> None:
         """Delivers what was sent and closes the endpoint. While the program still holds views
@@ -311,7 +317,7 @@ class Endpoint:
             return self._destroy()
         for connection in list(self._connections.values()):
             with contextlib.suppress(lib.Error):
-                call("disconnect", self._name, connection._name)
+                call(native.isthmus_disconnect, self._name, connection._name)
 
     def __enter__(self) -> Endpoint:
         return self
@@ -348,15 +354,11 @@ class Endpoint:
     def _destroy(self) -> None:
         self._state = "closed"
         self._end_wait()
-        call("destroy_endpoint", self._name)
+        call(native.isthmus_destroy_endpoint, self._name)
         self._connections.clear()
         self._operations.clear()
         while self._regions:
-            self._regions.popitem()[1]._lent.release()
-
-    def _lend(self, buffer: Buffer) -> tuple[int | None, int, Lent]:
-        lent = Lent(buffer)
-        return lent.address, len(lent), lent
+            ffi.release(self._regions.popitem()[1]._lent)
 
     def _enter(self, connection: Connection) -> int:
         word = next(self._words)
@@ -375,15 +377,15 @@ class Endpoint:
                 self._forget(word)
 
     @contextlib.contextmanager
-    def _operation(self, word: Any, holder: Any, event: bool) -> Iterator[int | None]:
+    def _operation(self, word: Any, holder: Any, event: bool) -> Iterator[Any]:
         """A number for an operation, by which its event finds what it was called."""
         if not event:
-            yield None
+            yield NULL
             return
         number = next(self._words)
         self._operations[number] = (word, holder)
         try:
-            yield number
+            yield lib.pointer_of(number)
         except BaseException:
             self._operations.pop(number, None)
             raise
@@ -392,62 +394,66 @@ class Endpoint:
         connection = Connection(self, context)
         word = self._enter(connection)
         try:
-            call("accept", self._name, byref(request._record), word, byref(connection._name))
+            call(
+                native.isthmus_accept, self._name, request._record, lib.pointer_of(word),
+                ffi.addressof(connection._name),
+            )  # fmt: skip
         except BaseException:
             self._forget(word)
             raise
         return connection
 
     def _reject(self, request: _events.Request, reason: int, payload: bytes) -> None:
-        pointer, length, _holder = self._lend(payload)
-        call("reject", self._name, byref(request._record), reason, pointer, length)
+        lent = lend(payload)
+        call(native.isthmus_reject, self._name, request._record, reason, lent, len(lent))
 
-    def _give_back(self, record: EventRecord) -> None:
+    def _give_back(self, record: Any) -> None:
         self._lent.discard(record.token)
         if self._state != "closed":
             with contextlib.suppress(lib.Error):
-                call("return_event", self._name, byref(record))
+                call(native.isthmus_return_event, self._name, record)
         if self._state == "closing" and not self._lent:
             self._destroy()
 
-    def _shape(self, record: EventRecord) -> _events.Event:
+    def _shape(self, record: Any) -> _events.Event:
         """What the program gets for an event of the library."""
         kind = record.kind
-        if kind == 1:
+        if kind == native.ISTHMUS_EVENT_REQUEST:
             self._lent.add(record.token)
             return _events.Request(self, record, _events.copied(record))
-        word = record.context or 0
+        word = lib.number_of(record.context)
         connection = self._connections.get(word) or self._left.get(word)
         if connection is None:
             connection = Connection(self, None)
-            connection._name = record.connection
-        if kind == 4:
+            connection._name = ffi.new("isthmus_connection *", record.connection)[0]
+        if kind == native.ISTHMUS_EVENT_RECV:
             return _events.Received(connection, self._view(record))
         status = Status(record.status)
-        text = (record.text or b"").decode() or meaning(status)
-        payload, reason, operation = _events.copied(record), record.reason, record.operation
-        call("return_event", self._name, byref(record))
-        if kind in (2, 3) and status != Status.SUCCESS:
+        text = lib.text_of(record.text) or meaning(status)
+        payload, reason = _events.copied(record), record.reason
+        operation = lib.number_of(record.operation)
+        call(native.isthmus_return_event, self._name, record)
+        if kind in (native.ISTHMUS_EVENT_CONNECT, native.ISTHMUS_EVENT_ACCEPT) and status != Status.SUCCESS:
             self._forget(word)
-        if kind == 2:
+        if kind == native.ISTHMUS_EVENT_CONNECT:
             return _events.Connected(connection, status, text, reason, payload)
-        if kind == 3:
+        if kind == native.ISTHMUS_EVENT_ACCEPT:
             return _events.Accepted(connection, status, text)
-        if kind == 5:
+        if kind == native.ISTHMUS_EVENT_SEND:
             told, _ = self._operations.pop(operation, (None, None)) if operation else (None, None)
             return _events.Sent(connection, told, status, text)
-        if kind == 6:
+        if kind == native.ISTHMUS_EVENT_DISCONNECT:
             with contextlib.suppress(lib.Error):
-                call("disconnect", self._name, connection._name)
+                call(native.isthmus_disconnect, self._name, connection._name)
             self._forget(word)
             return _events.Disconnected(connection, status, text)
-        if kind == 7:
+        if kind == native.ISTHMUS_EVENT_KEEPALIVE:
             return _events.KeepaliveExpired(connection)
         return _events.DeviceFailed(text)
 
-    def _view(self, record: EventRecord) -> memoryview:
+    def _view(self, record: Any) -> memoryview:
         if not record.len:
-            call("return_event", self._name, byref(record))
+            call(native.isthmus_return_event, self._name, record)
             return memoryview(b"")
         self._lent.add(record.token)
         return borrow(record.data, record.len, functools.partial(self._give_back, record))

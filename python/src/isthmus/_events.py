@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
-from ._library import Level, Status
+from ._library import Level, Status, ffi, text_of
 
 if TYPE_CHECKING:
     from ._connection import Connection
     from ._endpoint import Endpoint
-    from ._library import EventRecord
 
 
 class Request:
     """A peer asks for a connection: accept or reject. One that is dropped undecided is
     rejected with reason 0."""
 
-    def __init__(self, endpoint: Endpoint, record: EventRecord, payload: bytes) -> None:
+    def __init__(self, endpoint: Endpoint, record: Any, payload: bytes) -> None:
         self._endpoint = endpoint
         self._record = record
         self._open = True
@@ -27,7 +25,7 @@ class Request:
         #: The level that it asks for.
         self.level = Level(record.level)
         #: The peer's address.
-        self.peer = (record.text or b"").decode()
+        self.peer = text_of(record.text)
 
     def accept(self, context: Any = None) -> Connection:
         """Grants it; :class:`Accepted` follows."""
@@ -122,6 +120,6 @@ Event = Union[
 ]
 
 
-def copied(record: EventRecord) -> bytes:
+def copied(record: Any) -> bytes:
     """What an event carries."""
-    return ctypes.string_at(record.data, record.len) if record.len else b""
+    return bytes(ffi.buffer(record.data, record.len))

@@ -1,215 +1,34 @@
-"""The C library: isthmus.h as ctypes sees it. The header says what each call does."""
+"""The C library, as its header declares it. The header says what each call does."""
 
 from __future__ import annotations
 
-import ctypes
 import enum
 import os
 import pathlib
-from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int, c_int32, c_int64
-from ctypes import c_size_t, c_uint32, c_uint64, c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import metadata
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List
 
-ABI_VERSION = 0
-URI_MAX = 2048
+try:
+    from ._declarations import ffi as ffi
+except ModuleNotFoundError as error:
+    if error.name != f"{__package__}._declarations":
+        raise
+    raise ImportError(
+        "the declarations of the C library are not made: run python/backend.py first, or pip install ./python"
+    ) from None
+
+NULL: Any = ffi.NULL
+ABI_VERSION: int = ffi.integer_const("ABI_VERSION")
+URI_MAX: int = ffi.integer_const("URI_MAX")
 #: Longest text that an error quotes whole. Characters.
 QUOTED_MAX = 200
-
-
-class Level(enum.IntEnum):
-    """Service levels."""
-
-    UU = 0  #: May be lost or come twice; complete when it has left the program's hands.
-    RU = 1  #: Arrives once; complete when the other endpoint has it.
-    RO = 2  #: As RU, and in the order of sending.
-
-
-class Status(enum.IntEnum):
-    """What calls return, and the status of events."""
-
-    SUCCESS = 0
-    AGAIN = 1
-    INVALID = 2
-    STALE = 3
-    FULL = 4
-    TOO_LONG = 5
-    STATE = 6
-    LEVEL = 7
-    MEMORY = 8
-    CONFIGURATION = 9
-    DEVICE = 10
-    SYSTEM = 11
-    UNREACHABLE = 12
-    CLOSED = 13
-    INTERNAL = 14
-    UNINITIALISED = 15
-    TIMED_OUT = 16
-    REJECTED = 17
-    BUSY = 18
-    VERSION = 19
-    DISCONNECTED = 20
-    PEER_GONE = 21
-    REMOTE_ACCESS = 22
-    PROTOCOL = 23
-
-
-class Error(Exception):
-    """A call was refused; nothing has happened. ``status`` says why, the text what to do."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = Status(status)
-
-
-SILENT, BLOCKING, NO_COPY, FENCE = 1, 2, 4, 8
-EAGER, RENDEZVOUS, UNORDERED, MIXED = 16, 32, 64, 128
-REMOTE_READ, REMOTE_WRITE = 1, 2
-
-OPT_RECV_BUFFERS, OPT_SEND_BUFFERS, OPT_SEND_TIMEOUT_US, OPT_KEEPALIVE_US = 2, 3, 4, 5
-OPT_UDP_PROTOCOLS, OPT_CONN_UDP_PROTOCOLS = 7, 22
-OPT_TRANSFER, OPT_CONN_TRANSFER = 8, 23
-OPT_PROTOCOLS, OPT_CONN_PROTOCOLS = 9, 24
-OPT_CONN_SEND_TIMEOUT_US, OPT_CONN_KEEPALIVE_US = 16, 17
-OPT_CONN_LEVEL, OPT_CONN_MESSAGE_MAX, OPT_CONN_URI, OPT_CONN_DEVICE = 18, 19, 20, 21
-
-
-class EndpointName(Structure):
-    _fields_ = [("id", c_uint64)]
-
-
-class ConnectionName(Structure):
-    _fields_ = [("id", c_uint64)]
-
-
-class RegionName(Structure):
-    _fields_ = [("id", c_uint64)]
-
-
-class NameHandle(Structure):
-    _fields_ = [("id", c_uint64)]
-
-
-class MemoryBytes(Structure):
-    _fields_ = [("bytes", ctypes.c_uint8 * 32)]
-
-
-class Piece(Structure):
-    _fields_ = [("start", c_void_p), ("len", c_size_t)]
-
-
-class DeviceRecord(Structure):
-    _fields_ = [
-        ("name", c_char * 64),
-        ("transport", c_char * 32),
-        ("interface", c_char * 32),
-        ("address", c_char * 64),
-        ("why", c_char * 256),
-        ("rate_bps", c_uint64),
-        ("as_id", c_uint32),
-        ("subnet", c_uint32),
-        ("priority", c_uint32),
-        ("up", c_uint32),
-        ("routers", c_uint32),
-        ("reserved", c_uint32),
-    ]
-
-
-class OptionsRecord(Structure):
-    _fields_ = [
-        ("size", c_size_t),
-        ("recv_buffers", c_uint32),
-        ("send_buffers", c_uint32),
-        ("message_max", c_uint32),
-        ("backlog", c_uint32),
-        ("send_timeout_us", c_uint64),
-        ("keepalive_us", c_uint64),
-        ("port", c_uint32),
-        ("reserved", c_uint32),
-    ]
-
-
-class EventRecord(Structure):
-    _fields_ = [
-        ("kind", c_uint32),
-        ("status", c_int32),
-        ("connection", ConnectionName),
-        ("context", c_void_p),
-        ("operation", c_void_p),
-        ("data", c_void_p),
-        ("len", c_size_t),
-        ("level", c_uint32),
-        ("reason", c_uint32),
-        ("text", c_char_p),
-        ("token", c_uint64),
-    ]
-
-
-class CountersRecord(Structure):
-    _fields_ = [
-        ("size", c_size_t),
-        ("sent_bytes", c_uint64),
-        ("received_bytes", c_uint64),
-        ("messages_sent", c_uint64),
-        ("datagrams_sent", c_uint64),
-        ("datagrams_received", c_uint64),
-        ("fragments_resent", c_uint64),
-        ("lanes", c_uint64),
-        ("rtt_us", c_uint64),
-    ]
-
-
-#: Gets a line of the log: severity, text, and what was set with it.
-LogFunction = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)
-
-#: What each call takes; where nothing else is said it returns a status.
-CALLS = {
-    "init": [c_uint32],
-    "devices": [POINTER(DeviceRecord), c_size_t, POINTER(c_size_t)],
-    "create_endpoint": [c_char_p, POINTER(OptionsRecord), POINTER(EndpointName), POINTER(c_int)],
-    "destroy_endpoint": [EndpointName],
-    "uri": [EndpointName, c_char_p, c_size_t],
-    "arm": [EndpointName],
-    "get_event": [EndpointName, POINTER(EventRecord)],
-    "wait_event": [EndpointName, c_int64, POINTER(EventRecord)],
-    "return_event": [EndpointName, POINTER(EventRecord)],
-    "connect": [
-        EndpointName, c_char_p, c_void_p, c_size_t, c_int, c_void_p, c_uint64,
-        POINTER(ConnectionName),
-    ],
-    "accept": [EndpointName, POINTER(EventRecord), c_void_p, POINTER(ConnectionName)],
-    "reject": [EndpointName, POINTER(EventRecord), c_uint32, c_void_p, c_size_t],
-    "disconnect": [EndpointName, ConnectionName],
-    "send": [EndpointName, ConnectionName, c_void_p, c_size_t, c_void_p, c_uint32],
-    "sendv": [EndpointName, ConnectionName, POINTER(Piece), c_size_t, c_void_p, c_uint32],
-    "register": [
-        EndpointName, c_void_p, c_size_t, c_uint32, POINTER(RegionName), POINTER(MemoryBytes),
-    ],
-    "deregister": [EndpointName, RegionName],
-    "get_option": [EndpointName, ConnectionName, c_int, c_void_p, POINTER(c_size_t)],
-    "set_option": [EndpointName, ConnectionName, c_int, c_void_p, c_size_t],
-    "get_counters": [EndpointName, ConnectionName, POINTER(CountersRecord)],
-    "set_log": [LogFunction, c_void_p, c_int],
-    "digest_block": [c_void_p, c_size_t, c_uint64, c_uint64, c_uint64, c_char_p],
-    "digest_whole": [c_char_p, c_size_t, c_uint64, c_uint64, c_char_p],
-    "publish": [c_char_p, c_char_p, c_char_p, POINTER(NameHandle)],
-    "withdraw": [NameHandle],
-    "look_up": [c_char_p, c_char_p, c_uint64, c_char_p, c_size_t],
-    "announce": [c_char_p, c_char_p, c_char_p, POINTER(NameHandle)],
-    "find": [c_char_p, c_char_p, c_uint64, c_char_p, c_size_t],
-}
-REMOTE = [
-    EndpointName, ConnectionName, RegionName, c_uint64, POINTER(MemoryBytes), c_uint64, c_uint64,
-    c_void_p, c_size_t, c_void_p, c_uint32,
-]  # fmt: skip
-CALLS["write"] = CALLS["read"] = REMOTE
 
 
 def _bundled(name: str) -> str | None:
     """The library that pip installed with this package: by a wheel of the binding alone, or by
     the wheel of everything, whose files pip knows."""
-    # Where maturin puts it; its own face of the library, for cffi, is not used.
+    # Where maturin puts it; its own declarations, beside it, are not used.
     beside = pathlib.Path(__file__).parent / "_native/lib_native.so"
     if beside.is_file():
         return str(beside)
@@ -221,30 +40,100 @@ def _bundled(name: str) -> str | None:
     return next((str(path) for path in found if os.path.isfile(path)), None)
 
 
-def _open() -> ctypes.CDLL:
+def _open() -> Any:
     name = f"libisthmus.so.{ABI_VERSION}"
     try:
-        library = ctypes.CDLL(os.environ.get("ISTHMUS_LIBRARY") or _bundled(name) or name)
+        return ffi.dlopen(os.environ.get("ISTHMUS_LIBRARY") or _bundled(name) or name)
     except OSError as error:
         raise ImportError(
             f"{error}: install Isthmus' C library (make install), or set ISTHMUS_LIBRARY to "
             f"the path of {name}"
         ) from None
-    for call, takes in CALLS.items():
-        getattr(library, f"isthmus_{call}").argtypes = takes
-    library.isthmus_last_error.restype = c_char_p
-    library.isthmus_strerror.restype = c_char_p
-    return library
 
 
-_library = _open()
+#: The calls and constants of the header, by their names there.
+native = _open()
 
 
-def call(name: str, *arguments: Any, but: int = Status.SUCCESS) -> int:
-    """Calls ``isthmus_NAME``; raises what is neither success nor ``but``."""
-    status: int = getattr(_library, f"isthmus_{name}")(*arguments)
+class Level(enum.IntEnum):
+    """Service levels."""
+
+    UU = native.ISTHMUS_UU  #: May be lost or come twice; complete when it has left the program's hands.
+    RU = native.ISTHMUS_RU  #: Arrives once; complete when the other endpoint has it.
+    RO = native.ISTHMUS_RO  #: As RU, and in the order of sending.
+
+
+class Status(enum.IntEnum):
+    """What calls return, and the status of events."""
+
+    SUCCESS = native.ISTHMUS_SUCCESS
+    AGAIN = native.ISTHMUS_AGAIN
+    INVALID = native.ISTHMUS_INVALID
+    STALE = native.ISTHMUS_STALE
+    FULL = native.ISTHMUS_FULL
+    TOO_LONG = native.ISTHMUS_TOO_LONG
+    STATE = native.ISTHMUS_STATE
+    LEVEL = native.ISTHMUS_LEVEL
+    MEMORY = native.ISTHMUS_MEMORY
+    CONFIGURATION = native.ISTHMUS_CONFIGURATION
+    DEVICE = native.ISTHMUS_DEVICE
+    SYSTEM = native.ISTHMUS_SYSTEM
+    UNREACHABLE = native.ISTHMUS_UNREACHABLE
+    CLOSED = native.ISTHMUS_CLOSED
+    INTERNAL = native.ISTHMUS_INTERNAL
+    UNINITIALISED = native.ISTHMUS_UNINITIALISED
+    TIMED_OUT = native.ISTHMUS_TIMED_OUT
+    REJECTED = native.ISTHMUS_REJECTED
+    BUSY = native.ISTHMUS_BUSY
+    VERSION = native.ISTHMUS_VERSION
+    DISCONNECTED = native.ISTHMUS_DISCONNECTED
+    PEER_GONE = native.ISTHMUS_PEER_GONE
+    REMOTE_ACCESS = native.ISTHMUS_REMOTE_ACCESS
+    PROTOCOL = native.ISTHMUS_PROTOCOL
+
+
+class Error(Exception):
+    """A call was refused; nothing has happened. ``status`` says why, the text what to do."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = Status(status)
+
+
+def name_of(kind: str) -> Any:
+    """A new name (handle) of this kind, for the library to fill in: ``isthmus_endpoint`` or such."""
+    return ffi.new(f"{kind} *")[0]
+
+
+#: No connection: options and counters of the whole endpoint.
+NOBODY: Any = name_of("isthmus_connection")
+
+_ADDRESS, _POINTER = ffi.typeof("uintptr_t"), ffi.typeof("void *")
+
+
+def pointer_of(number: int) -> Any:
+    """A number that comes back with events, as C passes it."""
+    return ffi.cast(_POINTER, number)
+
+
+def number_of(pointer: Any) -> int:
+    """The number that :func:`pointer_of` was given; 0 without any."""
+    return int(ffi.cast(_ADDRESS, pointer))
+
+
+def text_of(text: Any) -> str:
+    """A text of the library, or of a buffer that it has filled; empty where there is none."""
+    if not text:
+        return ""
+    whole: bytes = ffi.string(text)
+    return whole.decode()
+
+
+def call(function: Callable[..., int], *arguments: Any, but: int = Status.SUCCESS) -> int:
+    """Calls a function of :data:`native`; raises what is neither success nor ``but``."""
+    status = function(*arguments)
     if status not in (Status.SUCCESS, but):
-        text = _library.isthmus_last_error().decode()
+        text = text_of(native.isthmus_last_error())
         for argument in arguments:
             # Errors quote the text that was wrong, however long it is.
             if isinstance(argument, bytes) and len(argument) > QUOTED_MAX:
@@ -269,38 +158,47 @@ def shortened(text: str) -> str:
     return text if len(text) <= QUOTED_MAX else f"{text[:QUOTED_MAX // 2]}...{text[-QUOTED_MAX // 2:]}"
 
 
-def text_option(endpoint: EndpointName, connection: ConnectionName, option: int) -> str:
+def text_option(endpoint: Any, connection: Any, option: int) -> str:
     """An option that is a text, however long."""
     room = URI_MAX
     while True:
-        text, length = ctypes.create_string_buffer(room), c_size_t(room)
+        text, length = ffi.new("char[]", room), ffi.new("size_t *", room)
         status = call(
-            "get_option", endpoint, connection, option, text, byref(length), but=Status.TOO_LONG
+            native.isthmus_get_option, endpoint, connection, option, text, length, but=Status.TOO_LONG
         )
         if status == Status.SUCCESS:
-            return text.value.decode()
+            return text_of(text)
         room *= 2
 
 
-def set_text_option(
-    endpoint: EndpointName, connection: ConnectionName, option: int, text: str
-) -> None:
+def set_text_option(endpoint: Any, connection: Any, option: int, text: str) -> None:
     value = encoded(text, "the option")
-    call("set_option", endpoint, connection, option, value, len(value))
+    call(native.isthmus_set_option, endpoint, connection, option, value, len(value))
 
 
-def counters(endpoint: EndpointName, connection: ConnectionName) -> Dict[str, int]:
+def number_option(endpoint: Any, connection: Any, option: int, kind: str) -> int:
+    """An option that is a number of this type of C."""
+    value, length = ffi.new(f"{kind} *"), ffi.new("size_t *", ffi.sizeof(kind))
+    call(native.isthmus_get_option, endpoint, connection, option, value, length)
+    return int(value[0])
+
+
+def set_number_option(endpoint: Any, connection: Any, option: int, kind: str, number: int) -> None:
+    value = ffi.new(f"{kind} *", number)
+    call(native.isthmus_set_option, endpoint, connection, option, value, ffi.sizeof(kind))
+
+
+def counters(endpoint: Any, connection: Any) -> Dict[str, int]:
     """The counts of a connection's peer, or of all peers where the name of the connection is 0."""
-    record = CountersRecord(ctypes.sizeof(CountersRecord))
-    call("get_counters", endpoint, connection, byref(record))
-    names = (field[0] for field in CountersRecord._fields_)
+    record = ffi.new("isthmus_counters *", {"size": ffi.sizeof("isthmus_counters")})
+    call(native.isthmus_get_counters, endpoint, connection, record)
+    names = (name for name, _ in ffi.typeof("isthmus_counters").fields)
     return {name: getattr(record, name) for name in names if name != "size"}
 
 
 def meaning(status: int) -> str:
     """What a status means, in general."""
-    text: bytes = _library.isthmus_strerror(status)
-    return text.decode()
+    return text_of(native.isthmus_strerror(status))
 
 
 _initialised = False
@@ -310,7 +208,7 @@ def initialise() -> None:
     """Reads the configuration, at the first use."""
     global _initialised
     if not _initialised:
-        call("init", ABI_VERSION)
+        call(native.isthmus_init, ABI_VERSION)
         _initialised = True
 
 
@@ -338,14 +236,12 @@ class Device:
 def list_devices() -> List[Device]:
     """The devices, best first."""
     initialise()
-    count = c_size_t()
-    call("devices", None, 0, byref(count))
-    records = (DeviceRecord * count.value)()
-    call("devices", records, count.value, byref(count))
-    return [
-        Device(
-            *(getattr(record, text).decode() for text in ("name", "transport", "interface", "address", "why")),
-            *(getattr(record, number) for number in ("rate_bps", "as_id", "subnet", "priority", "routers")),
-        )
-        for record in records
-    ]
+    count = ffi.new("size_t *")
+    call(native.isthmus_devices, NULL, 0, count)
+    records = ffi.new("isthmus_device[]", count[0])
+    call(native.isthmus_devices, records, len(records), count)
+    return [Device(**{field.name: _value(getattr(record, field.name)) for field in fields(Device)}) for record in records]
+
+
+def _value(field: Any) -> Any:
+    return text_of(field) if isinstance(field, ffi.CData) else field

@@ -7,15 +7,15 @@ import enum
 import logging
 from typing import Any, Callable, Optional
 
-from . import _library as lib
+from ._library import NULL, call, ffi, native
 
 
 class Severity(enum.IntEnum):
     """How much a line of the log matters."""
 
-    WARN = 1  #: Somebody should act.
-    INFO = 2  #: Something changed, and why.
-    DEBUG = 3  #: For people who look for a fault.
+    WARN = native.ISTHMUS_WARN  #: Somebody should act.
+    INFO = native.ISTHMUS_INFO  #: Something changed, and why.
+    DEBUG = native.ISTHMUS_DEBUG  #: For people who look for a fault.
 
     @property
     def level(self) -> int:
@@ -41,15 +41,15 @@ def set_log(
     if function is not None and not callable(function):
         raise TypeError(f"set_log takes a function or None, not {type(function).__name__}")
     if function is None:
-        taken = lib.LogFunction()
+        taken = NULL
     else:
         take = function
 
-        def pass_on(severity: int, text: bytes, _context: Any) -> None:
-            take(Severity(severity), text.decode(errors="replace"))
+        def pass_on(severity: int, text: Any, _context: Any) -> None:
+            take(Severity(severity), ffi.string(text).decode(errors="replace"))
 
-        taken = lib.LogFunction(pass_on)
-    lib.call("set_log", taken, None, least)
+        taken = ffi.callback("isthmus_log_function", pass_on)
+    call(native.isthmus_set_log, taken, NULL, least)
     # When that has returned, the one before is not called any more.
     _kept = taken
 

@@ -2,69 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
-import weakref
-from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int, c_ssize_t, c_void_p
-from ctypes import py_object, pythonapi
 from typing import Any, Callable
 
-WRITABLE = 1  # PyBUF_WRITABLE; without it any contiguous buffer does
+from ._library import ffi
 
 
-class _View(Structure):
-    """Py_buffer, as the stable ABI has it since Python 3.11, and as it always was."""
-
-    _fields_ = [
-        ("buf", c_void_p),
-        ("obj", c_void_p),
-        ("len", c_ssize_t),
-        ("itemsize", c_ssize_t),
-        ("readonly", c_int),
-        ("ndim", c_int),
-        ("format", c_char_p),
-        ("shape", POINTER(c_ssize_t)),
-        ("strides", POINTER(c_ssize_t)),
-        ("suboffsets", POINTER(c_ssize_t)),
-        ("internal", c_void_p),
-    ]
+def lend(buffer: Any, *, writable: bool = False) -> Any:
+    """A pointer to a buffer of Python, which stays where it is while the pointer lives and is not
+    released. Its ``len`` is that of the buffer in bytes."""
+    if isinstance(buffer, str):
+        raise TypeError("a bytes-like object is required, not 'str'")
+    return ffi.from_buffer(buffer, require_writable=writable)
 
 
-pythonapi.PyObject_GetBuffer.argtypes = [py_object, POINTER(_View), c_int]
-pythonapi.PyBuffer_Release.argtypes = [POINTER(_View)]
-pythonapi.PyBuffer_Release.restype = None
-
-
-class Lent:
-    """A buffer of Python that stays where it is as long as this lives and is not released."""
-
-    def __init__(self, buffer: Any, flags: int = 0) -> None:
-        self._view = _View()
-        self._held = False
-        # Raises TypeError for what is no buffer, BufferError for one in pieces.
-        pythonapi.PyObject_GetBuffer(buffer, byref(self._view), flags)
-        self._held = True
-
-    @property
-    def address(self) -> int | None:
-        address: int | None = self._view.buf
-        return address
-
-    def __len__(self) -> int:
-        return int(self._view.len)
-
-    def release(self) -> None:
-        """It may move from now on."""
-        if self._held:
-            self._held = False
-            pythonapi.PyBuffer_Release(byref(self._view))
-
-    def __del__(self) -> None:
-        self.release()
-
-
-def borrow(address: int, length: int, give_back: Callable[[], None]) -> memoryview:
+def borrow(start: Any, length: int, give_back: Callable[[], None]) -> memoryview:
     """A view of the library's memory, given back once no view of it is left."""
-    array = (c_char * length).from_address(address)
-    finalizer = weakref.finalize(array, give_back)
-    finalizer.atexit = False  # type: ignore[misc]  # the stub knows no setter
-    return memoryview(array).cast("B").toreadonly()
+    kept = ffi.gc(start, lambda _: give_back())
+    return memoryview(ffi.buffer(kept, length)).toreadonly()
