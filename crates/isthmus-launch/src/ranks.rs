@@ -39,8 +39,8 @@ pub(crate) struct Program<'a> {
     /// Command line that calls `become_rank`; `words` follow it.
     pub(crate) starter: &'a [OsString],
     pub(crate) words: &'a [OsString],
-    /// Environment variables, where the user has not set them.
-    pub(crate) defaults: &'a [(String, String)],
+    /// Environment variables, beside those of this process.
+    pub(crate) variables: &'a [(String, String)],
     pub(crate) job: &'a str,
     pub(crate) parts: u32,
     pub(crate) label: bool,
@@ -161,11 +161,7 @@ fn command(program: &Program<'_>, start: &Start, rank: u32, pmi: RawFd) -> io::R
             command.env_remove(name);
         }
     }
-    for (name, value) in program.defaults {
-        if std::env::var_os(name).is_none() {
-            command.env(name, value);
-        }
-    }
+    command.envs(program.variables.iter().map(|(name, value)| (name, value)));
     let sizes: Vec<String> = start.sizes.iter().map(ToString::to_string).collect();
     for (name, value) in [
         ("PMI_FD", pmi.to_string()),

@@ -72,8 +72,8 @@ pub struct Options {
     pub program: Vec<OsString>,
     /// Command line of a process that calls [`crate::become_rank`]; `program` follows it.
     pub starter: Vec<OsString>,
-    /// Environment variables of the ranks, where the user has not set them.
-    pub defaults: Vec<(String, String)>,
+    /// Environment variables of the ranks, beside those of this process.
+    pub variables: Vec<(String, String)>,
 }
 
 /// Why `run` failed, apart from failures of the job.
@@ -527,7 +527,7 @@ impl Shell<'_> {
         let program = Program {
             starter: &self.options.starter,
             words: &self.options.program,
-            defaults: &self.options.defaults,
+            variables: &self.options.variables,
             job: &self.options.job,
             parts: self.options.parts,
             label: self.options.label,

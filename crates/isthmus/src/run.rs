@@ -1,5 +1,6 @@
 //! `isthmus run`: starts the ranks of several jobs as one world.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -165,30 +166,39 @@ fn options(args: Args) -> Result<Options, RunError> {
         pmix: args.pmix.then(|| vec![own.clone().into(), SERVE_PMIX.into()]),
         program: args.program,
         starter: [own.into(), OsString::from(BECOME)].into_iter().chain(starter).collect(),
-        defaults: defaults(args.provider_path, args.on_loss, args.pmix)?,
+        variables: rank_variables(args.provider_path, args.on_loss, args.pmix, |name| env::var_os(name))?,
     })
 }
 
-/// Variables that make MPICH and Intel MPI use the provider. Each ignores those of the other.
-fn defaults(folder: Option<PathBuf>, on_loss: OnLoss, pmix: bool) -> Result<Vec<(String, String)>, RunError> {
-    let set = || env::var_os("FI_PROVIDER_PATH").map(PathBuf::from);
-    let folder = folder.or_else(install::provider_folder).or_else(set).ok_or_else(|| {
+/// The variables of the ranks: those that make their MPI use the provider, and survive losses. Where `set` has one, it
+/// stays, unless it only has the value of `isthmus env` and surviving needs another.
+fn rank_variables(
+    folder: Option<PathBuf>,
+    on_loss: OnLoss,
+    pmix: bool,
+    set: impl Fn(&str) -> Option<OsString>,
+) -> Result<Vec<(String, String)>, RunError> {
+    let own = || set("FI_PROVIDER_PATH").map(PathBuf::from);
+    let folder = folder.or_else(install::provider_folder).or_else(own).ok_or_else(|| {
         RunError::Usage(format!("{LIBRARY} is not beside this program; give its folder with --provider-path"))
     })?;
     let folder = folder.display().to_string();
-    let mut all: Vec<(String, String)> = Vec::new();
+    // Each MPI ignores the variables of the others.
     let mpis: &[Mpi] = if pmix { &[Mpi::Openmpi] } else { &[Mpi::Mpich, Mpi::Intel] };
-    for (name, value) in mpis.iter().flat_map(|mpi| variables(*mpi, &folder, false)) {
-        if all.iter().all(|known| known.0 != name) {
-            all.push((name.to_owned(), value));
-        }
-    }
-    if on_loss == OnLoss::Continue {
-        let surviving = if pmix { SURVIVING_OPENMPI } else { SURVIVING_MPICH };
-        all.retain(|(name, _)| surviving.iter().all(|(other, _)| name != other));
-        all.extend(surviving.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-    }
-    Ok(all)
+    let usual: BTreeMap<&str, String> = mpis.iter().flat_map(|mpi| variables(*mpi, &folder, false)).collect();
+    let surviving = match (on_loss, pmix) {
+        (OnLoss::End, _) => &[],
+        (OnLoss::Continue, true) => SURVIVING_OPENMPI,
+        (OnLoss::Continue, false) => SURVIVING_MPICH,
+    };
+    let mut wanted = usual.clone();
+    wanted.extend(surviving.iter().map(|(name, value)| (*name, (*value).to_owned())));
+    wanted.retain(|name, _| match (set(name), usual.get(name)) {
+        (None, _) => true,
+        (Some(value), Some(usual)) => value.to_str() == Some(usual),
+        (Some(_), None) => false,
+    });
+    Ok(wanted.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
 /// What MPICH needs to survive the loss of ranks. Else it ends a rank that waits for a lost one, whatever its error
@@ -223,17 +233,25 @@ mod tests {
     }
 
     #[test]
-    fn ranks_are_told_of_the_provider_once() {
+    fn ranks_are_told_of_the_provider() {
         for (on_loss, pmix, wanted) in [
             (OnLoss::End, false, ("FI_PROVIDER", "isthmus")),
             (OnLoss::End, false, ("I_MPI_OFI_PROVIDER", "isthmus")),
             (OnLoss::End, true, ("OMPI_MCA_pml", "cm")),
             (OnLoss::Continue, true, ("OMPI_MCA_pml", "ob1")),
         ] {
-            let all = defaults(Some("/lib".into()), on_loss, pmix).expect("a folder");
+            let all = rank_variables(Some("/lib".into()), on_loss, pmix, |_| None).expect("a folder");
             assert!(all.contains(&(wanted.0.to_owned(), wanted.1.to_owned())));
-            let names: std::collections::HashSet<_> = all.iter().map(|pair| &pair.0).collect();
-            assert_eq!(names.len(), all.len());
+        }
+    }
+
+    #[test]
+    fn what_the_user_set_stays_but_not_what_env_set() {
+        for (value, expected) in [("cm", Some("ob1")), ("ob1", None), ("ucx", None)] {
+            let set = |name: &str| (name == "OMPI_MCA_pml").then(|| value.into());
+            let all = rank_variables(Some("/lib".into()), OnLoss::Continue, true, set).expect("a folder");
+            let pml = all.iter().find(|(name, _)| name == "OMPI_MCA_pml").map(|(_, value)| value.as_str());
+            assert_eq!(pml, expected, "where {value} was set");
         }
     }
 }
