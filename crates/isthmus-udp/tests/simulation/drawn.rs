@@ -22,7 +22,7 @@ const COLLAPSES_MAX: usize = 2;
 
 /// Links on which an earlier build collapsed or sent several times what arrived: seed, least share, and most bytes sent
 /// for each that arrived.
-const FOUND: [(u64, f64, f64); 6] = [
+const FOUND: [(u64, f64, f64); 10] = [
     // Jitter, or packets gathered for 10 ms: start-up took one lump for the bottleneck's rate. Shares of 0.21, 0.26, 0.69
     // and 0.79.
     (1115, 0.95, 1.1),
@@ -32,6 +32,12 @@ const FOUND: [(u64, f64, f64); 6] = [
     // Few packets of queue on a short path: losses in long runs, so that none was too much. 4.9 and 2.8 times as much.
     (1165, 0.95, 2.2),
     (1167, 0.95, 2.0),
+    // Acknowledgements gathered for 10 or 25 ms on a short path: the window was full long before they came. 0.17, 0.23, 0.55
+    // and 0.63.
+    (3170, 0.95, 1.1),
+    (3160, 0.95, 1.3),
+    (3176, 0.95, 1.1),
+    (3377, 0.95, 1.1),
 ];
 
 const RATES_MBIT: [f64; 4] = [20.0, 100.0, 300.0, 1000.0];

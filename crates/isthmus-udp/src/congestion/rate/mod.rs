@@ -30,6 +30,7 @@
 //! arrived, and is several times as long (`burst.rs`). Model-based controls are in Cardwell et al., "BBR" (2016); small
 //! standing queues in Wei et al., "FAST TCP" (2006).
 
+mod aggregation;
 mod background;
 mod burst;
 mod compete;
@@ -51,6 +52,7 @@ use super::classic::PACING;
 use super::{AckSample, CongestionControl, Cubic, Limits, Silence, per_second};
 use crate::Micros;
 use crate::pacer::{QUANTUM_US, is_short, quantum_us};
+use aggregation::Aggregation;
 use background::Background;
 use burst::{Arrival, Bursts};
 use compete::{Compete, Share};
@@ -204,6 +206,7 @@ pub struct Rate {
     /// Smoothed queueing delay of acknowledgements on a short path: behind the other end's data they come late and
     /// bunched.
     back_us: Micros,
+    aggregation: Aggregation,
     round: Round,
     /// Random losses: packets lost, and all packets.
     chance: (f64, f64),
@@ -293,6 +296,7 @@ impl Rate {
             rtt_least_us: 0,
             packet_bytes: 1_500,
             back_us: 0,
+            aggregation: Aggregation::default(),
             round: Round::default(),
             chance: (0.0, 0.0),
             trial: None,
@@ -340,7 +344,10 @@ impl Rate {
 
     /// Window of all flows together. Bytes (wire).
     fn window_of_all(&self) -> f64 {
-        let round_us = self.rtt_least_us + self.slack_us() + self.back_us + self.reader.queue_us();
+        let round_us = self.rtt_least_us
+            + self.slack_us().max(self.aggregation.us(self.capacity))
+            + self.back_us
+            + self.reader.queue_us();
         match self.phase {
             Phase::Start => {
                 let hinted = self.hint * round_us as f64 / 1e6;
@@ -690,6 +697,9 @@ impl CongestionControl for Rate {
         if let Some(back) = sample.back_us {
             let most = if is_short(sample.rtt_least_us) { self.slack_us() } else { 0 };
             self.back_us = ((7 * self.back_us + back) / 8).min(most);
+        }
+        if is_short(sample.rtt_least_us) && self.capacity > 0.0 && !self.reader.is_strained() {
+            self.aggregation.note(sample, self.capacity);
         }
         if self.role != Role::Follows {
             self.on_sample(sample);

@@ -49,6 +49,10 @@ impl Reader {
         if self.strained { QUEUE_US - self.less_us + self.pause_us } else { 0 }
     }
 
+    pub(super) fn is_strained(&self) -> bool {
+        self.strained
+    }
+
     fn shorten(&mut self) {
         self.less_us = QUEUE_US - ((QUEUE_US - self.less_us) / 2).max(QUEUE_LEAST_US);
     }
