@@ -228,6 +228,9 @@ fn layout() -> String {
     record!("isthmus_connection", ConnectionName);
     record!("isthmus_region", RegionName);
     record!("isthmus_name", NameHandle);
+    record!("isthmus_schedule", ScheduleName);
+    record!("isthmus_layout", LayoutRecord, stripe, count, targets);
+    let _ = writeln!(out, "ISTHMUS_TARGETS_MAX {TARGETS_MAX}\nISTHMUS_ANY_WORKER {ANY_WORKER}");
     record!("isthmus_memory", MemoryBytes);
     record!(
         "isthmus_device",
