@@ -85,6 +85,19 @@ def layout(c):
     return c.run(1, "layout", seconds=30)
 
 
+def storage_targets(c):
+    """Both halves read and write by storage target, as a description file says that the files lie."""
+    folder, stripe, block, targets = folder_of(c), 1 << 20, 256 << 10, 4
+    source, copy, described = folder / "source", folder / "copy", folder / "layouts.toml"
+    source.write_bytes(os.urandom((40 << 20) + 12345))
+    described.write_text(f'[[file]]\npath = "{folder}"\nstripe = "1MiB"\ntargets = {list(range(targets))}\n')
+    words = ("targets", source, copy, targets, stripe, block)
+    told = c.run(6, *words, seconds=60, env={"ISTHMUS_LAYOUT": str(described)})
+    if not filecmp.cmp(source, copy, shallow=False):
+        raise Failure("the copy differs")
+    return told
+
+
 def greeting(c):
     """Which version builds of several ranges speak."""
     return c.run(1, "greeting", seconds=30)
@@ -293,6 +306,7 @@ CASES = {
         Case("mover-killed", killed_partner, places=("sites",), mpis=("mpich",)),
         Case("mover-shared-file", shared_file, places=("host",), mpis=("mpich",)),
         Case("mover-layout", layout, places=("host",), mpis=("mpich",)),
+        Case("mover-targets", storage_targets, places=("host",), mpis=("mpich", "debian-openmpi")),
         Case("mover-greeting", greeting, places=("host",), mpis=("mpich",)),
         Case("mover-cache", cache, places=("host",), mpis=("mpich",)),
         Case("mover-python", python, places=("host",), mpis=("mpich", "openmpi")),

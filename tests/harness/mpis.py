@@ -299,7 +299,7 @@ def mover_flags(mpi):
     return subprocess.run(["pkg-config", "--cflags", "--libs", "isthmus-mpi"], env=env, check=True, capture_output=True, text=True).stdout.split()
 
 
-MOVER_SOURCES = (*(f"tests/mover/{name}.c" for name in ("mover", "messages", "array", "file", "layout", "cache", "greeting")),
+MOVER_SOURCES = (*(f"tests/mover/{name}.c" for name in ("mover", "messages", "array", "file", "layout", "cache", "greeting", "targets")),
                  *(f"examples/mpi/{name}.c" for name in ("copy", "two_mpis")))
 
 

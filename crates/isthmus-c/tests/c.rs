@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use isthmus_c::types::{
-    ABI_VERSION, ConnectionName, CountersRecord, DeviceRecord, EndpointName, EventRecord, MemoryBytes,
-    NameHandle, OptionsRecord, RegionName, Status,
+    ABI_VERSION, ANY_WORKER, ConnectionName, CountersRecord, DeviceRecord, EndpointName, EventRecord,
+    LayoutRecord, MemoryBytes, NameHandle, OptionsRecord, RegionName, ScheduleName, Status, TARGETS_MAX,
 };
 
 /// A bound for a program that hangs; on a machine of its own each takes seconds. Seconds.

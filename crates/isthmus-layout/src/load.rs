@@ -33,14 +33,11 @@ impl Load {
     }
 
     /// These volumes, the ones with the fewest requests under way first. The keys decide between equals.
-    pub fn order<K: Ord>(
-        &self,
-        among: impl IntoIterator<Item = (Volume, K)>,
-    ) -> impl Iterator<Item = Volume> {
+    pub fn order<K: Ord>(&self, among: impl IntoIterator<Item = (Volume, K)>) -> Vec<Volume> {
         let mut order: Vec<_> =
             among.into_iter().map(|(volume, key)| (self.of(volume), key, volume)).collect();
         order.sort_unstable();
-        order.into_iter().map(|(_, _, volume)| volume)
+        order.into_iter().map(|(_, _, volume)| volume).collect()
     }
 
     /// The requests under way at all volumes. Count.
@@ -58,7 +55,7 @@ mod tests {
         let [a, b, c] = [1, 2, 3].map(Volume::of_device);
         let mut load = Load::default();
         [a, a, b].into_iter().for_each(|volume| load.begin(volume));
-        let order = |load: &Load| load.order([(a, 1), (b, 2), (c, 3)]).collect::<Vec<_>>();
+        let order = |load: &Load| load.order([(a, 1), (b, 2), (c, 3)]);
         assert_eq!((order(&load), load.total()), (vec![c, b, a], 3));
         load.end(a);
         assert_eq!(order(&load), [c, a, b]);

@@ -231,8 +231,8 @@ impl Plan {
     /// sent before more answers come.
     pub fn next_block(&mut self) -> Option<(Volume, Vec<Part>)> {
         let fronts = self.queues.iter().filter_map(|(volume, queue)| Some((*volume, queue.front()?.id)));
-        let mut volumes = self.load.order(fronts);
-        let found = volumes.find_map(|volume| Some((volume, self.block_on(volume)?)));
+        let volumes = self.load.order(fronts);
+        let found = volumes.into_iter().find_map(|volume| Some((volume, self.block_on(volume)?)));
         self.queues.retain(|_, queue| !queue.is_empty());
         if let Some((volume, _)) = &found {
             self.load.begin(*volume);
