@@ -79,8 +79,9 @@ static void agree(struct transfer *t, struct opening *opening)
     t->trouble = opening->trouble;
     if (!t->options.memory)
         t->options.memory = 128 * MIB;
+    // While a piece of a storage target is read or written, the next one is asked for.
     if (!t->options.threads)
-        t->options.threads = 1;
+        t->options.threads = t->target_count > 1 ? 2 : 1;
 }
 
 // Opens the file at every rank. If some fail, all ranks take the trouble of the lowest.

@@ -87,11 +87,11 @@ def layout(c):
 
 def storage_targets(c):
     """Both halves read and write by storage target, as a description file says that the files lie."""
-    folder, stripe, block, targets = folder_of(c), 1 << 20, 256 << 10, 4
+    folder, speeds = folder_of(c), "100,200,200,400"
     source, copy, described = folder / "source", folder / "copy", folder / "layouts.toml"
     source.write_bytes(os.urandom((40 << 20) + 12345))
-    described.write_text(f'[[file]]\npath = "{folder}"\nstripe = "1MiB"\ntargets = {list(range(targets))}\n')
-    words = ("targets", source, copy, targets, stripe, block)
+    described.write_text(f'[[file]]\npath = "{folder}"\nstripe = "1MiB"\ntargets = [0, 1, 2, 3]\n')
+    words = ("targets", source, copy, 1 << 20, 256 << 10, speeds, speeds)
     told = c.run(6, *words, seconds=60, env={"ISTHMUS_LAYOUT": str(described)})
     if not filecmp.cmp(source, copy, shallow=False):
         raise Failure("the copy differs")

@@ -12,6 +12,8 @@ use rustix::fs::{fgetxattr, getxattr};
 /// The usual block length, and the longest one chosen. Bytes. With longer blocks, reading and sending overlap less.
 const USUAL: u64 = 1 << 20;
 const LONGEST: u64 = 4 << 20;
+/// Longest stripe. Bytes; so that an offset plus a stripe of each target is no overflow.
+pub const STRIPE_MAX: u64 = 1 << 40;
 /// Lustre's attribute.
 const ATTRIBUTE: &str = "lustre.lov";
 /// Longest attribute that is read. Bytes; enough for some thousands of stripes.

@@ -209,7 +209,7 @@ pub(crate) fn absent() -> Part {
          measures `scp`, `rsync`, `rclone` and GridFTP beside `isthmus cp`.",
         "The CCI BTL of Open MPI, and CCI itself, are not maintained any more. The papers' printed figures stand for them.",
         "InfiniBand, Myrinet and Gemini hardware is not here. What the papers measured on them is not repeated.",
-        "Layout-aware I/O, which the first paper names as further work, is in `isthmus cp` and not in the mover of MPI programs. docs/mover.md (Disks) has its figures.",
+        "Layout-aware I/O, which the first paper names as further work, is not measured here. docs/mover.md (Disks) and docs/mover-mpi.md (Storage targets) describe what `isthmus cp` and the mover of MPI programs do.",
     ];
     Part { title: "What is missing".into(), blocks: vec![Block::List(items.map(str::to_owned).to_vec())] }
 }
