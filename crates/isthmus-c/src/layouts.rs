@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int};
 use std::path::Path;
 use std::sync::Arc;
 
-use isthmus_layout::{Description, Layout, Piece, Schedule};
+use isthmus_layout::{Description, Layout, Piece, STRIPE_MAX, Schedule};
 use parking_lot::Mutex;
 
 use crate::door::{Refusal, enter, give, invalid, look, text};
@@ -72,7 +72,8 @@ pub unsafe extern "C" fn isthmus_schedule_create(
         // SAFETY: C's promise.
         let record = unsafe { look(layout) }?;
         let targets = record.targets.get(..record.count as usize);
-        let targets = targets.filter(|targets| targets.len() > 1 && record.stripe > 0 && piece > 0);
+        let targets = targets.filter(|targets| targets.len() > 1 && piece > 0);
+        let targets = targets.filter(|_| (1..=STRIPE_MAX).contains(&record.stripe));
         let Some(targets) = targets else {
             return Err(invalid("a schedule needs a piece's length, a stripe's length, and several targets"));
         };

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use isthmus_units::Size;
 use serde::Deserialize;
 
-use crate::Layout;
+use crate::{Layout, STRIPE_MAX};
 
 /// Shortest stripe. Bytes; a page, because direct reads begin at pages.
 const STRIPE_MIN: u64 = 4096;
@@ -53,10 +53,10 @@ impl Entry {
         if !self.path.is_absolute() {
             return Err(format!("{path} is no absolute path"));
         }
-        if self.stripe.0 < STRIPE_MIN || !self.stripe.0.is_multiple_of(STRIPE_MIN) {
+        let Size(stripe) = self.stripe;
+        if !(STRIPE_MIN..=STRIPE_MAX).contains(&stripe) || !stripe.is_multiple_of(STRIPE_MIN) {
             return Err(format!(
-                "the stripe of {path} has {} bytes; it is a multiple of 4KiB",
-                self.stripe.0
+                "the stripe of {path} has {stripe} bytes; it is a multiple of 4KiB, up to 1024GiB"
             ));
         }
         if self.targets.is_empty() || self.targets.len() > TARGETS_MAX {
@@ -128,7 +128,7 @@ mod tests {
             (entry("scratch", "1MiB", "[1]"), "scratch is no absolute path"),
             (
                 entry("/scratch", "5000B", "[1]"),
-                "the stripe of /scratch has 5000 bytes; it is a multiple of 4KiB",
+                "the stripe of /scratch has 5000 bytes; it is a multiple of 4KiB, up to",
             ),
             (entry("/scratch", "1MiB", "[]"), "/scratch has 0 targets; 1 to 2048 are possible"),
             (entry("/scratch", "1ms", "[1]"), "expected"),
