@@ -1,9 +1,10 @@
-// Deals the pieces of a file to a sender's ranks, and by storage target to a receiver's. Rank 0 gives each rank the front of the rank's own share. When that
-// is empty, it gives the end of the share with most left. The portions shrink with the rest. At the end, no rank takes
+// Deals the pieces of a file to a sender's ranks. Rank 0 gives each rank the front of the rank's own share. When that is
+// empty, it gives the end of the share with most left. The portions shrink with the rest. At the end, no rank takes
 // more than its path carries soon. So a rank with a slow path leaves its share to the others.
 //
 // If the file lies on several storage targets, there are no shares. Rank 0 gives each rank a piece of the target with
-// the fewest under way (targets.c).
+// the fewest under way (targets.c). A receiver's rank 0 then also says which of the pieces that have arrived each rank
+// writes next.
 #include "internal.h"
 
 #include <stdlib.h>
@@ -145,10 +146,10 @@ static void take(struct transfer *t, const struct grant *grant)
         deal->longest = t->piece;
 }
 
-// At a receiver: begins to write the piece that rank 0 gives.
+// At a receiver: begins to write the piece that rank 0 gives. Once the other side is lost, the file may be closed.
 static void write_piece(struct transfer *t, int64_t offset)
 {
-    for (int i = 0; i < t->count; i++) {
+    for (int i = 0; i < t->count && !t->lost; i++) {
         struct slot *slot = &t->slots[i];
         if (!slot->waits || slot->offset != offset)
             continue;

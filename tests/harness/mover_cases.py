@@ -91,11 +91,18 @@ def storage_targets(c):
     source, copy, described = folder / "source", folder / "copy", folder / "layouts.toml"
     source.write_bytes(os.urandom((40 << 20) + 12345))
     described.write_text(f'[[file]]\npath = "{folder}"\nstripe = "1MiB"\ntargets = [0, 1, 2, 3]\n')
-    words = ("targets", source, copy, 1 << 20, 256 << 10, speeds, speeds)
-    told = c.run(6, *words, seconds=60, env={"ISTHMUS_LAYOUT": str(described)})
-    if not filecmp.cmp(source, copy, shallow=False):
-        raise Failure("the copy differs")
-    return told
+    words = ("transfer", source, copy, 256 << 10, "posix", 0, 64 << 20, 1, 1 << 20, "0,1,2,3", speeds, speeds)
+    ended = c.start(6, *words, env={"ISTHMUS_LAYOUT": str(described)}).wait(60)
+    told = re.search(r"^RESULT (.*)$", ended.output, re.M)
+    if ended.timed_out or ended.status != 0 or not told:
+        raise Failure(f"exit {ended.status} after {ended.seconds:.0f} s: {last_words(ended.output)}")
+    told, size = json.loads(told.group(1)), source.stat().st_size
+    if (told["read"], told["written"]) != (size, size) or not filecmp.cmp(source, copy, shallow=False):
+        raise Failure(f"the copy differs, or the targets served something else: {told}")
+    # A write may meet another: a receiver's rank can write only what it has received.
+    if told["reads_met"]:
+        raise Failure(f"{told['reads_met']} reads met another at their target, while a target with work idled")
+    return f"{told['seconds']:.2f} s; {told['writes_met']} writes met another"
 
 
 def greeting(c):

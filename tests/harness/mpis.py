@@ -299,8 +299,9 @@ def mover_flags(mpi):
     return subprocess.run(["pkg-config", "--cflags", "--libs", "isthmus-mpi"], env=env, check=True, capture_output=True, text=True).stdout.split()
 
 
-MOVER_SOURCES = (*(f"tests/mover/{name}.c" for name in ("mover", "messages", "array", "file", "layout", "cache", "greeting", "targets")),
-                 *(f"examples/mpi/{name}.c" for name in ("copy", "two_mpis")))
+MOVER_SOURCES = (*(f"tests/mover/{name}.c" for name in ("mover", "messages", "array", "file", "layout", "cache", "greeting")),
+                 *(f"examples/mpi/{name}.c" for name in ("copy", "two_mpis")),
+                 "crates/isthmus-bench/src/papers/transfer.c")
 
 
 def compile_mover(mpi, log, sources=MOVER_SOURCES):
