@@ -39,7 +39,7 @@ impl Section for Storage {
     }
 
     fn title(&self) -> &'static str {
-        "Storage targets of unlike speed (further work; Kim)"
+        "Storage targets of unlike speed (Kim)"
     }
 
     fn papers(&self) -> &'static [&'static str] {
