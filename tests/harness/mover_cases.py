@@ -105,6 +105,13 @@ def storage_targets(c):
     return f"{told['seconds']:.2f} s; {told['writes_met']} writes met another"
 
 
+def kinds_by_target(c):
+    """Every kind of transfer and failure, of files that lie on three storage targets."""
+    folder, described = folder_of(c), folder_of(c, "layouts") / "layouts.toml"
+    described.write_text(f'[[file]]\npath = "{folder}"\nstripe = "1MiB"\ntargets = [0, 1, 2]\n')
+    return c.run(5, "mover", "split", folder, 3, seconds=120, env={**SETTINGS, "ISTHMUS_LAYOUT": str(described)})
+
+
 def greeting(c):
     """Which version builds of several ranges speak."""
     return c.run(1, "greeting", seconds=30)
@@ -314,6 +321,7 @@ CASES = {
         Case("mover-shared-file", shared_file, places=("host",), mpis=("mpich",)),
         Case("mover-layout", layout, places=("host",), mpis=("mpich",)),
         Case("mover-targets", storage_targets, places=("host",), mpis=("mpich", "debian-openmpi")),
+        Case("mover-kinds-by-target", kinds_by_target, places=("host",), mpis=("mpich", "debian-openmpi")),
         Case("mover-greeting", greeting, places=("host",), mpis=("mpich",)),
         Case("mover-cache", cache, places=("host",), mpis=("mpich",)),
         Case("mover-python", python, places=("host",), mpis=("mpich", "openmpi")),
