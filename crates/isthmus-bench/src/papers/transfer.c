@@ -46,24 +46,42 @@ static int64_t now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Waits until the target has served this request. */
+static int64_t target_of(int64_t offset)
+{
+    return turns[offset / stripe % turn_count];
+}
+
+/* Where the part of a request ends that begins at this offset and lies in one stripe. */
+static int64_t part_end(int64_t offset, int64_t end)
+{
+    int64_t next = (offset / stripe + 1) * stripe;
+    return next < end ? next : end;
+}
+
+/* Waits until the targets have served this request. */
 static ssize_t serve(ssize_t length, off_t offset)
 {
-    int64_t target = turns[offset / stripe % turn_count], all_have_work = 1;
+    int64_t end = offset + length, all_have_work = 1, meets = 0, served_ns = 0;
     pthread_mutex_lock(&board->lock);
     for (int64_t i = 0; i < targets; i++)
         all_have_work &= board->left[i] >= margin;
-    board->met += board->under_way[target]++ > 0 && all_have_work;
-    board->left[target] -= length;
+    for (int64_t at = offset, next; at < end; at = next) {
+        int64_t target = target_of(at), now = now_ns(), *free_ns = &board->free_ns[target];
+        next = part_end(at, end);
+        meets |= board->under_way[target]++ > 0;
+        board->left[target] -= next - at;
+        *free_ns = (*free_ns > now ? *free_ns : now) + (next - at) * 1000 / speeds[target];
+        served_ns = *free_ns > served_ns ? *free_ns : served_ns;
+    }
+    board->met += meets && all_have_work;
     board->bytes += length;
-    int64_t now = now_ns(), begins = board->free_ns[target] > now ? board->free_ns[target] : now;
-    int64_t ends = board->free_ns[target] = begins + length * 1000 / speeds[target];
     pthread_mutex_unlock(&board->lock);
-    struct timespec until = {.tv_sec = ends / 1000000000, .tv_nsec = ends % 1000000000};
+    struct timespec until = {.tv_sec = served_ns / 1000000000, .tv_nsec = served_ns % 1000000000};
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
         ;
     pthread_mutex_lock(&board->lock);
-    board->under_way[target]--;
+    for (int64_t at = offset; at < end; at = part_end(at, end))
+        board->under_way[target_of(at)]--;
     pthread_mutex_unlock(&board->lock);
     return length;
 }
@@ -144,7 +162,7 @@ static struct board *make_targets(MPI_Comm side, char **argv, int sends)
         pthread_mutexattr_setpshared(&all, PTHREAD_PROCESS_SHARED);
         pthread_mutex_init(&out->lock, &all);
         for (int64_t at = 0; at < source.st_size; at += stripe)
-            out->left[turns[at / stripe % turn_count]] += source.st_size - at < stripe ? source.st_size - at : stripe;
+            out->left[target_of(at)] += source.st_size - at < stripe ? source.st_size - at : stripe;
     }
     MPI_Barrier(side);
     return out;
