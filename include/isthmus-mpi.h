@@ -80,7 +80,8 @@ struct isthmus_mpi_options {
     /* Most memory for blocks of a file, of each rank, though two blocks at least; of it as much
      * is used as the path needs. A coupling has 16 MiB of it from the beginning. Default 128 MiB. */
     int64_t memory;
-    /* Disk threads of each rank, 1 to 16. Default 1. */
+    /* Disk threads of each rank, 1 to 16. Default 1, or 2 if the file lies on several storage targets that are
+     * known: by Lustre, or by the description file in the variable ISTHMUS_LAYOUT of rank 0. */
     int32_t threads;
     /* One of enum isthmus_mpi_io. */
     int32_t io;

@@ -30,6 +30,12 @@ extern "C" {
 /* Bytes for the address of any endpoint, with the final NUL. */
 #define ISTHMUS_URI_MAX 2048
 
+/* Most storage targets of a layout. */
+#define ISTHMUS_TARGETS_MAX 2048
+
+/* A worker's number that stands for all workers of a schedule. */
+#define ISTHMUS_ANY_WORKER UINT32_MAX
+
 /* Results of calls, and the status of events. Numbers never change their meaning. */
 enum isthmus_status {
     ISTHMUS_SUCCESS = 0,
@@ -126,6 +132,7 @@ typedef struct isthmus_endpoint { uint64_t id; } isthmus_endpoint;
 typedef struct isthmus_connection { uint64_t id; } isthmus_connection;
 typedef struct isthmus_region { uint64_t id; } isthmus_region;
 typedef struct isthmus_name { uint64_t id; } isthmus_name;
+typedef struct isthmus_schedule { uint64_t id; } isthmus_schedule;
 
 /* How much a line of the log matters. */
 enum isthmus_severity {
@@ -259,6 +266,14 @@ enum isthmus_option {
     ISTHMUS_OPT_CONN_PROTOCOLS = 24     /* get, set; char[]: all of its host, shared likewise, in a text without
                                          * hosts: "RO: eager, udp: cubic"; what it does not mention stays */
 };
+
+/* Where a file lies: its stripes lie on `count` storage targets in turn, from the beginning of the file
+ * on. A target with more turns than others stands there several times. */
+typedef struct isthmus_layout {
+    uint64_t stripe; /* length of a stripe; 0: unknown */
+    uint32_t count;  /* 0: unknown, or a single target */
+    uint32_t targets[ISTHMUS_TARGETS_MAX];
+} isthmus_layout;
 
 /* Reads the configuration (ISTHMUS_CONFIG, else the user's file, else the system's; without
  * any there is one device). The first call of a program; further ones change nothing.
@@ -411,6 +426,33 @@ int isthmus_digest_block(const void *data, size_t len, uint64_t offset, uint64_t
 /* The digest of the whole, as b3sum prints it, from those of its `count` blocks in order. */
 int isthmus_digest_whole(const uint8_t *digests, size_t count, uint64_t size, uint64_t block,
                          uint8_t digest[32]);
+
+/* Where a file lies. `description` is the path of a description file, which is asked only for what it
+ * says of `path`; the file need not exist. If `description` is null, the file system is asked, which only
+ * Lustre answers. A folder of Lustre has the stripe of its new files, and no targets. May be called before
+ * isthmus_init. Returns ISTHMUS_INVALID for a wrong description file. */
+int isthmus_layout_of(const char *path, const char *description, isthmus_layout *layout);
+
+/* Makes a schedule of the reads or writes of one file by workers: threads or processes that each read or
+ * write one or more pieces at a time. It gives each worker a piece of the storage target with the fewest
+ * pieces under way, so that no target has two while another with work has none. Pieces have at most `piece`
+ * bytes. It reads and writes nothing itself. Returns ISTHMUS_INVALID for a layout with less than two
+ * targets. */
+int isthmus_schedule_create(const isthmus_layout *layout, uint64_t piece, isthmus_schedule *schedule);
+
+/* Adds a range of the file. With ISTHMUS_ANY_WORKER any worker may take it, in pieces that each lie within
+ * a stripe. With the number of a worker it is one piece, for this worker only: such as a piece that waits in
+ * its memory to be written. */
+int isthmus_schedule_add(isthmus_schedule schedule, uint32_t worker, uint64_t offset, uint64_t len);
+
+/* The next piece for a worker, or ISTHMUS_AGAIN if none waits for it. */
+int isthmus_schedule_take(isthmus_schedule schedule, uint32_t worker, uint64_t *offset, uint64_t *len);
+
+/* Tells that the piece that was taken at `offset` is read or written. */
+int isthmus_schedule_done(isthmus_schedule schedule, uint64_t offset);
+
+/* Ends a schedule. */
+int isthmus_schedule_destroy(isthmus_schedule schedule);
 
 /* Publishes a text under a name at a router. It stays until isthmus_withdraw or the end
  * of this process. `place` is the address of a router of this process's own AS,

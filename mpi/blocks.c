@@ -160,6 +160,8 @@ static void slot_done(struct transfer *t, int index)
     t->unused[t->unused_count++] = index;
     slot->stream->posted--;
     t->active--;
+    if (slot->given)
+        deal_written(t, slot);
     if (t->sends && t->what == KIND_FILE && slot->length > 0)
         deal_delivered(t, slot->length);
 }
@@ -191,6 +193,7 @@ static void send_slot(struct transfer *t, int index)
     struct slot *slot = &t->slots[index];
     int64_t blocks = (slot->length + t->block - 1) / t->block;
     t->reading--;
+    deal_read(t, slot);
     if (slot->trouble.code)
         t->stopped = 1;
     sign(t, &slot->trouble);
@@ -305,7 +308,7 @@ static void take_piece(struct transfer *t, int index)
     } else {
         slot->offset = record->offset;
         slot->length = record->length;
-        pool_put(&t->pool, index);
+        deal_arrived(t, index);
     }
 }
 

@@ -1,6 +1,10 @@
-// Deals the pieces of a file to a sender's ranks. Rank 0 gives each rank the front of the rank's own share. When that
-// is empty, it gives the end of the share with most left. The portions shrink with the rest. At the end, no rank takes
+// Deals the pieces of a file to a sender's ranks. Rank 0 gives each rank the front of the rank's own share. When that is
+// empty, it gives the end of the share with most left. The portions shrink with the rest. At the end, no rank takes
 // more than its path carries soon. So a rank with a slow path leaves its share to the others.
+//
+// If the file lies on several storage targets, there are no shares. Rank 0 gives each rank a piece of the target with
+// the fewest under way (targets.c). A receiver's rank 0 then also says which of the pieces that have arrived each rank
+// writes next.
 #include "internal.h"
 
 #include <stdlib.h>
@@ -27,7 +31,7 @@ static void await_word(struct transfer *t)
 {
     struct deal *deal = &t->deal;
     if (t->c->rank == 0)
-        MPI_Irecv(&deal->asked, sizeof deal->asked, MPI_BYTE, MPI_ANY_SOURCE, TAG_ASK, t->c->local,
+        MPI_Irecv(&deal->heard, sizeof deal->heard, MPI_BYTE, MPI_ANY_SOURCE, TAG_ASK, t->c->local,
                   &t->requests[deal_request(t)]);
     else
         MPI_Irecv(&deal->granted, sizeof deal->granted, MPI_BYTE, 0, TAG_GRANT, t->c->local,
@@ -37,11 +41,16 @@ static void await_word(struct transfer *t)
 void deal_begin(struct transfer *t)
 {
     struct deal *deal = &t->deal;
-    if (!t->sends || t->what != KIND_FILE)
+    if (t->what != KIND_FILE || !(t->sends || by_target(t)))
         return;
     deal->looked = now_s();
+    // A receiver's rank is given pieces without asking.
+    if (t->c->rank != 0 && !t->sends)
+        await_word(t);
     if (t->c->rank != 0)
         return;
+    if (by_target(t))
+        deal->left = targets_begin(t);
     deal->shares = calloc((size_t)t->c->ranks, sizeof *deal->shares);
     if (!deal->shares)
         MPI_Abort(t->c->local, ISTHMUS_MPI_MEMORY); // some bytes for each rank: what could follow?
@@ -53,8 +62,8 @@ void deal_begin(struct transfer *t)
 
 static int64_t left(const struct transfer *t)
 {
-    int64_t bytes = 0;
-    for (int i = 0; i < t->c->ranks; i++)
+    int64_t bytes = t->deal.left;
+    for (int i = 0; i < t->c->ranks && !by_target(t); i++)
         bytes += t->deal.shares[i].end - t->deal.shares[i].next;
     return bytes;
 }
@@ -74,6 +83,11 @@ static struct grant portion(struct transfer *t, int rank)
         return grant;
     int64_t all = left(t), wanted = all / (SHARES_OF_REST * t->c->ranks);
     grant.few = t->c->ranks > 1 && all < t->c->ranks * window_of(t->c, t->piece, t->options.memory);
+    if (by_target(t)) {
+        grant.range = targets_take(t, rank);
+        t->deal.left -= grant.range.end - grant.range.next;
+        return grant;
+    }
     wanted = rounded(t, wanted < PORTION * t->piece ? wanted : PORTION * t->piece);
     if (own->next < own->end) {
         grant.range = (struct range){own->next, own->end - own->next < wanted ? own->end : own->next + wanted};
@@ -132,38 +146,120 @@ static void take(struct transfer *t, const struct grant *grant)
         deal->longest = t->piece;
 }
 
+// At a receiver: begins to write the piece that rank 0 gives. Once the other side is lost, the file may be closed.
+static void write_piece(struct transfer *t, int64_t offset)
+{
+    for (int i = 0; i < t->count && !t->lost; i++) {
+        struct slot *slot = &t->slots[i];
+        if (!slot->waits || slot->offset != offset)
+            continue;
+        slot->waits = 0;
+        slot->given = 1;
+        pool_put(&t->pool, i);
+        return;
+    }
+}
+
+// At rank 0 of a receiver: gives a rank pieces for its idle disk threads.
+static void give(struct transfer *t, int rank)
+{
+    for (;;) {
+        struct grant grant = {.serial = t->c->serial, .range = targets_take(t, rank)};
+        if (grant.range.next >= grant.range.end)
+            return;
+        if (rank == 0)
+            write_piece(t, grant.range.next);
+        else
+            MPI_Send(&grant, sizeof grant, MPI_BYTE, rank, TAG_GRANT, t->c->local);
+    }
+}
+
+// At rank 0: handles the news of a rank.
+static void hear(struct transfer *t, int source, const struct news *news)
+{
+    if (news->kind == WANTED) {
+        struct grant grant = portion(t, source);
+        MPI_Send(&grant, sizeof grant, MPI_BYTE, source, TAG_GRANT, t->c->local);
+        return;
+    }
+    if (news->kind == ENDED)
+        targets_done(t, source, news->piece);
+    else
+        targets_arrived(t, source, news->piece);
+    if (!t->sends)
+        give(t, source);
+}
+
+static void tell_news(struct transfer *t, int kind, struct range piece)
+{
+    struct news news = {.serial = t->c->serial, .kind = kind, .piece = piece};
+    if (t->c->rank == 0)
+        hear(t, 0, &news);
+    else
+        MPI_Send(&news, sizeof news, MPI_BYTE, 0, TAG_ASK, t->c->local);
+}
+
 void deal_turn(struct transfer *t)
 {
     struct deal *deal = &t->deal;
     if (!t->sends || t->what != KIND_FILE || t->lost || t->stopped || deal->asking || deal->none ||
         deal->taken.next < deal->taken.end || deal->under_way >= most_under_way(t))
         return;
+    // A piece that waits for a disk thread would keep a target from another rank.
+    if (by_target(t) && t->reading >= t->options.threads)
+        return;
     if (t->c->rank == 0) {
         struct grant grant = portion(t, 0);
         take(t, &grant);
         return;
     }
-    deal->asked = t->c->serial;
     deal->asking = 1;
     await_word(t);
-    MPI_Send(&deal->asked, sizeof deal->asked, MPI_BYTE, 0, TAG_ASK, t->c->local);
+    tell_news(t, WANTED, (struct range){0, 0});
+}
+
+void deal_read(struct transfer *t, const struct slot *slot)
+{
+    if (by_target(t))
+        tell_news(t, ENDED, (struct range){slot->offset, slot->offset + slot->length});
+}
+
+void deal_arrived(struct transfer *t, int index)
+{
+    struct slot *slot = &t->slots[index];
+    if (!by_target(t)) {
+        pool_put(&t->pool, index);
+        return;
+    }
+    slot->waits = 1;
+    tell_news(t, ARRIVED, (struct range){slot->offset, slot->offset + slot->length});
+}
+
+void deal_written(struct transfer *t, struct slot *slot)
+{
+    slot->given = 0;
+    tell_news(t, ENDED, (struct range){slot->offset, slot->offset + slot->length});
 }
 
 // Ignores messages of an earlier transfer, which nobody awaited any more.
 void on_deal(struct transfer *t, int source)
 {
     struct deal *deal = &t->deal;
+    struct news news = deal->heard;
+    struct grant grant = deal->granted;
+    int is_own = (t->c->rank == 0 ? news.serial : grant.serial) == t->c->serial;
+    // A sender's rank waits for a grant only while it has asked for one.
+    if (t->c->rank == 0 || !t->sends || !is_own)
+        await_word(t);
+    if (!is_own)
+        return;
     if (t->c->rank == 0) {
-        if (deal->asked == t->c->serial) {
-            struct grant grant = portion(t, source);
-            MPI_Send(&grant, sizeof grant, MPI_BYTE, source, TAG_GRANT, t->c->local);
-        }
-        await_word(t);
-    } else if (deal->granted.serial == t->c->serial) {
+        hear(t, source, &news);
+    } else if (t->sends) {
         deal->asking = 0;
-        take(t, &deal->granted);
+        take(t, &grant);
     } else {
-        await_word(t);
+        write_piece(t, grant.range.next);
     }
 }
 
@@ -171,7 +267,8 @@ int deal_next(struct transfer *t, struct slot *slot)
 {
     struct range *taken = &t->deal.taken;
     int64_t most = t->deal.begun > FIRST_PIECE ? t->deal.begun : FIRST_PIECE;
-    if (most > t->piece)
+    // By storage target rank 0 counts each piece that it gives, so a slot takes the whole.
+    if (most > t->piece || by_target(t))
         most = t->piece;
     if (t->stopped)
         taken->next = taken->end;

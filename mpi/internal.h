@@ -7,7 +7,7 @@
 //   transfer.c  a transfer, from the opening to the report; greeting.c: the first words of both sides
 //   blocks.c    the loop that moves blocks; words.c: control messages meanwhile
 //   plan.c      the data that each rank sends to each, and the memory for it
-//   deal.c      deals the pieces of a file to the sender's ranks
+//   deal.c      deals the pieces of a file to the sender's ranks; targets.c: by storage target, also to receivers
 //   store.c     files, by POSIX and MPI-IO; cache.c: through the page cache or past it; holes.c: files with holes;
 //               pool.c: the disk threads
 //   version.c   agrees on a version of the protocol
@@ -178,8 +178,6 @@ void drop_memory(struct isthmus_mpi_coupling *coupling);
 void warm_memory(struct isthmus_mpi_coupling *coupling);
 // The length of a block, which has its own digest, for pieces of this length of a file of `bytes` bytes.
 int64_t block_of(int64_t piece, int64_t bytes);
-// The length of a stripe according to a file's Lustre attribute; 0: unknown, or only one.
-int64_t stripe_of(const uint8_t *layout, int64_t length);
 int64_t suggested_piece(const struct isthmus_mpi_coupling *coupling, int64_t bytes, int64_t storage, int64_t memory);
 
 // --- store ---------------------------------------------------------------------
@@ -233,7 +231,7 @@ void store_create(struct store *store, struct trouble *trouble);
 void store_open(struct store *store, MPI_Comm local, int cache, struct trouble *trouble);
 // At rank 0 of a receiver, once the length is known.
 void store_reserve(struct store *store, int64_t bytes, struct trouble *trouble);
-// A good length for reads according to the file system, such as a stripe; 0: unknown.
+// A good length for reads according to the file system; 0: unknown.
 int64_t store_size(const struct store *store);
 void store_read(struct store *store, char *memory, int64_t length, int64_t offset, struct trouble *trouble);
 void store_write_all(struct store *store, const char *memory, int64_t length, int64_t offset, struct trouble *trouble);
@@ -299,7 +297,16 @@ struct slot;
 // --- deal ----------------------------------------------------------------------
 
 // Deals the pieces of a file to a sender's ranks. Each rank takes its own share first, then the rest of
-// others, in ever smaller portions, so that all end at the same time.
+// others, in ever smaller portions, so that all end at the same time. If the file lies on several storage targets
+// (targets.c), each piece comes from the target with the fewest under way, and a receiver's ranks write likewise.
+
+// A rank's message to its rank 0: it wants a piece to read; a piece has arrived, and waits to be written; a piece that
+// rank 0 has given is read or written.
+enum { WANTED = 1, ARRIVED, ENDED };
+struct news {
+    int64_t serial, kind;
+    struct range piece;
+};
 struct grant {
     int64_t serial;
     struct range range; // empty: nothing is left
@@ -308,7 +315,8 @@ struct grant {
 struct deal {
     struct range *shares; // rank 0: what is left of each rank's
     struct range taken;   // pieces of this rank that have not begun
-    int64_t asked;        // a request: the serial of the asking rank's transfer
+    struct news heard;    // at rank 0: from another rank
+    int64_t left;         // at rank 0, by storage target: bytes that nobody has taken
     struct grant granted;
     int asking, few, none;
     int64_t begun, under_way, delivered; // bytes
@@ -321,9 +329,29 @@ int deal_next(struct transfer *t, struct slot *slot);
 // Asks for more if it is time.
 void deal_turn(struct transfer *t);
 void deal_delivered(struct transfer *t, int64_t bytes);
-// Handles a message: a grant, or at rank 0 the request of rank `source`.
+// Handles a message: a grant, or at rank 0 the news of rank `source`.
 void on_deal(struct transfer *t, int source);
+// At a sender: this slot's piece is read.
+void deal_read(struct transfer *t, const struct slot *slot);
+// At a receiver: this slot's piece has arrived, and is to be written; below, it has been.
+void deal_arrived(struct transfer *t, int index);
+void deal_written(struct transfer *t, struct slot *slot);
 void deal_end(struct transfer *t);
+
+// --- targets -------------------------------------------------------------------
+
+struct targets;
+// At rank 0: finds where the file lies, for `stripe` and `target_count` of the transfer.
+void targets_look(struct transfer *t, struct trouble *trouble);
+// Whether pieces are read or written by storage target; the same at all ranks of a side.
+int by_target(const struct transfer *t);
+// At rank 0: begins the schedule. Returns the bytes that a sender's ranks will read.
+int64_t targets_begin(struct transfer *t);
+// The next piece for a rank; empty: none, or the rank has as many as it has disk threads.
+struct range targets_take(struct transfer *t, int rank);
+void targets_arrived(struct transfer *t, int rank, struct range piece);
+void targets_done(struct transfer *t, int rank, struct range piece);
+void targets_end(struct transfer *t);
 
 // --- transfer ------------------------------------------------------------------
 
@@ -333,6 +361,7 @@ struct slot {
     int pending;    // requests under way: data and record
     int64_t number; // among those of its stream
     int64_t offset, length, received;
+    int waits, given; // at a receiver by storage target: until rank 0 gives the piece; since then
     struct record record;
     struct trouble trouble;
 };
@@ -350,6 +379,9 @@ struct transfer {
     int open;                    // streams that have not ended
     int active, reading;         // slots in use; slots with a disk job
     struct deal deal;
+    struct targets *targets; // at rank 0, of a file
+    int64_t stripe;          // of the file on its storage; 0: unknown
+    int target_count;        // storage targets; 0: unknown, or only one
     unsigned char *have; // a bit for each block of the file: it is there already
     int64_t resumed;     // bytes of these
     atomic_int kept;     // blocks are there, and noted
@@ -436,6 +468,8 @@ int is_on(struct transfer *t, const struct word *heard);
 struct opening {
     struct isthmus_mpi_options options;
     int64_t offset, length;
+    int64_t stripe;
+    int target_count;
     char path[PATH_MAX], temporary[PATH_MAX], journal[PATH_MAX];
     struct trouble trouble;
 };

@@ -59,28 +59,6 @@ int64_t block_of(int64_t piece, int64_t bytes)
     return piece / block <= MAX_BLOCKS ? block : piece;
 }
 
-static uint64_t number_at(const uint8_t *bytes, int at, int length)
-{
-    uint64_t number = 0;
-    for (int i = length; i-- > 0;)
-        number = number << 8 | bytes[at + i];
-    return number;
-}
-
-// Versions 1 and 3 of Lustre's layout (lov_user_md) begin alike: magic, pattern, owner, then the length and number of
-// stripes. Other layouts, such as composite ones, give 0.
-int64_t stripe_of(const uint8_t *layout, int64_t length)
-{
-    enum { STRIPE_SIZE = 24, STRIPE_COUNT = 28, LEAST = 32 };
-    if (length < LEAST)
-        return 0;
-    uint64_t magic = number_at(layout, 0, 4), size = number_at(layout, STRIPE_SIZE, 4);
-    if ((magic != 0x0bd10bd0 && magic != 0x0bd30bd0) || size == 0 || size % (64 << 10) != 0)
-        return 0;
-    // With a single stripe any length of pieces is good.
-    return number_at(layout, STRIPE_COUNT, 2) == 1 ? 0 : (int64_t)size;
-}
-
 // A piece is long enough for the path (a sixteenth of the data under way, shared by the ranks) and for the storage (the
 // file system's good size, such as a stripe). It is short enough that every rank has a few, because the first read and
 // the last write overlap with nothing.

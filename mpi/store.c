@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/statvfs.h>
-#include <sys/xattr.h>
 #include <unistd.h>
 
 static const char *written_path(const struct store *store)
@@ -165,12 +164,7 @@ void store_reserve(struct store *store, int64_t bytes, struct trouble *trouble)
 
 int64_t store_size(const struct store *store)
 {
-    uint8_t layout[4096];
-    if (!store->is_file)
-        return 0;
-    ssize_t length = getxattr(store->path, "lustre.lov", layout, sizeof layout);
-    int64_t stripe = length > 0 ? stripe_of(layout, length) : 0;
-    return stripe ? stripe : store->first.st_blksize;
+    return store->is_file ? store->first.st_blksize : 0;
 }
 
 void store_read(struct store *store, char *memory, int64_t length, int64_t offset, struct trouble *trouble)

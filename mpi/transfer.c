@@ -59,7 +59,11 @@ static void agree(struct transfer *t, struct opening *opening)
         t->store.base = opening->offset;
         if (t->what == KIND_FILE && !t->sends && !opening->trouble.code)
             store_create(&t->store, &opening->trouble);
+        if (t->what == KIND_FILE && !opening->trouble.code)
+            targets_look(t, &opening->trouble);
         t->kept = t->store.had_blocks;
+        opening->stripe = t->stripe;
+        opening->target_count = t->target_count;
         strcpy(opening->temporary, t->store.temporary);
         strcpy(opening->journal, t->store.journal);
     }
@@ -69,12 +73,15 @@ static void agree(struct transfer *t, struct opening *opening)
     strcpy(t->store.journal, opening->journal);
     t->store.base = opening->offset;
     t->store.io = opening->options.io;
+    t->stripe = opening->stripe;
+    t->target_count = opening->target_count;
     t->options = opening->options;
     t->trouble = opening->trouble;
     if (!t->options.memory)
         t->options.memory = 128 * MIB;
+    // While a piece of a storage target is read or written, the next one is asked for.
     if (!t->options.threads)
-        t->options.threads = 1;
+        t->options.threads = t->target_count > 1 ? 2 : 1;
 }
 
 // Opens the file at every rank. If some fail, all ranks take the trouble of the lowest.
@@ -122,7 +129,8 @@ static void measure(struct transfer *t, const struct opening *opening, const str
     }
     if (!t->sends || t->trouble.code)
         return;
-    t->piece = t->options.block ? t->options.block : suggested_piece(t->c, t->bytes, store_size(&t->store), t->options.memory);
+    int64_t storage = t->stripe ? t->stripe : store_size(&t->store);
+    t->piece = t->options.block ? t->options.block : suggested_piece(t->c, t->bytes, storage, t->options.memory);
     t->block = t->what == KIND_FILE ? block_of(t->piece, t->bytes) : t->piece;
 }
 
@@ -213,6 +221,7 @@ static void release(struct transfer *t)
     free(t->digests);
     free(t->got);
     free(t->deal.shares);
+    targets_end(t);
     free(t->have);
     free(t->pool.jobs);
     free(t->pool.results);

@@ -85,6 +85,33 @@ def layout(c):
     return c.run(1, "layout", seconds=30)
 
 
+def storage_targets(c):
+    """Both halves read and write by storage target, as a description file says that the files lie."""
+    folder, speeds = folder_of(c), "100,200,200,400"
+    source, copy, described = folder / "source", folder / "copy", folder / "layouts.toml"
+    source.write_bytes(os.urandom((40 << 20) + 12345))
+    described.write_text(f'[[file]]\npath = "{folder}"\nstripe = "1MiB"\ntargets = [0, 1, 2, 3]\n')
+    words = ("transfer", source, copy, 256 << 10, "posix", 0, 64 << 20, 1, 1 << 20, "0,1,2,3", speeds, speeds)
+    ended = c.start(6, *words, env={"ISTHMUS_LAYOUT": str(described)}).wait(60)
+    told = re.search(r"^RESULT (.*)$", ended.output, re.M)
+    if ended.timed_out or ended.status != 0 or not told:
+        raise Failure(f"exit {ended.status} after {ended.seconds:.0f} s: {last_words(ended.output)}")
+    told, size = json.loads(told.group(1)), source.stat().st_size
+    if (told["read"], told["written"]) != (size, size) or not filecmp.cmp(source, copy, shallow=False):
+        raise Failure(f"the copy differs, or the targets served something else: {told}")
+    # A write may meet another: a receiver's rank can write only what it has received.
+    if told["reads_met"]:
+        raise Failure(f"{told['reads_met']} reads met another at their target, while a target with work idled")
+    return f"{told['seconds']:.2f} s; {told['writes_met']} writes met another"
+
+
+def kinds_by_target(c):
+    """Every kind of transfer and failure, of files that lie on three storage targets."""
+    folder, described = folder_of(c), folder_of(c, "layouts") / "layouts.toml"
+    described.write_text(f'[[file]]\npath = "{folder}"\nstripe = "1MiB"\ntargets = [0, 1, 2]\n')
+    return c.run(5, "mover", "split", folder, 3, seconds=120, env={**SETTINGS, "ISTHMUS_LAYOUT": str(described)})
+
+
 def greeting(c):
     """Which version builds of several ranges speak."""
     return c.run(1, "greeting", seconds=30)
@@ -293,6 +320,8 @@ CASES = {
         Case("mover-killed", killed_partner, places=("sites",), mpis=("mpich",)),
         Case("mover-shared-file", shared_file, places=("host",), mpis=("mpich",)),
         Case("mover-layout", layout, places=("host",), mpis=("mpich",)),
+        Case("mover-targets", storage_targets, places=("host",), mpis=("mpich", "debian-openmpi")),
+        Case("mover-kinds-by-target", kinds_by_target, places=("host",), mpis=("mpich", "debian-openmpi")),
         Case("mover-greeting", greeting, places=("host",), mpis=("mpich",)),
         Case("mover-cache", cache, places=("host",), mpis=("mpich",)),
         Case("mover-python", python, places=("host",), mpis=("mpich", "openmpi")),

@@ -300,7 +300,8 @@ def mover_flags(mpi):
 
 
 MOVER_SOURCES = (*(f"tests/mover/{name}.c" for name in ("mover", "messages", "array", "file", "layout", "cache", "greeting")),
-                 *(f"examples/mpi/{name}.c" for name in ("copy", "two_mpis")))
+                 *(f"examples/mpi/{name}.c" for name in ("copy", "two_mpis")),
+                 "crates/isthmus-bench/src/papers/transfer.c")
 
 
 def compile_mover(mpi, log, sources=MOVER_SOURCES):

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //!   C call ── door.rs ── endpoints.rs, messages.rs, memory.rs, options.rs, names.rs, digests.rs ── isthmus-substrate
+//!          ── layouts.rs ── isthmus-layout
 //!   C's or standard error's lines ── log.rs ── isthmus-io
 //!             panics,     one function for each call of the header
 //!             errors      table.rs: what handles stand for    types.rs: structures and numbers
@@ -13,6 +14,7 @@
 mod digests;
 mod door;
 mod endpoints;
+mod layouts;
 mod log;
 mod memory;
 mod messages;
@@ -23,6 +25,7 @@ pub mod types;
 
 pub use digests::*;
 pub use endpoints::*;
+pub use layouts::*;
 pub use log::*;
 pub use memory::*;
 pub use messages::*;

@@ -28,6 +28,23 @@ handles! {
     RegionName;
     /// A name that was published at a router.
     NameHandle;
+    /// Names a schedule of a file's pieces.
+    ScheduleName;
+}
+
+/// Most storage targets of a layout. Count.
+pub const TARGETS_MAX: usize = 2048;
+/// Stands for all workers of a schedule.
+pub const ANY_WORKER: u32 = u32::MAX;
+
+/// `isthmus_layout`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[allow(missing_docs, reason = "as in the header")]
+pub struct LayoutRecord {
+    pub stripe: u64,
+    pub count: u32,
+    pub targets: [u32; TARGETS_MAX],
 }
 
 /// `isthmus_memory`.

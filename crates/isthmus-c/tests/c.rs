@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use isthmus_c::types::{
-    ABI_VERSION, ConnectionName, CountersRecord, DeviceRecord, EndpointName, EventRecord, MemoryBytes,
-    NameHandle, OptionsRecord, RegionName, Status,
+    ABI_VERSION, ANY_WORKER, ConnectionName, CountersRecord, DeviceRecord, EndpointName, EventRecord,
+    LayoutRecord, MemoryBytes, NameHandle, OptionsRecord, RegionName, ScheduleName, Status, TARGETS_MAX,
 };
 
 /// A bound for a program that hangs; on a machine of its own each takes seconds. Seconds.
@@ -228,6 +228,9 @@ fn layout() -> String {
     record!("isthmus_connection", ConnectionName);
     record!("isthmus_region", RegionName);
     record!("isthmus_name", NameHandle);
+    record!("isthmus_schedule", ScheduleName);
+    record!("isthmus_layout", LayoutRecord, stripe, count, targets);
+    let _ = writeln!(out, "ISTHMUS_TARGETS_MAX {TARGETS_MAX}\nISTHMUS_ANY_WORKER {ANY_WORKER}");
     record!("isthmus_memory", MemoryBytes);
     record!(
         "isthmus_device",

@@ -12,6 +12,13 @@ int main(void)
     SIZE(isthmus_connection);
     SIZE(isthmus_region);
     SIZE(isthmus_name);
+    SIZE(isthmus_schedule);
+    SIZE(isthmus_layout);
+    FIELD(isthmus_layout, stripe);
+    FIELD(isthmus_layout, count);
+    FIELD(isthmus_layout, targets);
+    NUMBER(ISTHMUS_TARGETS_MAX);
+    NUMBER(ISTHMUS_ANY_WORKER);
     SIZE(isthmus_memory);
     SIZE(isthmus_device);
     FIELD(isthmus_device, name);

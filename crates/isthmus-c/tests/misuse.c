@@ -27,6 +27,51 @@ static void before_init(void)
     CHECK(isthmus_init(ISTHMUS_ABI_VERSION));
 }
 
+static void schedules(void)
+{
+    static isthmus_layout layout, none;
+    isthmus_schedule schedule, unknown = {0};
+    uint64_t offset = 0, len = 0;
+    REFUSED(ISTHMUS_INVALID, isthmus_layout_of(NULL, NULL, &layout));
+    REFUSED(ISTHMUS_INVALID, isthmus_layout_of("/", NULL, NULL));
+    REFUSED(ISTHMUS_INVALID, isthmus_layout_of("/", "/no/such/description", &layout));
+    CHECK(isthmus_layout_of("/no/such/file", NULL, &none));
+    REQUIRE(none.stripe == 0 && none.count == 0);
+    REFUSED(ISTHMUS_INVALID, isthmus_schedule_create(NULL, 100, &schedule));
+    REFUSED(ISTHMUS_INVALID, isthmus_schedule_create(&none, 100, &schedule));
+    layout = (isthmus_layout){.stripe = UINT64_MAX, .count = 2, .targets = {5, 6}};
+    REFUSED(ISTHMUS_INVALID, isthmus_schedule_create(&layout, 100, &schedule));
+    layout.stripe = 100;
+    layout.count = ISTHMUS_TARGETS_MAX + 1;
+    REFUSED(ISTHMUS_INVALID, isthmus_schedule_create(&layout, 100, &schedule));
+    layout.count = 2;
+    REFUSED(ISTHMUS_INVALID, isthmus_schedule_create(&layout, 0, &schedule));
+    REFUSED(ISTHMUS_INVALID, isthmus_schedule_create(&layout, 100, NULL));
+    CHECK(isthmus_schedule_create(&layout, 70, &schedule));
+    REFUSED(ISTHMUS_INVALID, isthmus_schedule_add(schedule, ISTHMUS_ANY_WORKER, 10, 0));
+    REFUSED(ISTHMUS_INVALID, isthmus_schedule_add(schedule, 0, UINT64_MAX, 2));
+    CHECK(isthmus_schedule_add(schedule, ISTHMUS_ANY_WORKER, 0, 150));
+    REFUSED(ISTHMUS_INVALID, isthmus_schedule_take(schedule, 0, NULL, &len));
+    REFUSED(ISTHMUS_INVALID, isthmus_schedule_take(schedule, 0, &offset, NULL));
+    CHECK(isthmus_schedule_take(schedule, 0, &offset, &len));
+    REQUIRE(offset == 0 && len == 70);
+    CHECK(isthmus_schedule_take(schedule, 0, &offset, &len));
+    REQUIRE(offset == 100 && len == 50);
+    CHECK(isthmus_schedule_add(schedule, 3, 100, 200));
+    CHECK(isthmus_schedule_take(schedule, 0, &offset, &len));
+    REQUIRE(offset == 70 && len == 30);
+    REQUIRE(isthmus_schedule_take(schedule, 0, &offset, &len) == ISTHMUS_AGAIN);
+    CHECK(isthmus_schedule_take(schedule, 3, &offset, &len));
+    REQUIRE(offset == 100 && len == 200);
+    for (int i = 0; i < 9; i++)
+        CHECK(isthmus_schedule_done(schedule, 100));
+    CHECK(isthmus_schedule_destroy(schedule));
+    REFUSED(ISTHMUS_STALE, isthmus_schedule_destroy(schedule));
+    REFUSED(ISTHMUS_STALE, isthmus_schedule_take(schedule, 0, &offset, &len));
+    REFUSED(ISTHMUS_STALE, isthmus_schedule_add(unknown, 0, 0, 1));
+    REFUSED(ISTHMUS_STALE, isthmus_schedule_done(unknown, 0));
+}
+
 static void endpoints(void)
 {
     isthmus_endpoint endpoint;
@@ -199,6 +244,7 @@ int main(void)
     isthmus_endpoint a, b;
     char uri[128];
     before_init();
+    schedules();
     endpoints();
     CHECK(isthmus_create_endpoint(NULL, NULL, &a, NULL));
     CHECK(isthmus_create_endpoint("default", NULL, &b, NULL));

@@ -1,8 +1,8 @@
 //! The sender's plan: which pieces of which files form the next block. No I/O is done here.
 //!
-//! Each volume of the storage (`layout`) has a queue. The next block comes from the volume with the fewest blocks under
-//! way ("join the shortest queue"), so that none idles while another is crowded. In a queue, files are in the order of
-//! their announcement. A file whose stripes lie on several volumes is in the queue of each.
+//! Each volume of the storage has a queue. The next block comes from the volume with the fewest blocks under way
+//! (`isthmus-layout`), so that none idles while another is crowded. In a queue, files are in the order of their
+//! announcement. A file whose stripes lie on several volumes is in the queue of each.
 //!
 //! A file longer than a block is cut at multiples of the block length. Shorter files of a volume share a block. The
 //! sender expects the receiver to want all files, so it sends before the answers come. Up to the first answer, the
@@ -12,7 +12,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use crate::layout::{Layout, Volume};
+use isthmus_layout::{Layout, Load, Turns, Volume};
+
 use crate::wire::{Answer, PIECES_MAX};
 
 /// A piece of a file to read.
@@ -39,9 +40,8 @@ struct File {
     end: u64,
     /// Blocks that the receiver has, in order: first and count.
     have: Vec<(u64, u64)>,
-    /// Blocks of a stripe, and volumes that take turns at stripes.
-    stripe: u64,
-    turns: u64,
+    /// How its volumes take turns. Blocks.
+    turns: Turns,
     /// Its entries in queues. Count.
     queued: u64,
 }
@@ -68,7 +68,7 @@ pub struct Plan {
     files: BTreeMap<u64, File>,
     queues: BTreeMap<Volume, VecDeque<Entry>>,
     /// Blocks that were handed out and not read yet.
-    under_way: BTreeMap<Volume, usize>,
+    load: Load,
     exhausted: Vec<u64>,
     /// Entries that are not settled, with the memory of each at the receiver. Bytes.
     unsettled: BTreeMap<u64, usize>,
@@ -76,24 +76,15 @@ pub struct Plan {
 }
 
 impl File {
-    /// The first block from `index` on that lies on the volume of this turn.
-    fn on_turn(&self, index: u64, turn: u64) -> u64 {
-        let stripe = index / self.stripe;
-        match (turn + self.turns - stripe % self.turns) % self.turns {
-            0 => index,
-            later => (stripe + later) * self.stripe,
-        }
-    }
-
     /// The next block of this entry that the receiver lacks.
     fn missing(&self, entry: &Entry) -> Option<u64> {
-        let mut index = self.on_turn(entry.next, entry.turn);
+        let mut index = self.turns.next(entry.next, entry.turn);
         while index < self.end {
             let after = self.have.partition_point(|(first, _)| *first <= index);
             let held =
                 after.checked_sub(1).map(|at| self.have[at]).filter(|(first, count)| index - first < *count);
             let Some((first, count)) = held else { return Some(index) };
-            index = self.on_turn(first + count, entry.turn);
+            index = self.turns.next(first + count, entry.turn);
         }
         None
     }
@@ -110,7 +101,7 @@ impl Plan {
             answers: false,
             files: BTreeMap::new(),
             queues: BTreeMap::new(),
-            under_way: BTreeMap::new(),
+            load: Load::default(),
             exhausted: Vec::new(),
             unsettled: BTreeMap::new(),
             weight: 0,
@@ -146,9 +137,9 @@ impl Plan {
     pub fn announce_blocks(&mut self, id: u64, size: u64, blocks: Range<u64>, layout: &Layout) {
         self.unsettled.insert(id, 0);
         let Range { start: next, end } = blocks;
-        let (stripe, turns) = ((layout.stripe() / self.block).max(1), layout.turns_in(self.block));
-        let mut file = File { size, answered: false, end, have: Vec::new(), stripe, turns, queued: 0 };
-        for turn in 0..turns {
+        let turns = layout.turns(self.block);
+        let mut file = File { size, answered: false, end, have: Vec::new(), turns, queued: 0 };
+        for turn in 0..turns.count() {
             let entry = Entry { id, turn, next };
             // It is in one queue at least, which finds that nothing is to send.
             if turn == 0 || file.missing(&entry).is_some() {
@@ -239,29 +230,19 @@ impl Plan {
     /// The pieces of the next block, and the volume that they lie on. None while nothing is to send, or nothing may be
     /// sent before more answers come.
     pub fn next_block(&mut self) -> Option<(Volume, Vec<Part>)> {
-        let under_way = |volume: &Volume| self.under_way.get(volume).copied().unwrap_or(0);
-        let mut volumes: Vec<_> = self
-            .queues
-            .iter()
-            .filter_map(|(volume, queue)| Some((under_way(volume), queue.front()?.id, *volume)))
-            .collect();
-        volumes.sort_unstable();
-        let found = volumes.into_iter().find_map(|(_, _, volume)| Some((volume, self.block_on(volume)?)));
+        let fronts = self.queues.iter().filter_map(|(volume, queue)| Some((*volume, queue.front()?.id)));
+        let volumes = self.load.order(fronts);
+        let found = volumes.into_iter().find_map(|volume| Some((volume, self.block_on(volume)?)));
         self.queues.retain(|_, queue| !queue.is_empty());
         if let Some((volume, _)) = &found {
-            *self.under_way.entry(*volume).or_default() += 1;
+            self.load.begin(*volume);
         }
         found
     }
 
     /// A block of this volume was read.
     pub fn on_read(&mut self, volume: Volume) {
-        if let Some(count) = self.under_way.get_mut(&volume) {
-            *count -= 1;
-            if *count == 0 {
-                self.under_way.remove(&volume);
-            }
-        }
+        self.load.end(volume);
     }
 
     /// The pieces of the next block of a volume.
@@ -418,7 +399,7 @@ mod tests {
             }
             while let Some((_, parts)) = plan.next_block() {
                 sent[parts[0].id as usize] += 1;
-                if plan.under_way.values().sum::<usize>() >= 4 {
+                if plan.load.total() >= 4 {
                     break;
                 }
             }

@@ -1,6 +1,6 @@
 //! The disk threads of a session: they read, write, digest, seal and open.
 //!
-//! Each volume of the storage (`layout`) has a queue of jobs. A free thread takes the oldest job of the volume that has
+//! Each volume of the storage (`isthmus-layout`) has a queue of jobs. A free thread takes the oldest job of the volume that has
 //! the fewest threads, so that no volume has two while jobs for another wait. There is a thread for each volume.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -11,11 +11,11 @@ use std::time::Instant;
 
 use crossbeam_channel::Sender;
 use isthmus_io::log::{Sparing, no_thread};
+use isthmus_layout::{Load, Volume};
 use parking_lot::{Condvar, Mutex};
 
 use crate::buffer::Buffer;
 use crate::disk::{self, Disk};
-use crate::layout::Volume;
 use crate::plan::Part;
 use crate::seal::Seal;
 use crate::session::Event;
@@ -122,7 +122,7 @@ impl Job {
 struct Jobs {
     /// Each job with its number; the oldest has the least.
     waiting: BTreeMap<Option<Volume>, VecDeque<(u64, Job)>>,
-    working: BTreeMap<Volume, usize>,
+    working: Load,
     next: u64,
     ended: bool,
 }
@@ -135,8 +135,7 @@ impl Jobs {
 
     /// The oldest job of the volume with the fewest threads, for which one more is counted.
     fn take(&mut self) -> Option<(Option<Volume>, Job)> {
-        let working =
-            |volume: &Option<Volume>| volume.and_then(|it| self.working.get(&it).copied()).unwrap_or(0);
+        let working = |volume: &Option<Volume>| volume.map_or(0, |volume| self.working.of(volume));
         let order = |(volume, jobs): &(&Option<Volume>, &VecDeque<(u64, Job)>)| {
             (working(volume), jobs.front().map(|(number, _)| *number))
         };
@@ -147,15 +146,15 @@ impl Jobs {
             self.waiting.remove(&volume);
         }
         if let Some(volume) = volume {
-            *self.working.entry(volume).or_default() += 1;
+            self.working.begin(volume);
         }
         Some((volume, job))
     }
 
     /// A thread has done a job of this volume.
     fn done(&mut self, volume: Option<Volume>) {
-        if let Some(count) = volume.and_then(|volume| self.working.get_mut(&volume)) {
-            *count -= 1;
+        if let Some(volume) = volume {
+            self.working.end(volume);
         }
     }
 }

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use isthmus_layout::Layout;
 use parking_lot::Mutex;
 use rustix::fs::{Advice, Mode, OFlags, SeekFrom, fadvise, fstat, fstatfs, seek};
 use rustix::io::Errno;
@@ -13,7 +14,6 @@ use rustix::io::Errno;
 use crate::buffer::{Buffer, PAGE};
 use crate::cache::Opened;
 use crate::descriptors::wait_for;
-use crate::layout::Layout;
 use crate::plan::Part;
 use crate::wire::{HEADER_MAX, Header, Kind, Piece, Share, Time, Verdict};
 use crate::{confine, digest, meta, names};

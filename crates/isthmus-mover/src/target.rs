@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
+use isthmus_layout::{Layout, Volume};
 use parking_lot::Mutex;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstat, fstatvfs, fsync,
@@ -19,7 +20,6 @@ use crate::cache::Opened;
 use crate::descriptors::{self, wait_for};
 use crate::digest::{self, Digest};
 use crate::journal::{self, HEAD_LEN, Head};
-use crate::layout::{Layout, Volume};
 use crate::meta::Kept;
 use crate::source::CHANGED;
 use crate::wire::{Answer, Meta, Outcome, Piece, Share, Time, Verdict};

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use isthmus_io::log::no_thread;
+use isthmus_layout::Layout;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Stat, fstat, readlinkat, seek, statat};
 
 use crate::descriptors::wait_for;
-use crate::layout::Layout;
 use crate::wire::{Choice, ITSELF, Kind, Meta, RANKS_MAX, Share, Trouble};
 use crate::{confine, meta, names};
 

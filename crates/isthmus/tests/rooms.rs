@@ -107,7 +107,8 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-launch", &["isthmus-substrate"]),
     ("isthmus-pmix", &[]),
     ("isthmus-digest", &[]),
-    ("isthmus-c", &["isthmus-digest", "isthmus-substrate"]),
+    ("isthmus-layout", &["isthmus-units"]),
+    ("isthmus-c", &["isthmus-digest", "isthmus-layout", "isthmus-substrate"]),
     ("isthmus-lab", &["isthmus-units"]),
     // It runs the lab as a command: each run is a process of its own.
     ("isthmus-bench", &["isthmus-lab", "isthmus-units"]),
@@ -131,7 +132,15 @@ const USES: &[(&str, &[&str])] = &[
     ),
     (
         "isthmus-mover",
-        &["isthmus-digest", "isthmus-io", "isthmus-proto", "isthmus-trust", "isthmus-units", "isthmus-wire"],
+        &[
+            "isthmus-digest",
+            "isthmus-io",
+            "isthmus-layout",
+            "isthmus-proto",
+            "isthmus-trust",
+            "isthmus-units",
+            "isthmus-wire",
+        ],
     ),
     ("isthmus-routes", &["isthmus-units", "isthmus-wire"]),
     (

@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn every_figure_has_a_place_a_unit_and_a_name_of_its_own() {
         let papers: Vec<Paper> = serde_json::from_str(DATA).expect("good JSON");
-        assert_eq!(papers.len(), 5);
+        assert_eq!(papers.len(), 6);
         let figures: Vec<_> = papers.iter().flat_map(|paper| &paper.figures).collect();
         for figure in &figures {
             assert!(

@@ -80,15 +80,15 @@ impl<'a> Runner<'a> {
                 self.compiled.push(*program);
             }
         }
+        if let Some(bytes) = step.file {
+            self.make_file(bytes)?;
+        }
         for (name, text) in &step.files {
             let path = self.work.path().join(name);
             if let Some(folder) = path.parent() {
                 fs::create_dir_all(folder).map_err(BenchError::file(folder))?;
             }
             fs::write(&path, self.named(text)).map_err(BenchError::file(path))?;
-        }
-        if let Some(bytes) = step.file {
-            self.make_file(bytes)?;
         }
         Ok(())
     }

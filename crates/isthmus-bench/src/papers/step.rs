@@ -239,6 +239,14 @@ impl Over {
             },
         )
     }
+
+    /// Why there is no mover's library for its MPI, with the remedy.
+    pub(crate) fn no_mover(self, tools: &Tools) -> Option<String> {
+        let name = self.mpi().name();
+        let mover = tools.movers.join(name).join("libisthmus-mpi.so");
+        (!mover.is_file())
+            .then(|| format!("no {}: make mpi NAME={name} MPICC=build/mpi/{name}/bin/mpicc", mover.display()))
+    }
 }
 
 pub(crate) fn quoted(path: &std::path::Path) -> String {

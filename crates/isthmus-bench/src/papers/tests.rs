@@ -71,6 +71,41 @@ fn the_transfer_of_files_stands_beside_the_papers_and_its_goals_are_judged() {
 }
 
 #[test]
+fn copies_by_storage_target_stand_beside_those_without_the_layout() {
+    let run = |side: &str, contender: &str, seconds: f64, met: u32| Taken {
+        section: "storage".into(),
+        contender: contender.into(),
+        facts: [("side", side), ("stripes", "equal shares")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into(),
+        floor_s: 5.0,
+        results: vec![
+            json!({"seconds": seconds, "reads_met": met, "writes_met": met + 1})
+                .as_object()
+                .expect("an object")
+                .clone(),
+        ],
+        ..Taken::default()
+    };
+    let taken = [
+        run("reads", "layout unknown", 8.0, 30),
+        run("reads", "layout unknown", 10.0, 40),
+        run("reads", "by storage target", 6.0, 0),
+        run("writes", "layout unknown", 9.0, 50),
+        run("writes", "by storage target", 10.0, 3),
+    ];
+    let text = told(&taken, "storage");
+    assert!(text.contains("| reads, equal shares | 5.00 | 9.00 | 6.00 | 35; 0 |"), "{text}");
+    assert!(text.contains("| writes, equal shares | 5.00 | 9.00 | 10.00 | 51; 4 |"), "{text}");
+    assert!(text.contains("| writes, shares by speed | - | - | - | -; - |"), "{text}");
+    let text = text.replace('\n', " ");
+    assert!(
+        text.contains("0.90 to 1.50 times as fast") && text.contains("0.50 to 0.83 of the speed"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_rate_at_which_the_emulator_was_late_is_named_and_the_next_one_stands() {
     let probe = |rate, spoiled| movement(rate, "Isthmus", "posix", 2.0, spoiled).with_probe();
     let text = told(&[probe(10, true), probe(8, false)], "movement");

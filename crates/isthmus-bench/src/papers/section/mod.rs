@@ -7,6 +7,7 @@ mod networks;
 mod parallel;
 mod protocols;
 mod routes;
+mod storage;
 
 use isthmus_units::Rate;
 
@@ -48,6 +49,7 @@ pub(crate) trait Section: Sync {
 /// All sections, in the report's order.
 pub(crate) const SECTIONS: &[&dyn Section] = &[
     &movement::Movement,
+    &storage::Storage,
     &cci::Cci,
     &parallel::Parallel,
     &distance::Distance,
@@ -209,7 +211,6 @@ pub(crate) fn absent() -> Part {
          measures `scp`, `rsync`, `rclone` and GridFTP beside `isthmus cp`.",
         "The CCI BTL of Open MPI, and CCI itself, are not maintained any more. The papers' printed figures stand for them.",
         "InfiniBand, Myrinet and Gemini hardware is not here. What the papers measured on them is not repeated.",
-        "Layout-aware I/O, which the first paper names as further work, is in `isthmus cp` and not in the mover of MPI programs. docs/mover.md (Disks) has its figures.",
     ];
     Part { title: "What is missing".into(), blocks: vec![Block::List(items.map(str::to_owned).to_vec())] }
 }

@@ -141,12 +141,6 @@ fn step(
         over.mpi().name(),
         MEMORY.max(2 * block)
     );
-    let mover = context.tools.movers.join(over.mpi().name()).join("libisthmus-mpi.so");
-    let no_mover = || {
-        let name = over.mpi().name();
-        (!mover.is_file())
-            .then(|| format!("no {}: make mpi NAME={name} MPICC=build/mpi/{name}/bin/mpicc", mover.display()))
-    };
     Step {
         contender: over.name().to_owned(),
         link: Some(link),
@@ -156,7 +150,7 @@ fn step(
         limit_s: (LIMIT.0 * floor_s + LIMIT.1).ceil(),
         file: Some(bytes),
         programs: vec![Program::Transfer(over.mpi())],
-        missing: over.missing(context.tools).or_else(no_mover),
+        missing: over.missing(context.tools).or_else(|| over.no_mover(context.tools)),
         ..Step::default()
     }
     .with("file", format!("{} GB", bytes / GB))

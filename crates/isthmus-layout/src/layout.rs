@@ -1,8 +1,4 @@
-//! Where files lie on this host's storage: on which device or, in a parallel file system, on which of its targets.
-//!
-//! - The block length follows the layout: with a block of one stripe, or a part of one, each request goes to one target.
-//! - Reads and writes are scheduled by target (`plan`, `pool`), so that no target has two threads while another has none.
-//!   Y. Kim and others call this layout-aware scheduling (LADS, FAST '15).
+//! The volumes of files: devices or, in a parallel file system, its storage targets.
 //!
 //! Lustre gives a file's stripes in an attribute (`lustre.lov`: `lov_user_md` of its `lustre_user.h`). Other file
 //! systems give a good length for reads and writes in `st_blksize` (`stat(2)`); their device counts as one target.
@@ -16,6 +12,10 @@ use rustix::fs::{fgetxattr, getxattr};
 /// The usual block length, and the longest one chosen. Bytes. With longer blocks, reading and sending overlap less.
 const USUAL: u64 = 1 << 20;
 const LONGEST: u64 = 4 << 20;
+/// Longest stripe. Bytes; so that an offset plus a stripe of each target is no overflow.
+pub const STRIPE_MAX: u64 = 1 << 40;
+/// Lustre's attribute.
+const ATTRIBUTE: &str = "lustre.lov";
 /// Longest attribute that is read. Bytes; enough for some thousands of stripes.
 const ATTRIBUTE_MAX: usize = 64 << 10;
 /// Length of a stripe's entry in that attribute, and the place of the target's number in it. Bytes.
@@ -59,38 +59,83 @@ impl Layout {
     }
 
     /// The layout of an open file on this device.
-    pub(crate) fn of(file: impl AsFd, device: u64) -> Self {
-        let mut attribute = vec![0; ATTRIBUTE_MAX];
-        let told = fgetxattr(file, "lustre.lov", &mut attribute[..]).ok();
-        let striped = told.and_then(|len| striped(&attribute[..len]));
-        striped.map_or_else(
+    pub fn of(file: impl AsFd, device: u64) -> Self {
+        let recorded = recorded(|attribute| fgetxattr(file, ATTRIBUTE, attribute));
+        recorded.map_or_else(
             || Self::on_device(device),
             |(stripe, targets)| Self::striped(device, stripe, &targets),
         )
     }
 
-    /// The volume of the byte at this offset.
-    pub fn volume(&self, offset: u64) -> Volume {
-        self.turn((offset.checked_div(self.stripe).unwrap_or(0) % self.turns()) as usize)
+    /// The layout of the file or folder at this path. A folder's has a stripe and no targets.
+    pub fn at(path: &Path) -> Self {
+        let recorded = recorded(|attribute| getxattr(path, ATTRIBUTE, attribute));
+        recorded.map_or_else(Self::default, |(stripe, targets)| Self::striped(0, stripe, &targets))
     }
 
-    /// How many volumes take turns in blocks of `block` bytes; 1 if a block lies on several.
-    pub(crate) fn turns_in(&self, block: u64) -> u64 {
-        if self.stripe > 0 && self.stripe.is_multiple_of(block) { self.turns() } else { 1 }
+    /// The volume of the byte at this offset.
+    pub fn volume(&self, offset: u64) -> Volume {
+        let stripe = offset.checked_div(self.stripe).unwrap_or(0);
+        self.turn(stripe.checked_rem(self.targets.len() as u64).unwrap_or(0) as usize)
+    }
+
+    /// The volumes' turns, for offsets in units of `unit` bytes. One turn if a unit lies on several volumes.
+    pub fn turns(&self, unit: u64) -> Turns {
+        if self.stripe > 0 && self.stripe.is_multiple_of(unit) {
+            Turns { stripe: self.stripe / unit, count: self.targets.len().max(1) as u64 }
+        } else {
+            Turns { stripe: 1, count: 1 }
+        }
     }
 
     /// Length of a stripe. Bytes; 0 if there is none.
-    pub(crate) fn stripe(&self) -> u64 {
+    pub fn stripe(&self) -> u64 {
         self.stripe
     }
 
-    /// The volume whose turn it is.
-    pub(crate) fn turn(&self, turn: usize) -> Volume {
-        Volume { device: self.device, target: self.targets.get(turn).copied().unwrap_or(0) }
+    /// The storage targets of the stripes; empty if the file has one volume.
+    pub fn targets(&self) -> &[u32] {
+        &self.targets
     }
 
-    fn turns(&self) -> u64 {
-        self.targets.len().max(1) as u64
+    /// The volume whose turn it is.
+    pub fn turn(&self, turn: usize) -> Volume {
+        Volume { device: self.device, target: self.targets.get(turn).copied().unwrap_or(0) }
+    }
+}
+
+/// How the volumes of a file take turns at its stripes. Offsets are in the unit that [`Layout::turns`] was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turns {
+    stripe: u64,
+    count: u64,
+}
+
+impl Turns {
+    /// The number of turns.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The first offset from `offset` on that lies on the volume of this turn.
+    pub fn next(&self, offset: u64, turn: u64) -> u64 {
+        let stripe = offset / self.stripe;
+        match (turn + self.count - stripe % self.count) % self.count {
+            0 => offset,
+            later => (stripe + later) * self.stripe,
+        }
+    }
+
+    /// The end of the stripe with this offset. A file of one volume has no end here.
+    pub fn stripe_end(&self, offset: u64) -> u64 {
+        if self.count > 1 { (offset / self.stripe + 1) * self.stripe } else { u64::MAX }
+    }
+
+    /// How much of the file before `end` lies on the volume of this turn.
+    pub fn before(&self, end: u64, turn: u64) -> u64 {
+        let cycle = self.stripe * self.count;
+        let rest = (end % cycle).saturating_sub(turn * self.stripe).min(self.stripe);
+        end / cycle * self.stripe + rest
     }
 }
 
@@ -105,10 +150,16 @@ fn fitting(length: u64) -> u64 {
 }
 
 fn good_length(place: &Path) -> Option<u64> {
-    let mut layout = vec![0; ATTRIBUTE_MAX];
-    let told = getxattr(place, "lustre.lov", &mut layout[..]).ok();
-    let striped = told.and_then(|len| striped(&layout[..len]));
-    striped.map(|(stripe, _)| stripe).or_else(|| std::fs::metadata(place).ok().map(|found| found.blksize()))
+    let recorded = recorded(|attribute| getxattr(place, ATTRIBUTE, attribute));
+    let stripe = recorded.map(|(stripe, _)| stripe);
+    stripe.or_else(|| std::fs::metadata(place).ok().map(|found| found.blksize()))
+}
+
+/// The stripes by the attribute that `read` reads.
+fn recorded(read: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>) -> Option<(u64, Vec<u32>)> {
+    let mut attribute = vec![0; ATTRIBUTE_MAX];
+    let len = read(&mut attribute).ok()?;
+    striped(&attribute[..len])
 }
 
 /// The length of a stripe and the target of each, if there are several. Versions 1 and 3 begin alike: magic, pattern,
@@ -161,17 +212,34 @@ mod tests {
             let layout = Layout::striped(7, stripe, &targets);
             let of = |offset: u64| layout.volume(offset << 19);
             assert!(of(0) == of(1) && of(0) != of(2) && of(0) == of(6) && of(2) == of(8), "{layout:?}");
-            assert_eq!([1 << 20, 1 << 19, 2 << 20].map(|block| layout.turns_in(block)), [3, 3, 1]);
+            assert_eq!([1 << 20, 1 << 19, 2 << 20].map(|block| layout.turns(block).count()), [3, 3, 1]);
         }
         let folder = &recorded(3, 1 << 20, 4)[..48];
         assert_eq!(striped(folder), Some((1 << 20, Vec::new())), "a folder's default");
         let one = Layout::on_device(7);
-        assert_eq!((one.volume(5 << 30), one.turns_in(1 << 20)), (Volume::of_device(7), 1));
+        assert_eq!((one.volume(5 << 30), one.turns(1 << 20).count()), (Volume::of_device(7), 1));
         assert_eq!(
             Layout::striped(7, 1 << 20, &[3]).volume(0),
             Volume::of_device(7),
             "one target is the device"
         );
+    }
+
+    #[test]
+    fn turns_tell_where_a_volume_is_next_and_how_much_it_has() {
+        let layout = Layout::striped(7, 30, &[4, 5, 4]);
+        let turns = layout.turns(1);
+        for end in 0..400 {
+            for turn in 0..3 {
+                let is_on = |offset: &u64| offset / 30 % 3 == turn;
+                assert_eq!(turns.before(end, turn), (0..end).filter(is_on).count() as u64, "{turn} to {end}");
+                assert_eq!(Some(turns.next(end, turn)), (end..).find(is_on), "{turn} from {end}");
+            }
+            assert!(turns.stripe_end(end) > end && turns.stripe_end(end).is_multiple_of(30));
+        }
+        assert_eq!(layout.volume(10), layout.volume(60), "a target may have several turns");
+        let one = Layout::on_device(7).turns(1);
+        assert_eq!((one.next(17, 0), one.before(17, 0), one.stripe_end(17)), (17, 17, u64::MAX));
     }
 
     #[test]
