@@ -5,10 +5,10 @@
 //! `ISTHMUS_GOLDEN=write cargo test -p isthmus-proto --test simulation transfer` writes the table anew.
 
 use std::fmt::Write;
-use std::path::Path;
 
 use isthmus_proto::{Channel, Config, Transfer, Transfers};
 
+use crate::floors::{self, Better};
 use crate::program::{How, Program};
 use crate::rng::Rng;
 use crate::world::{Net, World};
@@ -153,12 +153,7 @@ fn the_choice_by_measurement_is_as_fast_as_the_best_of_those_it_is_between() {
             }
         }
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(TABLE);
-    if std::env::var_os("ISTHMUS_GOLDEN").is_some_and(|what| what == "write") {
-        std::fs::write(&path, &text).expect("the table can be written");
-    }
-    let old = std::fs::read_to_string(&path).expect("the table can be read");
-    assert!(old == text, "behaviour has changed; if it is meant, write the table anew:\n{text}");
+    floors::compare(env!("CARGO_MANIFEST_DIR"), TABLE, &text, &[Better::More(0.02)]);
     assert!(short.is_empty(), "slower than a protocol that was chosen beforehand: {short:?}");
 }
 
