@@ -33,9 +33,9 @@ const TO_US: u8 = 0;
 /// Broadcast: PACKET_BROADCAST or, as the loopback interface calls it, PACKET_MULTICAST.
 const TO_ALL: [u8; 2] = [1, 2];
 /// Smallest MTU that carries the shortest packets of streams. Bytes.
-const MTU_LEAST: u32 = 1_280;
+const MTU_MIN: u32 = 1_280;
 /// Frames up to this length can be read even if the MTU was smaller at the start. Bytes.
-const FRAME_LEAST: usize = 9_216;
+const FRAME_MIN: usize = 9_216;
 /// Most frames of one message, sent in batches. Count.
 const PACKETS_MAX: usize = 64;
 /// Most answers after one read: others will ask again. Count.
@@ -92,7 +92,7 @@ impl Interface {
         if !found.up {
             return Err(EthernetError::Down(name));
         }
-        if found.mtu < MTU_LEAST {
+        if found.mtu < MTU_MIN {
             return Err(EthernetError::Mtu(name, found.mtu));
         }
         Ok(Self { name, found })
@@ -213,7 +213,7 @@ impl EthernetSocket {
             .attach_filter(&frame::filter(own))
             .and_then(|()| sys::bind(&socket, at.found.index, frame::ETHERTYPE))
             .map_err(|error| refusal(&at.name, error))?;
-        let frame_max = FRAME_LEAST.max(at.found.mtu as usize);
+        let frame_max = FRAME_MIN.max(at.found.mtu as usize);
         Ok(Self {
             socket,
             own,

@@ -22,7 +22,7 @@ const LATER_US: u64 = 2_000_000;
 const COUNTS_US: Range<u64> = 10_000_000..30_000_000;
 /// Most bytes (UDP payload) that any flow of ours may send for each byte delivered. Two flows of BBR send 1.2 beside each
 /// other.
-const MOST_SENT: f64 = 1.6;
+const SENT_MAX: f64 = 1.6;
 const RTTS_MS: [u64; 2] = [24, 100];
 /// Queue lengths. Percent of a round trip.
 const QUEUES: [u64; 3] = [25, 100, 400];
@@ -115,7 +115,7 @@ fn shares_within(path: &PathSpec, controls: &[&str], later_us: u64, counts_us: R
     let bytes = path.goodput() * (until - from) as f64 / 1e6;
     for (at, flow) in flows.iter().enumerate().filter(|(at, _)| controls[*at] == "rate") {
         let sent = net.sent_bytes[2 * at] as f64 / flow.read as f64;
-        assert!(sent < MOST_SENT, "{controls:?}: flow {at} sent {sent:.2} times what it delivered");
+        assert!(sent < SENT_MAX, "{controls:?}: flow {at} sent {sent:.2} times what it delivered");
     }
     flows.iter().zip(before).map(|(flow, before)| (flow.read - before) as f64 / bytes).collect()
 }
