@@ -384,7 +384,7 @@ def test_samples_of_bench_wan_become_rows_of_single_runs(measured, monkeypatch, 
     (tmp_path / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in runs))
     measured.PAGE.write_text("<!-- table wan: RTT, Program | Loss -->\n<!-- end -->\n")
     assert run_measured(measured, monkeypatch, "--take", str(tmp_path / "samples.jsonl"), "wan") == 0
-    assert "| 24ms | isthmus | 0.800, 1.000, 0.500* |\n" in measured.PAGE.read_text()
+    assert "| 24 ms | isthmus | 0.800, 1.000, 0.500* |\n" in measured.PAGE.read_text()
 
 
 class NoLauncher:

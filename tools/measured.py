@@ -142,7 +142,8 @@ def take(samples, name):
     late = set()
     for sample in map(json.loads, Path(samples).read_text().splitlines()):
         link = sample["link"]
-        key = (link.get("name") or link["rtt"], sample["contender"], link["loss"])
+        rtt, loss = (re.sub(r"(?<=\d)(?=[a-z%])", " ", link[name]) for name in ("rtt", "loss"))
+        key = (link.get("name") or rtt, sample["contender"], loss)
         # As in the reports of `isthmus bench wan`: a run that does not end counts as the most that it can have reached.
         took = sample["seconds"] or sample.get("not_ended_s")
         if took:
