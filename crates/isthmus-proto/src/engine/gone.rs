@@ -47,7 +47,7 @@ impl Engine {
     /// Counts the messages that this peer left behind. Beyond the bound, drops those of the peers that left first.
     pub(super) fn count_gone(&mut self, peer: PeerId, mem: &mut dyn Memory) {
         let connection = self.connection(peer);
-        let holds = connection.held + u64::from(connection.unmatched) * MESSAGE_COST;
+        let holds = connection.credit_in.held() + u64::from(connection.unmatched) * MESSAGE_COST;
         if holds == 0 {
             return;
         }

@@ -727,7 +727,7 @@ impl Engine {
         let peer = inbound.peer;
         let granted = inbound.granted.as_mut().map(|granted| granted.take_parts());
         for (_, bytes) in std::mem::take(&mut inbound.parts) {
-            self.connection(peer).held -= bytes.len() as u64;
+            self.connection(peer).credit_in.free(bytes.len() as u64);
             self.free_of_gone(peer, bytes.len() as u64);
             self.pool.give(bytes);
         }
@@ -815,6 +815,6 @@ impl Engine {
     #[doc(hidden)]
     pub fn held(&self) -> Vec<(u64, u64)> {
         let connections = self.peers.iter().filter_map(|peer| peer.connection.as_deref());
-        connections.map(|connection| (connection.held, connection.granted)).collect()
+        connections.map(|connection| (connection.credit_in.held(), connection.credit_in.granted())).collect()
     }
 }
