@@ -20,7 +20,7 @@ use crate::Received;
 use crate::clocks::Clocks;
 use crate::{OwnRefusal, Sent, enlarge, is_full};
 pub use frame::{FRAME_HEADER_BYTES, header as frame_header, parse as parse_frame};
-use neighbours::{Neighbours, Way};
+use neighbours::{Neighbours, Resolved};
 
 /// An Ethernet address.
 type Mac = [u8; 6];
@@ -255,7 +255,7 @@ impl EthernetSocket {
             if to != *own || !to_all && origin.kind != TO_US {
                 return;
             }
-            neighbours.hear(now, from.ip(), origin.mac);
+            neighbours.learn(now, from.ip(), origin.mac);
             if to_all && asking.len() < ANSWERS_MAX && !asking.contains(&from) {
                 asking.push(from);
             }
@@ -276,7 +276,7 @@ impl EthernetSocket {
     fn answer(&mut self) {
         let now = Instant::now();
         while let Some(asking) = self.asking.pop() {
-            if let Way::To(mac, _) = self.neighbours.way(now, asking.ip(), 1) {
+            if let Resolved::To(mac, _) = self.neighbours.resolve(now, asking.ip(), 1) {
                 // If an answer is lost, the peer asks again.
                 let _ = self.send_to(mac, asking, 1, &[]);
             }
@@ -291,15 +291,15 @@ impl EthernetSocket {
     /// Sends packets of `segment` bytes each. The last one may be shorter.
     pub fn send(&mut self, to: SocketAddr, segment: usize, packets: &[u8]) -> Sent {
         let segment = segment.max(1);
-        let mac = match self.neighbours.way(Instant::now(), to.ip(), packets.len().div_ceil(segment)) {
-            Way::To(mac, ask) => {
+        let mac = match self.neighbours.resolve(Instant::now(), to.ip(), packets.len().div_ceil(segment)) {
+            Resolved::To(mac, ask) => {
                 if ask {
                     let _ = self.send_to(EVERYBODY, to, 1, &[]);
                 }
                 mac
             }
-            Way::Broadcast => EVERYBODY,
-            Way::None => return Sent::Dropped,
+            Resolved::Broadcast => EVERYBODY,
+            Resolved::None => return Sent::Dropped,
         };
         match self.send_to(mac, to, segment, packets) {
             Ok(sent) if sent >= packets.len() => Sent::Yes,

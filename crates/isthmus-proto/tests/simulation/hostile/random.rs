@@ -5,7 +5,7 @@ use isthmus_proto::{
 };
 use isthmus_wire::frame::{self, ACK_WORDS, Frame, MAGIC, PROTOCOL_OLDEST, PROTOCOL_VERSION};
 
-use super::{Victim, address, hello, message, send};
+use super::{Victim, address, hello, send};
 use crate::arena::KEY;
 use crate::rng::Rng;
 
