@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_list_is_read_as_it_was_written() {
-        let endpoints = [endpoint("shm", b"fi_shm://7\0"), way("verbs;ofi_rxm", &[0xff; 28])];
+        let endpoints = [endpoint("shm", b"fi_shm://7\0"), endpoint("verbs;ofi_rxm", &[0xff; 28])];
         let bytes = encode(&endpoints);
         assert_eq!(bytes[..5], [3, b's', b'h', b'm', 11]);
         assert_eq!(decode(&bytes), Some(endpoints.to_vec()));

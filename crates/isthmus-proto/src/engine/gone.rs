@@ -22,8 +22,8 @@ use std::collections::VecDeque;
 
 use isthmus_wire::Address;
 
-use super::{Engine, PeerCounters};
 use super::state::Stage;
+use super::{Engine, PeerCounters};
 use crate::memory::Memory;
 use crate::{OpError, PeerId};
 
