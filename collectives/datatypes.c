@@ -36,8 +36,8 @@ static void move_packed(struct flow *flow, char *data, MPI_Count count, MPI_Data
 #else
 
 // Most bytes of one MPI_Pack call, because before MPI 4 it counts bytes by int. Tests make it smaller.
-#ifndef PACK_MOST
-#define PACK_MOST ((MPI_Count)1 << 30)
+#ifndef PACK_MAX
+#define PACK_MAX ((MPI_Count)1 << 30)
 #endif
 
 // Where the next packed byte comes from or goes to.
@@ -70,7 +70,7 @@ static void move_elements(struct packing *packing, char *data, MPI_Count count, 
     flow_fail(packing->flow, shape_of(type, &shape));
     if (packing->flow->error || shape.size == 0)
         return;
-    MPI_Count most = PACK_MOST / shape.size;
+    MPI_Count most = PACK_MAX / shape.size;
     for (MPI_Count i = 0; i < count && !packing->flow->error; i += most > 0 ? most : 1) {
         if (most > 0)
             move_some(packing, element(data, &shape, i), count - i < most ? count - i : most, type, &shape);

@@ -8,7 +8,7 @@
 // Assumed rate of a copy to memory that is touched for the first time. Bytes per second.
 #define COPY_RATE 1e9
 // Most memory for sends that outlive their collective, for each communicator. Bytes.
-#define DETACHED_MOST ((int64_t)64 << 20)
+#define DETACHED_MAX ((int64_t)64 << 20)
 
 // Whether Isthmus carries the messages of this process. If so, its I/O thread moves them while the program computes.
 static int has_provider(void)
@@ -28,7 +28,7 @@ int64_t detached_most(const struct settings *settings)
     if (settings->detach >= 0)
         return settings->detach;
     double most = settings->rtt_s / 2 * COPY_RATE;
-    return !has_provider() ? 0 : most < (double)DETACHED_MOST ? (int64_t)most : DETACHED_MOST;
+    return !has_provider() ? 0 : most < (double)DETACHED_MAX ? (int64_t)most : DETACHED_MAX;
 }
 
 void reap(struct plan *plan, int wait)

@@ -128,7 +128,7 @@ struct channel {
 };
 // Most channels of a communicator. Count. With MPICH's number of tags one serves 87,000 long vectors. Further ones are for
 // programs that make persistent collectives all the time, while an early one stays.
-enum { CHANNELS_MOST = 4 };
+enum { CHANNELS_MAX = 4 };
 
 struct plan {
     MPI_Comm comm; // the program's, for its error handler
@@ -149,7 +149,7 @@ struct plan {
     int64_t detached_most; // bytes
     _Atomic int64_t detached_bytes;
     struct detached *detached;
-    struct channel channels[CHANNELS_MOST];
+    struct channel channels[CHANNELS_MAX];
     int channel_count, channel; // how many are made; the one that gives tags
     struct rate rate;
     struct settings settings;

@@ -12,18 +12,18 @@
 #include <stdio.h>
 
 // Longest vector of leaders. Bytes. Beyond it, int counts of the MPI's collectives and a leader's memory become limits.
-#define LEADERS_MOST ((int64_t)16 << 20)
+#define LEADERS_MAX ((int64_t)16 << 20)
 // Shortest and longest segment. Bytes. Segments are long enough that the cost of a message (some microseconds) does not
 // matter, and short enough that the last one, which nothing overlaps, does not matter either. 256 KiB take 2 ms on a link
 // of 1 Gb/s; with 1 MiB, a Reduce of 16 MiB took 0.15 round trips of 100 ms longer.
-#define SEGMENT_LEAST ((int64_t)32 << 10)
-#define SEGMENT_MOST ((int64_t)256 << 10)
+#define SEGMENT_MIN ((int64_t)32 << 10)
+#define SEGMENT_MAX ((int64_t)256 << 10)
 // Longest segment that a setting can ask for. Bytes. Open MPI counts the bytes of a message by int.
 #define SEGMENT_GREATEST ((int64_t)1 << 30)
 // Parts of a vector for each rank of the largest site, so that near and far messages overlap. Count.
 enum { PARTS = 4 };
 // Most segments. Count. A flow has few tags, and each segment takes requests; beyond it segments become longer.
-enum { SEGMENTS_MOST = 4096 };
+enum { SEGMENTS_MAX = 4096 };
 
 int largest_site(const struct plan *plan)
 {
@@ -57,7 +57,7 @@ enum algorithm choose(struct plan *plan, enum operation operation, int64_t bytes
     int most = largest_site(plan);
     enum kind kind = !load.later ? BLOCKING : load.later->request ? NONBLOCKING : PERSISTENT_STARTS;
     enum algorithm pin = (enum algorithm)known->pins[operation], chosen;
-    int leaders_can = load.leaders_can && kind == BLOCKING && (load.any_length || bytes <= LEADERS_MOST);
+    int leaders_can = load.leaders_can && kind == BLOCKING && (load.any_length || bytes <= LEADERS_MAX);
     int left = pin == MPI || (!leaders_can && !load.parallel_can);
     // Calls that are left to the MPI tell no rate. All ranks decide that alike, so they count the same calls.
     if (kind == BLOCKING)
@@ -109,9 +109,9 @@ int64_t segment_of(const struct plan *plan, int64_t bytes)
     int64_t segment = plan->settings.segment;
     if (segment == 0) {
         segment = bytes / ((int64_t)PARTS * largest_site(plan));
-        segment = segment < SEGMENT_LEAST ? SEGMENT_LEAST : segment > SEGMENT_MOST ? SEGMENT_MOST : segment;
+        segment = segment < SEGMENT_MIN ? SEGMENT_MIN : segment > SEGMENT_MAX ? SEGMENT_MAX : segment;
     }
     segment = segment > SEGMENT_GREATEST ? SEGMENT_GREATEST : segment;
-    int64_t least = bytes / SEGMENTS_MOST + 1;
+    int64_t least = bytes / SEGMENTS_MAX + 1;
     return segment < least ? least : segment;
 }

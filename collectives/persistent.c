@@ -9,7 +9,7 @@
 //
 // Requests may be freed in different orders at different ranks, so tags are not used again one by one. When a channel has
 // no tags left, all ranks tell each other how many of their requests still use each channel. If nobody uses one, its tags
-// begin anew. Else another channel is made, up to CHANNELS_MOST; beyond, the MPI runs the collective.
+// begin anew. Else another channel is made, up to CHANNELS_MAX; beyond, the MPI runs the collective.
 //
 // The program needs a request that works with all of MPI's functions, and can be started again. A generalized request
 // cannot. So the program gets a persistent receive of nothing that this rank sends to itself. MPI_Start starts the
@@ -28,8 +28,8 @@
 #if PERSISTENT
 
 // Most tags of a channel. Tests make it smaller.
-#ifndef CHANNEL_TAGS_MOST
-#define CHANNEL_TAGS_MOST INT32_MAX
+#ifndef CHANNEL_TAGS_MAX
+#define CHANNEL_TAGS_MAX INT32_MAX
 #endif
 
 enum { ARRAYS = 6 };
@@ -188,7 +188,7 @@ static int add_channel(struct plan *plan)
 // Finds a channel whose tags no rank uses, or makes one. Collective. Returns whether there is one.
 static int next_channel(struct plan *plan)
 {
-    int live[CHANNELS_MOST], most[CHANNELS_MOST], made = plan->channel_count;
+    int live[CHANNELS_MAX], most[CHANNELS_MAX], made = plan->channel_count;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < made; i++)
         live[i] = plan->channels[i].live;
@@ -203,13 +203,13 @@ static int next_channel(struct plan *plan)
             plan->channel = i;
             return 1;
         }
-    return made < CHANNELS_MOST && add_channel(plan);
+    return made < CHANNELS_MAX && add_channel(plan);
 }
 
 // Takes tags, which are the same at all ranks. Returns whether there were enough.
 static int reserve(struct plan *plan, struct persistent *one)
 {
-    int most = 2 * plan->tags < CHANNEL_TAGS_MOST ? 2 * plan->tags : CHANNEL_TAGS_MOST;
+    int most = 2 * plan->tags < CHANNEL_TAGS_MAX ? 2 * plan->tags : CHANNEL_TAGS_MAX;
     if (one->tags == 0) // the MPI was chosen
         return 0;
     int fits = plan->channel_count > 0 && one->tags <= most - plan->channels[plan->channel].next_tag;

@@ -9,8 +9,8 @@
 // Measurements: messages of each kind, of which the least time counts, and the bytes of those that measure a rate.
 enum { TRIPS = 4, RATE_TRIPS = 2, RATE_BYTES = 256 << 10 };
 // Least measured time of a near message in seconds, below which the clock is too coarse; then a rate in bytes a second.
-#define NEAR_LEAST_S 1e-7
-#define NEAR_RATE_LEAST 1e7
+#define NEAR_MIN_S 1e-7
+#define NEAR_RATE_MIN 1e7
 
 static int keyval = MPI_KEYVAL_INVALID; // while MPI is initialized, by whichever model
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
@@ -201,10 +201,10 @@ static int measure(struct plan *plan)
         if (known->near_rate == 0)
             known->near_rate = figures[1];
     }
-    if (known->near_s < NEAR_LEAST_S)
-        known->near_s = NEAR_LEAST_S;
-    if (known->near_rate < NEAR_RATE_LEAST)
-        known->near_rate = NEAR_RATE_LEAST;
+    if (known->near_s < NEAR_MIN_S)
+        known->near_s = NEAR_MIN_S;
+    if (known->near_rate < NEAR_RATE_MIN)
+        known->near_rate = NEAR_RATE_MIN;
     if (!error)
         error = PMPI_Bcast(known, sizeof *known, MPI_BYTE, 0, plan->far);
     return error;

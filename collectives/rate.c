@@ -18,19 +18,19 @@
 #include <string.h>
 
 // Least bytes of a collective that is counted. Shorter ones say nothing of the rate, nor depend on it.
-#define LONG_LEAST ((int64_t)64 << 10)
-// Samples are exchanged at the calls EXCHANGE_FIRST, twice that, and so on; from EXCHANGE_MOST on every EXCHANGE_MOST
+#define LONG_MIN ((int64_t)64 << 10)
+// Samples are exchanged at the calls EXCHANGE_FIRST, twice that, and so on; from EXCHANGE_MAX on every EXCHANGE_MAX
 // calls. Counts.
-enum { EXCHANGE_FIRST = 4, EXCHANGE_MOST = 256 };
+enum { EXCHANGE_FIRST = 4, EXCHANGE_MAX = 256 };
 // Least far segments from one site, time that they take, and time that the rank has waited for the first. Count and
 // seconds. A rank that comes late finds data in its memory: these do not arrive at the rate of the link.
-enum { SEGMENTS_LEAST = 4 };
-#define SPAN_LEAST_S 1e-3
-#define WAITED_LEAST_S 1e-3
+enum { SEGMENTS_MIN = 4 };
+#define SPAN_MIN_S 1e-3
+#define WAITED_MIN_S 1e-3
 // One rank is taken for slower than the link below this share of it, because samples differ by chance.
 #define CLEARLY_SLOWER 0.8
 // Calls of the window that must tell the rate of one rank, and exchanges after which it is forgotten. Counts.
-enum { ONE_SAMPLES_LEAST = 3, UNSEEN_MOST = 3 };
+enum { ONE_SAMPLES_MIN = 3, UNSEEN_MAX = 3 };
 
 struct arrivals *arrivals_of(struct flow *flow)
 {
@@ -60,7 +60,7 @@ void take_sample(struct flow *flow)
     for (int site = 0; flow->arrivals && site < plan->sites; site++) {
         const struct arrivals *from = &flow->arrivals[site];
         double span_s = from->last_s - from->first_s;
-        if (from->count < SEGMENTS_LEAST || span_s < SPAN_LEAST_S || from->first_s - flow->began_s < WAITED_LEAST_S)
+        if (from->count < SEGMENTS_MIN || span_s < SPAN_MIN_S || from->first_s - flow->began_s < WAITED_MIN_S)
             continue;
         bytes += from->bytes;
         span_ns = (int64_t)(1e9 * span_s) > span_ns ? (int64_t)(1e9 * span_s) : span_ns;
@@ -131,11 +131,11 @@ static void adopt_pair_rate(struct plan *plan, double all)
                 samples++;
                 break;
             }
-    if (samples >= ONE_SAMPLES_LEAST) {
+    if (samples >= ONE_SAMPLES_MIN) {
         double one = lowest(plan, 1);
         plan->settings.pair_rate = one < CLEARLY_SLOWER * all ? one : 0;
         rate->unseen = 0;
-    } else if (++rate->unseen >= UNSEEN_MOST) {
+    } else if (++rate->unseen >= UNSEEN_MAX) {
         plan->settings.pair_rate = 0;
         rate->unseen = 0;
     }
@@ -208,7 +208,7 @@ static int begin_exchange(struct plan *plan)
 void count_call(struct plan *plan, int64_t bytes)
 {
     struct rate *rate = &plan->rate;
-    rate->counting = rate->row && bytes >= LONG_LEAST;
+    rate->counting = rate->row && bytes >= LONG_MIN;
     if (!rate->counting)
         return;
     rate->calls++;
@@ -217,7 +217,7 @@ void count_call(struct plan *plan, int64_t bytes)
     rate->of_one[rate->calls % RATE_WINDOW] = 0;
     if (rate->calls != rate->next_exchange)
         return;
-    rate->next_exchange += rate->next_exchange < EXCHANGE_MOST ? rate->next_exchange : EXCHANGE_MOST;
+    rate->next_exchange += rate->next_exchange < EXCHANGE_MAX ? rate->next_exchange : EXCHANGE_MAX;
     if (end_exchange(plan) || begin_exchange(plan))
         plan->broken = 1;
 }

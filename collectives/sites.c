@@ -22,10 +22,10 @@
 // Version of the cards and algorithms. Ranks of two versions would wait for each other for ever.
 enum { VERSION = 5 };
 // Most sites that are found by measuring. Count; if there are more, all calls are left to the MPI.
-enum { LANDMARKS_MOST = 64 };
+enum { LANDMARKS_MAX = 64 };
 // Least and most pings of a landmark. Counts; the first message also makes a connection. CLEARLY_FAR: multiple of the
 // limit beyond which a path is far without doubt.
-enum { PINGS_LEAST = 3, PINGS_MOST = 8, CLEARLY_FAR = 4 };
+enum { PINGS_MIN = 3, PINGS_MAX = 8, CLEARLY_FAR = 4 };
 enum { TAG_PING = 1, TAG_PONG };
 enum { ASK = 'a', FAR = 'f', NEAR = 'n' };
 enum knowledge { NOTHING, NETWORK, SAID };
@@ -247,8 +247,8 @@ static int ask(MPI_Comm comm, int landmark, double far_s)
 {
     double best = 1e9;
     int error = MPI_SUCCESS;
-    for (int i = 0; i < PINGS_MOST && !error && best >= far_s; i++) {
-        if (i >= PINGS_LEAST && best > CLEARLY_FAR * far_s)
+    for (int i = 0; i < PINGS_MAX && !error && best >= far_s; i++) {
+        if (i >= PINGS_MIN && best > CLEARLY_FAR * far_s)
             break;
         char word = ASK;
         double began = PMPI_Wtime();
@@ -288,7 +288,7 @@ static int measure(MPI_Comm comm, int rank, int ranks, const struct card *cards,
     for (int landmark = 0; !error && landmark < ranks; landmark++) {
         if (map->site_of[landmark] >= 0 || speaker[landmark] != landmark)
             continue;
-        if (map->sites == LANDMARKS_MOST) {
+        if (map->sites == LANDMARKS_MAX) {
             map->sites = 1;
             break;
         }

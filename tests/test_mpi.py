@@ -21,7 +21,7 @@ CASES = [case for module in (cases, mover_cases, couple_cases, guide, far_cases,
 # Where a test can use another transport than Isthmus.
 ANY_TRANSPORT = ("host", *labs.SHARED)
 # How many failures of a run get a second attempt: more are not chance.
-MOST_AGAIN = 3
+AGAIN_MAX = 3
 
 
 def pytest_generate_tests(metafunc):
@@ -57,7 +57,7 @@ def lab(request, logs):
 @pytest.fixture(scope="session")
 def spare():
     """Second attempts that are left."""
-    return [None] * MOST_AGAIN
+    return [None] * AGAIN_MAX
 
 
 @functools.cache

@@ -335,6 +335,58 @@ def tool(name):
     return module
 
 
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """tools/measured.py with a page and a folder of its own."""
+    module = tool("measured")
+    (tmp_path / "measured").mkdir()
+    monkeypatch.setattr(module, "PAGE", tmp_path / "measured.md")
+    monkeypatch.setattr(module, "DATA", tmp_path / "measured")
+    return module
+
+
+def run_measured(module, monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["measured.py", *words])
+    return module.main()
+
+
+def test_the_tables_of_docs_measured_are_what_their_files_say(monkeypatch):
+    assert run_measured(tool("measured"), monkeypatch, "--check") == 0
+
+
+def test_a_table_shows_single_runs_or_medians_and_a_changed_file_is_noticed(measured, monkeypatch):
+    rows = ["24 ms,Isthmus,0 %,,,samples,2,0.98 0.97", "24 ms,Isthmus,1 %,s,*,samples,4,1.5 1.25 9 1.75", "24 ms,iperf3,1 %,s,†,limit,1,60"]
+    data = measured.DATA / "runs.csv"
+    data.write_text("\n".join(["# where from", "RTT,Program,Loss,unit,mark,kept,runs,values", *rows]) + "\n")
+    measured.PAGE.write_text("Before.\n\n<!-- table runs: RTT, Program | Loss -->\nold\n<!-- end -->\n\nAfter.\n")
+    assert "run tools/measured.py" in run_measured(measured, monkeypatch, "--check")
+    assert run_measured(measured, monkeypatch) == 0
+    assert run_measured(measured, monkeypatch, "--check") == 0
+    assert measured.PAGE.read_text().splitlines()[2:8] == [
+        "<!-- table runs: RTT, Program | Loss -->",
+        "| RTT | Program | 0 % | 1 % |",
+        "|---|---|---|---|",
+        "| 24 ms | Isthmus | 0.98, 0.97 | 1.62 (1.25 to 9.00) s* |",
+        "| | iperf3 | | not ended after 60 s† |",
+        "<!-- end -->",
+    ]
+    data.write_text(data.read_text().replace("0.97", "0.96"))
+    assert "run tools/measured.py" in run_measured(measured, monkeypatch, "--check")
+    data.rename(measured.DATA / "other.csv")
+    data.write_text("RTT,Program,Loss,unit,mark,kept,runs,values\n")
+    assert "no table for other.csv" in run_measured(measured, monkeypatch)
+
+
+def test_samples_of_bench_wan_become_rows_of_single_runs(measured, monkeypatch, tmp_path):
+    link = {"rate": "1Gbit", "rtt": "24ms", "loss": "0%", "mtu": 9000}
+    run = {"version": "1.0", "kernel": "6.18", "link": link, "contender": "isthmus", "floor_s": 4.0, "seconds": 5.0, "emulator": {}}
+    runs = [run, {**run, "seconds": 4.0, "emulator": {"spoiled": True}}, {**run, "seconds": None, "not_ended_s": 8.0}]
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in runs))
+    measured.PAGE.write_text("<!-- table wan: RTT, Program | Loss -->\n<!-- end -->\n")
+    assert run_measured(measured, monkeypatch, "--take", str(tmp_path / "samples.jsonl"), "wan") == 0
+    assert "| 24 ms | isthmus | 0.800, 1.000, 0.500* |\n" in measured.PAGE.read_text()
+
+
 class NoLauncher:
     """Runs a program by itself."""
 

@@ -30,10 +30,10 @@ import unsteady
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from harness import stacks  # noqa: E402
 
-MOST_AGAIN = 3
+AGAIN_MAX = 3
 SIMULATION = "simulation"
 # How many of the targets that took longest are named.
-MOST_NAMED = 8
+NAMED_MAX = 8
 # Longest time without a line of output, in which cargo compiles one crate or one test runs. Seconds. Simulations
 # may have to wait for the processor, and cannot hang for any other reason than an endless loop.
 SILENCE = 3600 if sys.argv[1:] == ["simulations"] else 900
@@ -200,7 +200,7 @@ def main():
     hung = any(run.hung for run in runs)
     count = sum(max(len(names), 1) for _, names in failed)
     verdicts = ["FAILED"] * len(failed)
-    if 0 < count <= MOST_AGAIN and not hung:
+    if 0 < count <= AGAIN_MAX and not hung:
         print(f"\n{count} failed; once more, by themselves", flush=True)
         again = [passes(target, names) for target, names in failed]
         verdicts = ["unsteady, passed at the second attempt" if passed else "FAILED twice" for passed in again]
@@ -210,7 +210,7 @@ def main():
     ran = set().union(*(run.ran for run in runs))
     counts = unsteady.note("Rust tests", {name: name in shaky for name in ran | shaky})
     print()
-    for seconds, target in sorted((each for run in runs for each in run.took), reverse=True)[:MOST_NAMED]:
+    for seconds, target in sorted((each for run in runs for each in run.took), reverse=True)[:NAMED_MAX]:
         print(f"{seconds:7.1f} s  {target}")
     for name, times in counts.items():
         print(f"{'FAILED' if times > unsteady.TOLERATED else 'unsteady'}: {name}: {unsteady.words(times)}", flush=True)

@@ -16,7 +16,7 @@ source tools/versions.env
 arch=${ARCH:-$(uname -m)}
 out=build/wheel
 # Quick to fetch: 12 MB.
-BYTES_MOST=12000000
+BYTES_MAX=12000000
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 
@@ -85,8 +85,8 @@ if [[ $platform == manylinux* ]]; then
     }
 fi
 bytes=$(stat -c %s "$made")
-((bytes < BYTES_MOST)) || {
-    printf 'wheel: error: %s has %d bytes, more than %d\n' "$made" "$bytes" "$BYTES_MOST" >&2
+((bytes < BYTES_MAX)) || {
+    printf 'wheel: error: %s has %d bytes, more than %d\n' "$made" "$bytes" "$BYTES_MAX" >&2
     exit 1
 }
 printf 'wheel: %s, %d bytes\n' "$made" "$bytes"

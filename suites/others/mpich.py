@@ -23,7 +23,7 @@ CONFIGURED += ["--enable-threads=multiple", "--with-thread-package=posix", "CFLA
 # their limits are for a machine that does nothing else.
 SECONDS, AT_LEAST = 180, 60
 # Tests that want this much memory run with nothing beside them; more is not wanted.
-ALONE_GIB, MOST_GIB = 1.0, 16.0
+ALONE_GIB, GIB_MAX = 1.0, 16.0
 # Ranks give different lengths; with the collectives library a rank that sees an error stands alone (docs/collectives.md).
 WRONG = re.compile(r"^errors/coll/i?bcastlength ")
 NO_ERRORS = re.compile(r"^\s*No [Ee]rrors\s*$", re.M)
@@ -80,8 +80,8 @@ def prepare(options):
             skipped.setdefault("MPICH's own list expects it to fail", []).append(case.name)
         elif options.sites and WRONG.match(case.name):
             skipped.setdefault("not a valid program: the rank with an error leaves further collectives to the MPI, and the others wait for it", []).append(case.name)
-        elif case.body.gib > MOST_GIB:
-            skipped.setdefault(f"wants more than {MOST_GIB:.0f} GiB of memory", []).append(case.name)
+        elif case.body.gib > GIB_MAX:
+            skipped.setdefault(f"wants more than {GIB_MAX:.0f} GiB of memory", []).append(case.name)
         else:
             kept.append(case)
     compiled(kept, options)

@@ -18,7 +18,7 @@ MPIS = ("mpich", "openmpi", "intel")
 RANKS = {"osu_latency": 2, "osu_bw": 2, "osu_bibw": 2, "osu_multi_lat": 4, "osu_barrier": 4, "osu_bcast": 4,
          "osu_gather": 4, "osu_scatter": 4, "osu_allgather": 4, "osu_alltoall": 4, "osu_alltoallv": 4}
 # Sizes up to 4 MiB, of rooted collectives up to 1 MiB; the others' room is shared by the ranks. A barrier has none.
-SIZES_LEAST = {"osu_barrier": 1}
+SIZES_MIN = {"osu_barrier": 1}
 SIZES_USUAL = 20
 
 
@@ -39,7 +39,7 @@ def perform(case, provider, options):
     if ended.timed_out:
         return Outcome(TIMEOUT, f"{SECONDS} s")
     figures = [float(figure) for figure in re.findall(r"^ *(?:\d+ +)?(\d+\.\d+)$", ended.output, re.M)]
-    if ended.status or len(figures) < SIZES_LEAST.get(program, SIZES_USUAL) or not all(figures):
+    if ended.status or len(figures) < SIZES_MIN.get(program, SIZES_USUAL) or not all(figures):
         return Outcome(FAIL, f"status {ended.status}, {len(figures)} sizes measured")
     unit = "MB/s" if program.endswith("bw") else "us"  # whatever their heads say
     mean = statistics.geometric_mean(figures)

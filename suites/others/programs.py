@@ -14,7 +14,7 @@ from .table import COLUMN, FAIL, PASS, TIMEOUT, TRANSPORT, Case, Outcome, Suite,
 SECONDS = 300
 # NetPIPE's ways: its plain ping-pong, checked data, streaming, and both ways at once.
 NETPIPE = {"": [], " integrity": ["-i"], " stream": ["-s"], " both ways": ["-2"]}
-NETPIPE_MOST = 4 << 20
+NETPIPE_MAX = 4 << 20
 NETPIPES = {"mpich": ("netpipe-mpich2", "NPmpich2"), "intel": ("netpipe-mpich2", "NPmpich2"),
             "debian-openmpi": ("netpipe-openmpi", "NPopenmpi")}
 HPCC_RANKS = 4
@@ -75,7 +75,7 @@ def perform(case, provider, options):
 def netpipe(mpi, provider, folder, args):
     package, name = NETPIPES[mpi.name]
     program = debian.unpacked(package) / "usr" / "bin" / name
-    words = [str(program), "-u", str(NETPIPE_MOST), "-o", "figures", *args]
+    words = [str(program), "-u", str(NETPIPE_MAX), "-o", "figures", *args]
     env = abi.environment(mpi) if package == "netpipe-mpich2" else {}
     ended = run(mpi, 2, words, provider, folder, env)
     if ended.timed_out:

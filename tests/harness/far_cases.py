@@ -69,7 +69,7 @@ def random_calls(c):
 
 
 # An MPI without large counts packs at most 1 GiB at once. With this most, all datatypes are taken apart.
-SMALL_PACKS = ("-small", ("-DPACK_MOST=8",))
+SMALL_PACKS = ("-small", ("-DPACK_MAX=8",))
 
 
 def taken_apart(c):
@@ -143,7 +143,7 @@ def persistent_errors(c):
 
 
 # Libraries whose persistent collectives use up their tags soon: 512 are enough for the test's, 48 are not.
-FEW_TAGS, TOO_FEW_TAGS = ("-few", ("-DCHANNEL_TAGS_MOST=512",)), ("-too-few", ("-DCHANNEL_TAGS_MOST=48",))
+FEW_TAGS, TOO_FEW_TAGS = ("-few", ("-DCHANNEL_TAGS_MAX=512",)), ("-too-few", ("-DCHANNEL_TAGS_MAX=48",))
 TAGS_USED_UP = "tags are left for a persistent collective"
 
 
@@ -166,7 +166,7 @@ def persistent_tags(c):
 
 
 # What the lab `sites` carries, and the least and the most that a busy machine makes of it. Mbit/s.
-LINK_MBIT, LINK_LEAST_MBIT, LINK_MOST_MBIT = 1000, 100, 2000
+LINK_MBIT, LINK_MIN_MBIT, LINK_MAX_MBIT = 1000, 100, 2000
 
 
 def rate(c):
@@ -176,7 +176,7 @@ def rate(c):
     ended = start(c, 4, words, env, "").wait(120)
     must_pass(ended)
     told = [int(rate) for rate in re.findall(r"isthmus-collectives: measured on 4 ranks: the link of a site carries (\d+) Mbit/s", ended.output)]
-    if not told or not all(LINK_LEAST_MBIT <= rate <= LINK_MOST_MBIT for rate in told):
+    if not told or not all(LINK_MIN_MBIT <= rate <= LINK_MAX_MBIT for rate in told):
         raise Failure(f"rates of a link of {LINK_MBIT} Mbit/s: {told}")
     ended = start(c, 4, words, {**env, "ISTHMUS_COLLECTIVES_RATE": "1Gbit"}, ".set").wait(120)
     must_pass(ended)

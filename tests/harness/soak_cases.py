@@ -21,7 +21,7 @@ from .routed_cases import Case
 # How much of both must have gone on after a fault before it counts as overcome.
 BYTES_ON, ROUNDS_ON = 8 << 20, 20
 # Seconds that a pause may last, beyond the fault's own length; a broken one lasts for ever.
-PAUSE_MOST = 40
+PAUSE_MAX = 40
 # Seconds between the looks at what was moved.
 LOOK = 0.02
 
@@ -136,7 +136,7 @@ def soak(c, bytes_, faults):
             times.append(time.monotonic())
             before = load.moved("bytes"), load.moved("rounds")
             fault.strike(c.net)
-            load.await_moved(before[0] + BYTES_ON, before[1] + ROUNDS_ON, fault.length + PAUSE_MOST, fault.name)
+            load.await_moved(before[0] + BYTES_ON, before[1] + ROUNDS_ON, fault.length + PAUSE_MAX, fault.name)
             fault.heal(c.net)
         load.enough()
         words = [must_pass(job.wait(time.monotonic() - job.began + 240)) for job in load.jobs]

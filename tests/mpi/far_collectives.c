@@ -13,7 +13,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-enum { RANKS_MOST = 64, MARK = 0x5a };
+enum { RANKS_MAX = 64, MARK = 0x5a };
 enum what { BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, GATHERV, SCATTER, SCATTERV, ALLGATHER, ALLGATHERV, ALLTOALL, ALLTOALLV, ALLTOALLW, REDUCE_SCATTER_BLOCK,
             REDUCE_SCATTER, SCAN, EXSCAN, KINDS };
 static const char *const NAMES[KINDS] = {"Barrier", "Bcast", "Reduce", "Allreduce", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv",
@@ -211,15 +211,15 @@ struct round {
     MPI_Op op;
     int op_number;
     long units;
-    long counts[RANKS_MOST], total;  // units, of v
-    long sends[RANKS_MOST], receives[RANKS_MOST];
+    long counts[RANKS_MAX], total;  // units, of v
+    long sends[RANKS_MAX], receives[RANKS_MAX];
     struct buffer from, to;
     MPI_Request request;
     struct arguments {               // what a non-blocking call may read until it ends; for MPI_ and for PMPI_
-        int counts[RANKS_MOST], displs[RANKS_MOST], to_counts[RANKS_MOST], to_displs[RANKS_MOST];
-        MPI_Count c[RANKS_MOST], tc[RANKS_MOST];
-        MPI_Aint d[RANKS_MOST], td[RANKS_MOST];
-        MPI_Datatype types[RANKS_MOST], to_types[RANKS_MOST];
+        int counts[RANKS_MAX], displs[RANKS_MAX], to_counts[RANKS_MAX], to_displs[RANKS_MAX];
+        MPI_Count c[RANKS_MAX], tc[RANKS_MAX];
+        MPI_Aint d[RANKS_MAX], td[RANKS_MAX];
+        MPI_Datatype types[RANKS_MAX], to_types[RANKS_MAX];
     } arguments[2];
 };
 
@@ -653,7 +653,7 @@ static MPI_Comm made_otherwise(MPI_Comm world, int kind, const uint64_t *order, 
 {
     MPI_Comm comm = world, half, both;
     MPI_Group all, some;
-    int list[RANKS_MOST], count = 0;
+    int list[RANKS_MAX], count = 0;
     if (kind == 4) { // some ranks, backwards; each other one goes on by itself
         for (int i = ranks - 1; i >= 0; i--)
             if (order[i] % 4)
@@ -701,7 +701,7 @@ static void *work(void *argument)
                 MPI_Comm_free(&comm);
             comm = w->world;
             int kind = w->whole ? 3 : below(&w->random.shared, 8);
-            uint64_t order[RANKS_MOST];
+            uint64_t order[RANKS_MAX];
             for (int k = 0; k < ranks; k++)
                 order[k] = next(&w->random.shared);
             if (kind == 1)
@@ -730,7 +730,7 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world_size);
     CHECK(argc >= 4, "usage: far_collectives SEED ROUNDS MOST [THREADS [whole]]");
-    CHECK(world_size <= RANKS_MOST, "at most %d ranks", RANKS_MOST);
+    CHECK(world_size <= RANKS_MAX, "at most %d ranks", RANKS_MAX);
     long seed = atol(argv[1]), rounds = atol(argv[2]), most = atol(argv[3]);
     int threads = argc > 4 ? atoi(argv[4]) : 0;
     make_layouts();

@@ -15,7 +15,7 @@
 #endif
 
 // Room for memory that the MPI and malloc keep for later calls. Bytes.
-#define GROWTH_MOST ((size_t)48 << 20)
+#define GROWTH_MAX ((size_t)48 << 20)
 
 // One of each kind of call whose messages outlive it. Blocking ones leave sends behind, if the settings allow it.
 static void leave_under_way(int round, size_t bytes, char *data, int *from, int *to)
@@ -66,7 +66,7 @@ static int freed(int rounds, size_t bytes)
     MPI_Barrier(MPI_COMM_WORLD);
     size_t after = memory_used();
     // If each round left one vector behind, memory would grow by more.
-    CHECK(after < before + GROWTH_MOST && GROWTH_MOST < (size_t)rounds * bytes / 2, "memory grew from %zu to %zu bytes", before, after);
+    CHECK(after < before + GROWTH_MAX && GROWTH_MAX < (size_t)rounds * bytes / 2, "memory grew from %zu to %zu bytes", before, after);
     free(data), free(from), free(to);
     return finish("%d communicators freed at once", rounds);
 }

@@ -16,7 +16,7 @@
 
 #if (defined(OPEN_MPI) && OMPI_MAJOR_VERSION >= 5) || (!defined(OPEN_MPI) && MPI_VERSION >= 4)
 
-enum { COUNT = 700, RANKS_MOST = 16 }; // pairs of a block
+enum { COUNT = 700, RANKS_MAX = 16 }; // pairs of a block
 enum kind { BARRIER, BCAST, REDUCE, ALLREDUCE, IN_PLACE, REDUCE_SCATTER, GATHER, SCATTER, ALLGATHER, ALLTOALL, ALLTOALLW, KINDS };
 static const char *const NAMES[KINDS] = {"Barrier", "Bcast", "Reduce", "Allreduce", "Allreduce in place", "Reduce_scatter_block",
                                          "Gather", "Scatter", "Allgather", "Alltoall", "Alltoallw"};
@@ -30,8 +30,8 @@ struct call {
     uint64_t seed; // of the present start
     MPI_Datatype type;
     MPI_Op op;
-    int counts[RANKS_MOST], displs[RANKS_MOST];
-    MPI_Datatype types[RANKS_MOST];
+    int counts[RANKS_MAX], displs[RANKS_MAX];
+    MPI_Datatype types[RANKS_MAX];
     MPI_Request request;
 };
 
@@ -61,7 +61,7 @@ static void shuffle(uint64_t *state, int *what, int count)
 // What a rank gives at an index of its buffer.
 static uint32_t given(const struct call *call, int rank, int at, int part)
 {
-    return (uint32_t)mixed(call->seed * RANKS_MOST + (uint64_t)rank, (uint64_t)(2 * at + part));
+    return (uint32_t)mixed(call->seed * RANKS_MAX + (uint64_t)rank, (uint64_t)(2 * at + part));
 }
 
 // What a rank must have at an index of a block of its result.
@@ -217,7 +217,7 @@ static int again(bool stock)
 // Other collectives of the same communicator, which all ranks call in one order.
 static void call_another(MPI_Comm comm, int number, uint64_t seed, MPI_Request *requests, int *under_way, uint32_t *words)
 {
-    uint32_t own = (uint32_t)mixed(seed, (uint64_t)world_rank), all[RANKS_MOST];
+    uint32_t own = (uint32_t)mixed(seed, (uint64_t)world_rank), all[RANKS_MAX];
     words[number] = own;
     switch (number % 4) {
     case 0: MPI_Barrier(comm); break;
@@ -371,7 +371,7 @@ static int threads(long rounds)
 // --- many ------------------------------------------------------------------------
 
 // Room for what the MPI and malloc keep for later calls. Bytes.
-#define MANY_GROWTH_MOST ((size_t)1 << 20)
+#define MANY_GROWTH_MAX ((size_t)1 << 20)
 
 enum { WINDOW = 8 };
 
@@ -425,7 +425,7 @@ static int many(long times, long starts, bool stock)
     if (frees_late)
         free_window(&own, all[(times - 1) / WINDOW % 2]);
     size_t after = memory_used();
-    CHECK(stock || after < before + MANY_GROWTH_MOST, "memory grew from %zu to %zu bytes", before, after);
+    CHECK(stock || after < before + MANY_GROWTH_MAX, "memory grew from %zu to %zu bytes", before, after);
     end(&early);
     MPI_Comm_free(&comm);
     return finish("%ld persistent collectives", times);
@@ -553,7 +553,7 @@ int main(int argc, char **argv)
     MPI_Init_thread(&argc, &argv, !strcmp(what, "threads") ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world_size);
-    CHECK(world_size <= RANKS_MOST, "at most %d ranks", RANKS_MOST);
+    CHECK(world_size <= RANKS_MAX, "at most %d ranks", RANKS_MAX);
     if (!strcmp(what, "again"))
         return again(stock);
     if (!strcmp(what, "orders") && argc >= 4)

@@ -28,11 +28,11 @@ printf %s "$QEMU" >/proc/sys/fs/binfmt_misc/register
 exec sh -eux trial.sh
 """
 # Programs start slowly under qemu: the longest that one may take, and the whole trial. Seconds.
-PROGRAM_MOST, TRIAL_MOST = 180, 1500
+PROGRAM_MAX, TRIAL_MAX = 180, 1500
 # What two ranks go by, beside shared memory.
 LANES = {"memory": "", "tcp": "FI_ISTHMUS_FABRIC=off FI_ISTHMUS_TRANSPORT=tcp", "udp": "FI_ISTHMUS_FABRIC=off FI_ISTHMUS_TRANSPORT=udp"}
 SCRIPT = """
-most() { timeout --kill-after=5 "$PROGRAM_MOST" "$@"; }
+most() { timeout --kill-after=5 "$PROGRAM_MAX" "$@"; }
 "$PYTHON" -m venv --without-pip venv
 PYTHONPATH=$PIP most venv/bin/python -m pip install --quiet --disable-pip-version-check --no-index --find-links . isthmus mpich mpi4py
 PATH=$PWD/venv/bin:$PATH
@@ -83,9 +83,9 @@ def main():
         (work / "big").write_bytes(bytes(range(256)) * 50_000)
         env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": name, "LC_ALL": "C.UTF-8", "QEMU": QEMU, "QEMU_LD_PREFIX": str(debian),
                "PYTHON": str(python), "PIP": str(pip), "EXAMPLES": str(ROOT / "examples/python"), "RING": RING,
-               "PROGRAM_MOST": str(PROGRAM_MOST)}  # fmt: skip
+               "PROGRAM_MAX": str(PROGRAM_MAX)}  # fmt: skip
         # What it has said by then is told also if it does not end.
-        command = ["timeout", "--kill-after=5", str(TRIAL_MOST), "unshare", "--user", "--map-root-user", "--mount", "--net", "--ipc",
+        command = ["timeout", "--kill-after=5", str(TRIAL_MAX), "unshare", "--user", "--map-root-user", "--mount", "--net", "--ipc",
                    "--pid", "--fork", "--kill-child", "--mount-proc"]  # fmt: skip
         done = subprocess.run([*command, "sh", "-eu", "-c", INSIDE], env=env, cwd=work, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)  # fmt: skip

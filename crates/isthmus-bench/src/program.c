@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MEGABYTE = 1000000, UNDER_WAY_MOST = 192, PREPOSTED_AHEAD = 32 };
+enum { MEGABYTE = 1000000, UNDER_WAY_MAX = 192, PREPOSTED_AHEAD = 32 };
 
 static int rank;
 static double limit_s;
@@ -95,8 +95,8 @@ static void acknowledge(void)
 
 static double stream(int64_t bytes, int64_t block, int under_way, int tells)
 {
-    MPI_Request requests[UNDER_WAY_MOST];
-    unsigned char *blocks[UNDER_WAY_MOST];
+    MPI_Request requests[UNDER_WAY_MAX];
+    unsigned char *blocks[UNDER_WAY_MAX];
     int64_t count = (bytes + block - 1) / block;
     for (int i = 0; i < under_way; i++) {
         requests[i] = MPI_REQUEST_NULL;
@@ -253,7 +253,7 @@ int main(int argc, char **argv)
     if (!strcmp(work, "stream") || !strcmp(work, "share")) {
         seconds = stream(amount, 16 * MEGABYTE, 16, !strcmp(work, "share"));
     } else if (!strcmp(work, "outage")) {
-        seconds = stream(amount, 256 << 10, UNDER_WAY_MOST, 1);
+        seconds = stream(amount, 256 << 10, UNDER_WAY_MAX, 1);
     } else if (!strcmp(work, "sends")) {
         seconds = sends(amount);
     } else if (!strcmp(work, "exchange")) {

@@ -32,7 +32,7 @@ const RECEIVE_BUFFER: usize = 16 << 20;
 /// Requested buffer for packets that the interface has not taken yet. Bytes.
 const SEND_BUFFER: usize = 4 << 20;
 /// With a smaller receive buffer, packets get lost as soon as the program computes. Bytes.
-const RECEIVE_BUFFER_LEAST: usize = 2 << 20;
+const RECEIVE_BUFFER_MIN: usize = 2 << 20;
 
 /// Result of sending a batch of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,7 +192,7 @@ fn enlarge(socket: &socket2::Socket, kind: &str, say: impl Fn(std::fmt::Argument
     }
     // The system reports twice the size that was requested.
     let room = socket.recv_buffer_size().unwrap_or(0);
-    if room < 2 * RECEIVE_BUFFER_LEAST {
+    if room < 2 * RECEIVE_BUFFER_MIN {
         say(format_args!(
             "{kind} packets get lost while the program computes: the system gives room for {} KiB; \
              let the administrator set net.core.rmem_max to {RECEIVE_BUFFER}",

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use crate::Way;
-use crate::ground::Taken;
+use crate::OfferedEndpoint;
+use crate::fabrics::Taken;
 use crate::hub::{Hub, News, Piped};
 use crate::{FabricError, host};
 
@@ -91,32 +91,35 @@ impl Hubs {
     }
 
     /// The endpoints to offer.
-    pub(crate) fn ways(&mut self) -> Vec<Way> {
+    pub(crate) fn endpoints(&mut self) -> Vec<OfferedEndpoint> {
         self.open();
         let hubs = self.hubs.iter().flatten();
-        hubs.map(|hub| Way { provider: hub.provider().to_owned(), name: hub.name().to_vec() }).collect()
+        hubs.map(|hub| OfferedEndpoint { provider: hub.provider().to_owned(), name: hub.name().to_vec() })
+            .collect()
     }
 
     /// Chooses the first endpoint that can be reached from here.
-    pub(crate) fn take(&mut self, ways: &[Way], near: bool) -> Option<Taken<Pipe>> {
-        if self.is_off() || ways.is_empty() {
+    pub(crate) fn take(&mut self, endpoints: &[OfferedEndpoint], near: bool) -> Option<Taken<Pipe>> {
+        if self.is_off() || endpoints.is_empty() {
             return None;
         }
         self.open();
-        for (choice, way) in ways.iter().enumerate().filter(|(_, way)| near || way.provider != "shm") {
-            let same = |hub: &Hub| hub.provider() == way.provider;
+        for (choice, endpoint) in
+            endpoints.iter().enumerate().filter(|(_, endpoint)| near || endpoint.provider != "shm")
+        {
+            let same = |hub: &Hub| hub.provider() == endpoint.provider;
             let Some(hub) = self.hubs.iter().flatten().position(same) else { continue };
-            match self.add(hub, &way.name) {
+            match self.add(hub, &endpoint.name) {
                 Ok((pipe, name)) => return Some(Taken { choice, pipe, lane: pipe.token, name }),
-                Err(error) => self.remark(format_args!("a lane stays TCP: {}: {error}", way.provider)),
+                Err(error) => self.remark(format_args!("a lane stays TCP: {}: {error}", endpoint.provider)),
             }
         }
         None
     }
 
-    /// Makes a lane from one of [`Hubs::ways`].
-    pub(crate) fn join(&mut self, way: &Way, name: &[u8]) -> Result<Pipe, FabricError> {
-        let same = |hub: &Hub| hub.provider() == way.provider && hub.name() == way.name;
+    /// Makes a lane from one of [`Hubs::endpoints`].
+    pub(crate) fn join(&mut self, endpoint: &OfferedEndpoint, name: &[u8]) -> Result<Pipe, FabricError> {
+        let same = |hub: &Hub| hub.provider() == endpoint.provider && hub.name() == endpoint.name;
         let choice = self.hubs.iter().flatten().position(same).ok_or(FabricError::Full)?;
         self.add(choice, name).map(|(pipe, _)| pipe)
     }
@@ -251,18 +254,18 @@ mod tests {
     #[test]
     fn a_fabric_that_fails_says_why_and_takes_no_more_lanes() {
         let mut hubs = Hubs::new("shm", Ipv4Addr::LOCALHOST.into(), |_| {});
-        let ways = hubs.ways();
-        if ways.is_empty() {
+        let endpoints = hubs.endpoints();
+        if endpoints.is_empty() {
             eprintln!("skipped: libfabric is not installed");
             return;
         }
-        let Taken { pipe, .. } = hubs.take(&ways, true).expect("it leads to itself");
+        let Taken { pipe, .. } = hubs.take(&endpoints, true).expect("it leads to itself");
         assert_eq!(hubs.failure(), None);
         let error = FabricError::Call { what: "fi_cq_read", why: "the port is down".to_owned() };
         hubs.hubs.iter_mut().flatten().for_each(|hub| hub.give_up(&error));
         assert_eq!(hubs.failure(), Some("shm: fi_cq_read: the port is down"));
         assert!(matches!(hubs.write_from(pipe, b"lost"), Piped::Failed(why) if why.contains("port is down")));
         hubs.remove(pipe);
-        assert!(hubs.take(&ways, true).is_none(), "a lane over what has failed");
+        assert!(hubs.take(&endpoints, true).is_none(), "a lane over what has failed");
     }
 }

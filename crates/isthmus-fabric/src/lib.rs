@@ -10,7 +10,7 @@
 //! `unsafe` is in `library.rs` (finding libfabric), `net.rs` (its objects), and in `hub.rs`
 //! and `hubs.rs`, which copy from and to a lane's borrowed memory.
 
-mod ground;
+mod fabrics;
 mod host;
 mod hub;
 mod hubs;
@@ -20,11 +20,11 @@ mod net;
 mod offer;
 mod pipe;
 
-pub use ground::{Ground, Taken};
+pub use fabrics::{Fabrics, Taken};
 pub use hub::{News, Piped};
 pub use hubs::{Hubs, Pipe};
 pub use meeting::{Foreign, Meeting, Met};
-pub use offer::Way;
+pub use offer::OfferedEndpoint;
 
 /// Why a fabric cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

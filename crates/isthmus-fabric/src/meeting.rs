@@ -13,8 +13,8 @@ use isthmus_wire::frame::{Answer, Frame, MAGIC, Offer, Settle};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::ground::{Ground, Taken};
-use crate::offer::{self, LIST_MAX, Way};
+use crate::fabrics::{Fabrics, Taken};
+use crate::offer::{self, LIST_MAX, OfferedEndpoint};
 
 /// Version of Offer's list. It changes with the list only: lanes agree on their version later, by Hello.
 const OFFER_VERSION: u16 = 3;
@@ -59,7 +59,7 @@ pub struct Meeting<P> {
     near: bool,
     key: u64,
     heard: Vec<u8>,
-    offered: Vec<Way>,
+    offered: Vec<OfferedEndpoint>,
     pipe: Option<P>,
 }
 
@@ -83,22 +83,22 @@ impl<P: Copy + std::fmt::Debug + PartialEq> Meeting<P> {
         &mut self,
         on: BorrowedFd<'_>,
         key: u64,
-        ground: &mut impl Ground<Pipe = P>,
+        fabrics: &mut impl Fabrics<Pipe = P>,
     ) -> io::Result<Met<P>> {
         self.key = key;
         loop {
             let before = self.stage;
             let met = match self.stage {
-                Stage::Offering => self.offer(on, ground)?,
-                Stage::Offered => self.hear_answer(on, ground)?,
-                Stage::Trying { until } => self.try_way(on, until, ground)?,
-                Stage::Waiting => self.hear_offer(on, ground)?,
-                Stage::Answered => self.hear_end(on, ground)?,
+                Stage::Offering => self.offer(on, fabrics)?,
+                Stage::Offered => self.receive_answer(on, fabrics)?,
+                Stage::Trying { until } => self.try_endpoint(on, until, fabrics)?,
+                Stage::Waiting => self.receive_offer(on, fabrics)?,
+                Stage::Answered => self.receive_end(on, fabrics)?,
                 Stage::Over => Met::Stays,
             };
             if met != Met::NotYet {
                 self.stage = Stage::Over;
-                ground.withdraw(&std::mem::take(&mut self.offered));
+                fabrics.withdraw(&std::mem::take(&mut self.offered));
                 return Ok(met);
             }
             if self.stage == before {
@@ -108,74 +108,78 @@ impl<P: Copy + std::fmt::Debug + PartialEq> Meeting<P> {
     }
 
     /// Removes what was prepared, because the lane ended before it was settled.
-    pub fn call_off(&mut self, ground: &mut impl Ground<Pipe = P>) {
+    pub fn call_off(&mut self, fabrics: &mut impl Fabrics<Pipe = P>) {
         if let Some(pipe) = self.pipe.take() {
-            ground.remove(pipe);
+            fabrics.remove(pipe);
         }
-        ground.withdraw(&std::mem::take(&mut self.offered));
+        fabrics.withdraw(&std::mem::take(&mut self.offered));
     }
 
-    fn offer(&mut self, on: BorrowedFd<'_>, ground: &mut impl Ground<Pipe = P>) -> io::Result<Met<P>> {
-        let ways = ground.ways(self.near);
-        if ways.is_empty() {
+    fn offer(&mut self, on: BorrowedFd<'_>, fabrics: &mut impl Fabrics<Pipe = P>) -> io::Result<Met<P>> {
+        let endpoints = fabrics.endpoints(self.near);
+        if endpoints.is_empty() {
             return Ok(Met::Stays);
         }
-        let list = offer::encode(&ways);
+        let list = offer::encode(&endpoints);
         let payload = list.len() as u32;
-        let offer = Offer { magic: MAGIC, version: OFFER_VERSION, host: ground.host(), payload };
-        self.offered = ways;
+        let offer = Offer { magic: MAGIC, version: OFFER_VERSION, host: fabrics.host(), payload };
+        self.offered = endpoints;
         say(on, offer, &list)?;
         self.stage = Stage::Offered;
         Ok(Met::NotYet)
     }
 
-    fn hear_answer(&mut self, on: BorrowedFd<'_>, ground: &mut impl Ground<Pipe = P>) -> io::Result<Met<P>> {
-        let Some(frame) = self.hear(on, Answer::LEN)? else { return Ok(Met::NotYet) };
+    fn receive_answer(
+        &mut self,
+        on: BorrowedFd<'_>,
+        fabrics: &mut impl Fabrics<Pipe = P>,
+    ) -> io::Result<Met<P>> {
+        let Some(frame) = self.receive(on, Answer::LEN)? else { return Ok(Met::NotYet) };
         let Frame::Answer(answer) = frame else { return Err(out_of_place()) };
         if answer.magic != MAGIC {
             return Err(io::Error::other(Foreign));
         }
         if answer.choice == NONE {
-            ground.remark(format_args!("a lane stays TCP: the neighbour takes none of the fabrics offered"));
+            fabrics.remark(format_args!("a lane stays TCP: the neighbour takes none of the fabrics offered"));
             return Ok(Met::Stays);
         }
         let name = self.heard.split_off(frame.header_len());
-        let way = self.offered.get(usize::from(answer.choice)).ok_or_else(out_of_place)?;
-        match ground.join(way, &name) {
+        let endpoint = self.offered.get(usize::from(answer.choice)).ok_or_else(out_of_place)?;
+        match fabrics.join(endpoint, &name) {
             Ok(pipe) => {
                 self.pipe = Some(pipe);
-                ground.set_key(pipe, self.key);
-                ground.probe(pipe, answer.lane);
+                fabrics.set_key(pipe, self.key);
+                fabrics.probe(pipe, answer.lane);
                 self.stage = Stage::Trying { until: Instant::now() + TRIAL };
                 Ok(Met::NotYet)
             }
             Err(error) => {
-                ground.remark(format_args!("a lane stays TCP: {error}"));
+                fabrics.remark(format_args!("a lane stays TCP: {error}"));
                 self.end(on, false)
             }
         }
     }
 
-    fn try_way(
+    fn try_endpoint(
         &mut self,
         on: BorrowedFd<'_>,
         until: Instant,
-        ground: &mut impl Ground<Pipe = P>,
+        fabrics: &mut impl Fabrics<Pipe = P>,
     ) -> io::Result<Met<P>> {
         let Some(pipe) = self.pipe else { return Ok(Met::Stays) };
-        if ground.is_proved(pipe) {
-            ground.begin(pipe, on.try_clone_to_owned()?);
-            let provider = ground.provider(pipe).to_owned();
-            ground.remark(format_args!("lanes go over {provider}"));
+        if fabrics.is_proved(pipe) {
+            fabrics.begin(pipe, on.try_clone_to_owned()?);
+            let provider = fabrics.provider(pipe).to_owned();
+            fabrics.remark(format_args!("lanes go over {provider}"));
             return self.end(on, true);
         }
         if Instant::now() < until {
             return Ok(Met::NotYet);
         }
-        let provider = ground.provider(pipe).to_owned();
-        ground
+        let provider = fabrics.provider(pipe).to_owned();
+        fabrics
             .remark(format_args!("a lane stays TCP: nothing comes back from the neighbour over {provider}"));
-        self.call_off(ground);
+        self.call_off(fabrics);
         self.end(on, false)
     }
 
@@ -185,7 +189,11 @@ impl<P: Copy + std::fmt::Debug + PartialEq> Meeting<P> {
         Ok(self.pipe.take().map_or(Met::Stays, Met::Moves))
     }
 
-    fn hear_offer(&mut self, on: BorrowedFd<'_>, ground: &mut impl Ground<Pipe = P>) -> io::Result<Met<P>> {
+    fn receive_offer(
+        &mut self,
+        on: BorrowedFd<'_>,
+        fabrics: &mut impl Fabrics<Pipe = P>,
+    ) -> io::Result<Met<P>> {
         if self.heard.is_empty() {
             match peek(on)? {
                 None => return Ok(Met::NotYet),
@@ -194,18 +202,18 @@ impl<P: Copy + std::fmt::Debug + PartialEq> Meeting<P> {
                 Some(_) => return Ok(Met::Stays),
             }
         }
-        let Some(frame) = self.hear(on, Offer::LEN)? else { return Ok(Met::NotYet) };
+        let Some(frame) = self.receive(on, Offer::LEN)? else { return Ok(Met::NotYet) };
         let Frame::Offer(offer) = frame else { return Err(out_of_place()) };
-        let ways = offer::decode(&self.heard.split_off(frame.header_len()));
-        let ways = ways.filter(|_| offer.magic == MAGIC).ok_or_else(out_of_place)?;
+        let endpoints = offer::decode(&self.heard.split_off(frame.header_len()));
+        let endpoints = endpoints.filter(|_| offer.magic == MAGIC).ok_or_else(out_of_place)?;
         // This build cannot read other versions of the list. The lane stays TCP, and Hello agrees on a version.
-        let ways = if offer.version == OFFER_VERSION { ways } else { Vec::new() };
-        let near = offer.host == ground.host();
+        let endpoints = if offer.version == OFFER_VERSION { endpoints } else { Vec::new() };
+        let near = offer.host == fabrics.host();
         let answer = |choice, lane, payload| Answer { magic: MAGIC, choice, lane, payload };
-        match ground.take(&ways, near) {
+        match fabrics.take(&endpoints, near) {
             Some(Taken { choice, pipe, lane, name }) => {
                 self.pipe = Some(pipe);
-                ground.set_key(pipe, self.key);
+                fabrics.set_key(pipe, self.key);
                 say(on, answer(choice as u8, lane, name.len() as u32), &name)?;
                 self.heard.clear();
                 self.stage = Stage::Answered;
@@ -218,17 +226,21 @@ impl<P: Copy + std::fmt::Debug + PartialEq> Meeting<P> {
         }
     }
 
-    fn hear_end(&mut self, on: BorrowedFd<'_>, ground: &mut impl Ground<Pipe = P>) -> io::Result<Met<P>> {
-        let Some(frame) = self.hear(on, Settle::LEN)? else { return Ok(Met::NotYet) };
+    fn receive_end(
+        &mut self,
+        on: BorrowedFd<'_>,
+        fabrics: &mut impl Fabrics<Pipe = P>,
+    ) -> io::Result<Met<P>> {
+        let Some(frame) = self.receive(on, Settle::LEN)? else { return Ok(Met::NotYet) };
         let Frame::Settle(Settle { moved }) = frame else { return Err(out_of_place()) };
         match self.pipe.take() {
             Some(pipe) if moved == 1 => {
                 let connection: OwnedFd = on.try_clone_to_owned()?;
-                ground.begin(pipe, connection);
+                fabrics.begin(pipe, connection);
                 Ok(Met::Moves(pipe))
             }
             Some(pipe) => {
-                ground.remove(pipe);
+                fabrics.remove(pipe);
                 Ok(Met::Stays)
             }
             None => Ok(Met::Stays),
@@ -237,7 +249,7 @@ impl<P: Copy + std::fmt::Debug + PartialEq> Meeting<P> {
 
     /// Reads exactly one frame with its payload. The frame has `header` bytes. `None` if it is
     /// incomplete so far.
-    fn hear(&mut self, on: BorrowedFd<'_>, header: usize) -> io::Result<Option<Frame>> {
+    fn receive(&mut self, on: BorrowedFd<'_>, header: usize) -> io::Result<Option<Frame>> {
         loop {
             let frame = Frame::decode(&self.heard).map_err(|_| match self.stage {
                 // Its first bytes.

@@ -12,7 +12,7 @@ pub(crate) const PROVIDER_MAX: usize = 64;
 
 /// One endpoint that is offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct OfferedEndpoint {
     /// The provider's name.
     pub provider: String,
     /// The endpoint's name. Only the provider understands it.
@@ -20,9 +20,9 @@ pub struct Way {
 }
 
 /// Encodes a list. Entries that do not fit are left out.
-pub(crate) fn encode(ways: &[Way]) -> Vec<u8> {
+pub(crate) fn encode(endpoints: &[OfferedEndpoint]) -> Vec<u8> {
     let mut out = Vec::new();
-    for Way { provider, name } in ways {
+    for OfferedEndpoint { provider, name } in endpoints {
         let more = 3 + provider.len() + name.len();
         if provider.len() > PROVIDER_MAX || name.len() > NAME_MAX || out.len() + more > LIST_MAX {
             continue;
@@ -36,8 +36,8 @@ pub(crate) fn encode(ways: &[Way]) -> Vec<u8> {
 }
 
 /// Decodes a list. `None` if the bytes are malformed.
-pub(crate) fn decode(mut bytes: &[u8]) -> Option<Vec<Way>> {
-    let mut ways = Vec::new();
+pub(crate) fn decode(mut bytes: &[u8]) -> Option<Vec<OfferedEndpoint>> {
+    let mut endpoints = Vec::new();
     while let Some((&len, rest)) = bytes.split_first() {
         let (provider, rest) = rest.split_at_checked(usize::from(len))?;
         let (len, rest) = rest.split_at_checked(2)?;
@@ -45,32 +45,35 @@ pub(crate) fn decode(mut bytes: &[u8]) -> Option<Vec<Way>> {
         if provider.len() > PROVIDER_MAX || name.len() > NAME_MAX {
             return None;
         }
-        ways.push(Way { provider: String::from_utf8(provider.to_vec()).ok()?, name: name.to_vec() });
+        endpoints.push(OfferedEndpoint {
+            provider: String::from_utf8(provider.to_vec()).ok()?,
+            name: name.to_vec(),
+        });
         bytes = rest;
     }
-    Some(ways)
+    Some(endpoints)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn way(provider: &str, name: &[u8]) -> Way {
-        Way { provider: provider.to_owned(), name: name.to_vec() }
+    fn endpoint(provider: &str, name: &[u8]) -> OfferedEndpoint {
+        OfferedEndpoint { provider: provider.to_owned(), name: name.to_vec() }
     }
 
     #[test]
     fn a_list_is_read_as_it_was_written() {
-        let ways = [way("shm", b"fi_shm://7\0"), way("verbs;ofi_rxm", &[0xff; 28])];
-        let bytes = encode(&ways);
+        let endpoints = [endpoint("shm", b"fi_shm://7\0"), endpoint("verbs;ofi_rxm", &[0xff; 28])];
+        let bytes = encode(&endpoints);
         assert_eq!(bytes[..5], [3, b's', b'h', b'm', 11]);
-        assert_eq!(decode(&bytes), Some(ways.to_vec()));
+        assert_eq!(decode(&bytes), Some(endpoints.to_vec()));
         assert_eq!(decode(&[]), Some(Vec::new()));
     }
 
     #[test]
     fn what_is_no_list_is_refused_wherever_it_ends() {
-        let bytes = encode(&[way("shm", &[1; 40])]);
+        let bytes = encode(&[endpoint("shm", &[1; 40])]);
         for end in 1..bytes.len() {
             assert_eq!(decode(&bytes[..end]), None, "cut at {end}");
         }
@@ -80,8 +83,8 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_left_out() {
-        let ways = vec![way("p", &[0; NAME_MAX]); 100];
-        assert!(encode(&ways).len() <= LIST_MAX);
-        assert_eq!(encode(&[way("p", &[0; NAME_MAX + 1])]), []);
+        let endpoints = vec![endpoint("p", &[0; NAME_MAX]); 100];
+        assert!(encode(&endpoints).len() <= LIST_MAX);
+        assert_eq!(encode(&[endpoint("p", &[0; NAME_MAX + 1])]), []);
     }
 }

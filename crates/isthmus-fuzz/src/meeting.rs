@@ -5,27 +5,27 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use isthmus_fabric::{FabricError, Ground, Meeting, Met, Taken, Way};
+use isthmus_fabric::{FabricError, Fabrics, Meeting, Met, OfferedEndpoint, Taken};
 use isthmus_wire::frame::{Answer, MAGIC, Offer, Settle};
 
 /// A host with one fabric, on which every operation succeeds.
 struct Willing;
 
-impl Ground for Willing {
+impl Fabrics for Willing {
     type Pipe = u32;
 
     fn host(&mut self) -> u64 {
         7
     }
-    fn ways(&mut self, _near: bool) -> Vec<Way> {
-        vec![Way { provider: "shm".to_owned(), name: b"here".to_vec() }]
+    fn endpoints(&mut self, _near: bool) -> Vec<OfferedEndpoint> {
+        vec![OfferedEndpoint { provider: "shm".to_owned(), name: b"here".to_vec() }]
     }
-    fn withdraw(&mut self, _ways: &[Way]) {}
-    fn take(&mut self, ways: &[Way], _near: bool) -> Option<Taken<u32>> {
-        let choice = ways.iter().position(|way| way.provider == "shm")?;
+    fn withdraw(&mut self, _endpoints: &[OfferedEndpoint]) {}
+    fn take(&mut self, endpoints: &[OfferedEndpoint], _near: bool) -> Option<Taken<u32>> {
+        let choice = endpoints.iter().position(|endpoint| endpoint.provider == "shm")?;
         Some(Taken { choice, pipe: 1, lane: 2, name: b"there".to_vec() })
     }
-    fn join(&mut self, _way: &Way, name: &[u8]) -> Result<u32, FabricError> {
+    fn join(&mut self, _endpoint: &OfferedEndpoint, name: &[u8]) -> Result<u32, FabricError> {
         if name.is_empty() { Err(FabricError::Full) } else { Ok(1) }
     }
     fn probe(&mut self, _pipe: u32, _theirs: u64) {}
@@ -62,11 +62,11 @@ pub(crate) fn property(input: &[u8]) {
     let Ok((mut theirs, mut ours)) = UnixStream::pair() else { return };
     let dialled = how & 1 == 1;
     let mut meeting = if dialled { Meeting::of_dialled(true) } else { Meeting::of_accepted() };
-    let mut ground = Willing;
+    let mut fabrics = Willing;
     // The answers to the other end are never read: the socket has room for them.
     let mut told = 0;
     for piece in bytes.chunks(usize::from(how >> 1) + 1) {
-        let met = meeting.go_on(ours.as_fd(), 1, &mut ground);
+        let met = meeting.go_on(ours.as_fd(), 1, &mut fabrics);
         if !matches!(met, Ok(Met::NotYet)) {
             break;
         }
@@ -75,7 +75,7 @@ pub(crate) fn property(input: &[u8]) {
         }
         told += piece.len();
     }
-    let met = meeting.go_on(ours.as_fd(), 1, &mut ground);
+    let met = meeting.go_on(ours.as_fd(), 1, &mut fabrics);
     if !dialled && bytes.first().is_some_and(|first| *first != 4) {
         assert!(matches!(met, Ok(Met::Stays)), "{met:?}");
         let mut left = vec![0; told];

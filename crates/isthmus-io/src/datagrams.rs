@@ -297,7 +297,7 @@ impl Datagrams {
         }
         let mut inner = self.inner.lock();
         if std::mem::take(&mut inner.rung) {
-            self.bell.silence();
+            self.bell.clear();
         }
         inner.armed &= inner.sleepers > 0;
         let Inner { done, sources, .. } = &mut *inner;

@@ -157,8 +157,8 @@ impl Driver {
             }
             for ready in (0..).map_while(|i| events.get(i)) {
                 match ready.key {
-                    BELL => self.bell.silence(),
-                    ALARM => self.alarm.silence(),
+                    BELL => self.bell.clear(),
+                    ALARM => self.alarm.clear(),
                     STATE => self.tell_state(&charges),
                     _ => {}
                 }

@@ -22,6 +22,22 @@
 //! - `ledger`: the file in which endpoints of one host share measurements of paths.
 //! - [`Datagrams`]: an endpoint without an engine.
 //!
+//! # Threads
+//!
+//! - The thread that polls the completion queue drives the engine. The process's single I/O thread takes over
+//!   (`driver.rs`) in two cases: no thread has polled for a few milliseconds, or a thread sleeps on the queue's
+//!   descriptor.
+//! - Only the thread that drives the shell touches it. The engine has a lock, which is released before each system call.
+//! - Before a thread sleeps, it sets a flag in each lane's shared memory. A writer that finds the flag set wakes it.
+//!   `isthmus-wakeup` holds this protocol, and loom checks it (`tools/models.sh`).
+//! - A poll of an idle endpoint whose lanes are all in shared memory reads one word per lane and takes no lock
+//!   (`watch.rs`). Only the first poll after a message spins, for 2 µs.
+//! - If there are more runnable threads than processors, a poll that finds nothing sleeps briefly (`cpu_yield.rs`).
+//! - Once a second the I/O thread looks for operations that have been pending longer than `stall_warning`, and logs what
+//!   the oldest waits for. `isthmus state PID` and `isthmus top` ask this thread over a Unix socket (`figures.rs`).
+//! - The I/O thread waits at most `SHELL_PATIENCE` (100 ms) for another thread to release an endpoint's shell. So a
+//!   program's thread that hangs does not stop the I/O thread, which reports it.
+//!
 //! `unsafe` code is only in the files that `crates/isthmus/tests/rooms.rs` lists.
 
 mod burst;

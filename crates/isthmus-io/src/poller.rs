@@ -107,7 +107,7 @@ impl Bell {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    pub(crate) fn silence(&self) {
+    pub(crate) fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 
@@ -141,7 +141,7 @@ impl Alarm {
         Ok(())
     }
 
-    pub(crate) fn silence(&self) {
+    pub(crate) fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 }
@@ -168,7 +168,7 @@ mod tests {
         alarm.set(Duration::from_millis(1)).expect("set");
         poller.wait(&mut events, Some(Duration::from_secs(60))).expect("waited");
         assert_eq!(events.get(0).map(|ready| ready.key), Some(7));
-        alarm.silence();
+        alarm.clear();
         poller.wait(&mut events, Some(Duration::ZERO)).expect("waited");
         assert!(events.get(0).is_none(), "once");
     }

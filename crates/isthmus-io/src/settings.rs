@@ -48,10 +48,20 @@ pub use trust::{KeyFiles, TlsMode};
 pub struct Parameter {
     /// Name: the file's key; in the environment `FI_ISTHMUS_` and the name in capitals.
     pub name: &'static str,
-    /// Meaning, unit, range and default.
+    /// Meaning, in one sentence. docs/settings.md has the details.
     pub help: &'static str,
-    /// Default, as the user would write it.
+    /// What may be written: a range, a unit, or the choices.
+    pub values: &'static str,
+    /// Default, as the user would write it; empty if the setting is not set.
     pub default: &'static str,
+}
+
+impl Parameter {
+    /// Meaning, values and default in one text.
+    pub fn describe(&self) -> String {
+        let default = if self.default.is_empty() { "not set" } else { self.default };
+        format!("{} Values: {}. Default: {default}.", self.help, self.values)
+    }
 }
 
 /// Why settings were refused; the message names the place and the remedy.
@@ -60,7 +70,7 @@ pub struct Parameter {
 pub struct SettingsError(pub String);
 
 macro_rules! settings {
-    ($($name:ident: $kind:ty = $default:literal, $help:literal;)+) => {
+    ($($name:ident: $kind:ty = $default:literal, $values:literal, $help:literal;)+) => {
         /// Settings of endpoints.
         #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
         #[serde(deny_unknown_fields, default)]
@@ -70,7 +80,12 @@ macro_rules! settings {
 
         /// All settings of an endpoint.
         pub const PARAMETERS: &[Parameter] =
-            &[$(Parameter { name: stringify!($name), help: $help, default: $default },)+];
+            &[$(Parameter {
+                name: stringify!($name),
+                help: $help,
+                values: $values,
+                default: $default,
+            },)+];
 
         impl Default for Settings {
             fn default() -> Self {
@@ -111,42 +126,42 @@ macro_rules! settings {
 }
 
 settings! {
-    interface: String = "", "Network interface (name or IP address) to listen on and to connect from. Default: the one by which the kernel reaches other networks, else the first with a carrier, devices before bridges and tunnels, else loopback.";
-    rails: String = "", "Further network interfaces (names or IP addresses, several separated by commas, at most 3), each on a network of its own by which peers that are 1 ms or more away are reached as well, where both ends route so: large transfers use all of them at once, and one that dies is done without. Not with transport \"ethernet\". Default: none.";
-    port: u16 = "0", "TCP port to listen on; 0 lets the system choose, as several processes on a host need. Default 0.";
-    port_range: PortRange = "", "Where `port` is 0, the range of ports that endpoints of this host listen at, by TCP and UDP, as a firewall lets them through, such as \"5000-5100\": each process takes one that is free. Default: any.";
-    as_id: u32 = "0", "Id of the autonomous system this host belongs to. 0..=4294967295. Default 0.";
-    subnet: u32 = "0", "Id of the subnet within the autonomous system. 0..=4294967295. Default 0.";
-    routers: Routers = "", "Routers of this subnet, through which endpoints in other subnets and autonomous systems are reached: HOST:PORT, with a name or an IP address, several separated by commas; each lane takes one of those that the peer uses least, at random. Default: none.";
-    streams: Streams = "32", "Most TCP streams to one peer that is 1 ms or more away; how many carry is chosen by round trip, by what waits, by what the kernel says of them, and by how many endpoints of this host share the path. Through `routers` and by `rails` at most 4. Count, 1..=64. Default 32.";
-    transport: Transport = "auto", "What carries lanes to other hosts, where no router or fabric lies between: \"auto\", \"tcp\", \"udp\", or \"ethernet\" (frames of type 0x88b6 within a broadcast domain; needs the capability CAP_NET_RAW). \"auto\" begins with UDP where the round trip is at least `udp_from` (150 ms with tls), else with TCP, and may change (docs/decisions.md). All but tcp have to be set at both ends. UDP uses the port at which TCP listens; a host that does not answer there is reached by TCP. Default auto.";
-    udp_from: Span = "2ms", "With transport \"auto\", the round trip from which on UDP is used from the beginning. Time, such as \"50ms\". Default 2ms.";
-    udp_protocols: PerHost<Composition> = "", "The protocols of UDP lanes, as names joined by +: congestion control (rate, background, cubic, reno), rule for loss (adaptive, fixed), copies (measured, once), packet sizes (search, given), checksum of what is not encrypted (none, crc32c, which older builds do not read). Where none is named, the first is used. For some hosts only: IP address or range, =, names. Several entries are separated by commas, such as \"10.2.0.0/16=cubic+once, rate\". Running programs read a changed file within a few seconds. Default: the first of each.";
-    protocols: Protocols = "", "The protocols of service levels, messages and lanes in one text. An entry is a subject, a colon, and names joined by +. Subjects: UU, RU and RO (messages of such connections, as in `transfer`), messages (all others), udp (also lanes by frames, as in `udp_protocols`), tcp (as in `congestion`). For some hosts only: the subject, @, IP address or range; the narrowest counts. Entries are separated by commas, such as \"RO: eager, udp@10.2.0.0/16: cubic+once, tcp@10.2.0.1: bbr\". They override those settings for the same hosts. Running programs read a changed file within a few seconds. Default: what those settings say.";
-    rate_limit: RateLimits = "", "Most that lanes to other hosts send together: a rate, such as \"2Gbit\". For some hosts only: IP address or range, =, rate. Entries are separated by commas, and the narrowest that fits counts, such as \"10.2.0.0/16=500Mbit, 2Gbit\". TCP and UDP count apart, but rarely go to one host at a time. Endpoints of this host that use one path share a limit as far as they have a ledger; else it holds for each. Default: no limit.";
-    traffic_priority: Priority = "normal", "How lanes share a path with other traffic: \"normal\", as equals, or \"background\": they use what other traffic leaves, as LEDBAT++ does, by UDP, and by TCP where the kernel offers lp (modprobe tcp_lp). Goes before `congestion` \"auto\" and the congestion control rate of `udp_protocols`. Default normal.";
-    dscp: Dscp = "", "DSCP (RFC 2474) of packets to other hosts by TCP and UDP: le, df, cs0 to cs7, af11 to af43, va, ef, or a number, 0..=63. Default: le with `traffic_priority` \"background\" (RFC 8622), else 0.";
-    ecn: bool = "false", "Allows routers to mark UDP packets to other hosts instead of dropping them (ECN, RFC 3168); marked flows slow down as TCP does (RFC 8511). true or false. Default false: some firewalls drop such packets.";
-    scitag: Scitag = "", "Scientific network tag (scitags.org) of flows to other hosts, as EXPERIMENT.ACTIVITY: numbers of the registry, 1..=511 and 1..=63, such as \"2.15\". Packets of TCP and UDP lanes by IPv6 have it in their flow labels, and `firefly` announces it. Default: none.";
-    firefly: Firefly = "off", "Where UDP packets go that announce the beginning, each minute and the end of a flow with a `scitag` (fireflies): \"destination\", to port 10514 of the host at its other end; HOST:PORT, to a collector; or \"off\". Default off.";
-    admission: Admission = "closed", "Who may connect: \"closed\", those who were given the endpoint's whole address (fi_getname), where both ends prove who they are before anything else is heard; or \"open\", everybody who reaches the port, as programs need that know each other by HOST:PORT only. The same at both ends. Default closed.";
-    encrypt: Encrypt = "far", "Which lanes are encrypted from end to end, also through routers: \"far\", those that leave the subnet or whose round trip is 1 ms or more; \"always\", all but those by shared memory, and others are refused; \"never\", none. Lanes by UDP and Ethernet always are. The end that connects decides. Nothing has to be set up, but `admission` must be closed. Default far.";
-    tls: TlsMode = "off", "Whether lanes between endpoints prove by certificate to which AS both hosts belong: \"off\", or \"required\", mutual TLS 1.3 by TCP, and AES-GCM with keys from it by UDP; others are refused then. Lanes to and from `routers` are not meant: these have certificates between sites. Default off.";
-    tls_certificate: KeyFiles = "", "For tls: the certificate of this host, which names its AS, as `isthmus router keygen` makes it. Absolute path. Default: none.";
-    tls_key: KeyFiles = "", "For tls: the private key of that certificate. Absolute path. Default: none.";
-    tls_authorities: KeyFiles = "", "For tls: the authorities of the AS's whose endpoints are trusted, one's own among them. Absolute paths, several separated by commas. Default: none.";
-    fabric: String = "memory", "What carries lanes to endpoints and routers of the same subnet instead of TCP, where both ends have it, best first, separated by commas, such as \"memory,verbs\". \"memory\" is shared memory between processes of one user on one host, in the same container and without tls; it always goes first. Others are providers of libfabric. \"off\" leaves all to TCP. Default \"memory\".";
-    credit: Credit = "auto", "Most unexpected data that one peer may send ahead of its receives: bytes, such as \"8MiB\", or \"auto\": 8 MiB, and more where the path holds more, by round trip and by what arrives, up to an equal share of credit_total. Default auto.";
-    credit_total: Size = "1GiB", "The same over all peers of an endpoint. Bytes. Default 1GiB.";
-    buffered_sends: Size = "1MiB", "A message up to this length counts as sent once it has been copied, if its peer is 1 ms or more away or behind routers; others count as sent when the peer has them. A program that sends one after the other then need not wait a round trip for each. At most 64 MiB of an endpoint's messages are such copies. A send that names a completion level, such as FI_TRANSMIT_COMPLETE, always waits for the peer. 0: none. Bytes. Default 1MiB.";
-    transfer: MessageTransfer = "adaptive", "How messages longer than 8 KiB are sent: \"eager\", at once as far as the receiver's credit goes; \"rendezvous\", when the receiver asks for them; \"mixed\", the first 16 KiB at once; \"adaptive\", at once as far as credit goes, and beyond that by the measured share of receives that are posted early. For some hosts only: IP address or range, =, name. For connections of a service level: RU= or RO= before the name, which counts first. Entries are separated by commas, such as \"10.2.0.1=rendezvous, adaptive\". Running programs read a changed file within a few seconds. Default adaptive.";
-    peer_timeout: Span = "60s", "How long a peer may be out of reach before operations on it fail. Time, such as \"60s\". Default 60s.";
-    lost_peer: LostPeer = "error", "What becomes of an operation whose peer is given up: \"error\", it fails with ECONNRESET or EHOSTUNREACH, and MPICH then ends the job, whatever the error handler; \"truncate\", sends end as if they had been received, and receives fail with FI_ETRUNC, which MPICH reports as MPI_ERR_TRUNCATE; \"silent\", it never ends, and the program must hear of the loss by other means, as Open MPI does by PMIx. `isthmus run --on-loss continue` sets \"truncate\", or with --pmix \"silent\". Default error.";
-    stall_warning: Span = "30s", "How long an operation may be pending with a peer that is within reach before the log says, in one line, what it waits for. The line comes again whenever that time has doubled. A thread that holds an endpoint for that long is logged, too. Two waits give no line: a posted receive to which nobody sends, and a program that polls its own memory. Time; \"0s\" logs nothing. Default 30s.";
-    linger: Span = "10s", "How long closing an endpoint may take to deliver what was sent; messages that were reported as sent from a copy have this long for each next one. Time. Default 10s.";
-    congestion: TcpCongestion = "auto", "TCP congestion control on paths that leave the host, where the kernel offers it, such as \"bbr\"; \"system\" leaves the kernel's default; \"auto\" starts with cubic and takes bbr where packets are lost without a queue or the round trip is 50 ms or more. Default auto.";
-    summary: Summary = "log", "Where an endpoint that closes says in a line for each peer what it did: what its lanes went by, how its messages were transferred, what was sent again. \"log\", at level info; \"stderr\", there too; or the absolute path of a file, to whose end it is added too. Default log.";
-    ledger: Switch = "on", "Whether endpoints of this user on this host tell each other which paths of 1 ms or more they use, how fast and how much, by a small file in /dev/shm/isthmus-UID, and so share a path as one would use it alone: \"on\" or \"off\". Default on.";
+    interface: String = "", "name or IP address", "Network interface to listen on and to connect from.";
+    rails: String = "", "up to 3 names or IP addresses, separated by commas", "Further network interfaces that large transfers to far peers use as well.";
+    port: u16 = "0", "0..=65535", "TCP port to listen on; with 0 the system chooses one.";
+    port_range: PortRange = "", "such as \"5000-5100\"", "Range in which the ports of this host's endpoints lie, if `port` is 0.";
+    as_id: u32 = "0", "0..=4294967295", "Id of the autonomous system of this host.";
+    subnet: u32 = "0", "0..=4294967295", "Id of the subnet within the autonomous system.";
+    routers: Routers = "", "HOST:PORT, several separated by commas", "Routers of this subnet, which lead to other subnets and autonomous systems.";
+    streams: Streams = "32", "1..=64", "Most TCP streams to one peer that is 1 ms or more away.";
+    transport: Transport = "auto", "\"auto\", \"tcp\", \"udp\", \"ethernet\"", "Carries lanes to other hosts if no router or fabric lies between.";
+    udp_from: Span = "2ms", "time, such as \"50ms\"", "With transport \"auto\", lanes begin with UDP from this round trip on.";
+    udp_protocols: PerHost<Composition> = "", "names joined by +, also for some hosts", "Protocols of UDP lanes: congestion control, loss detection, copies, packet sizes and checksum.";
+    protocols: Protocols = "", "entries SUBJECT: NAMES, separated by commas", "Protocols of service levels, messages and lanes in one text.";
+    rate_limit: RateLimits = "", "rate, such as \"2Gbit\", also for some hosts", "Most that lanes to other hosts send together.";
+    traffic_priority: Priority = "normal", "\"normal\", \"background\"", "Whether lanes share a path as equals, or use only what other traffic leaves.";
+    dscp: Dscp = "", "le, df, cs0 to cs7, af11 to af43, va, ef, 0..=63", "DSCP (RFC 2474) of TCP and UDP packets to other hosts.";
+    ecn: bool = "false", "true, false", "Allows routers to mark UDP packets to other hosts instead of dropping them (RFC 3168).";
+    scitag: Scitag = "", "EXPERIMENT.ACTIVITY, such as \"2.15\"", "Scientific network tag (scitags.org) of flows to other hosts.";
+    firefly: Firefly = "off", "\"destination\", HOST:PORT, \"off\"", "Receiver of the UDP packets that announce flows with a `scitag`.";
+    admission: Admission = "closed", "\"closed\", \"open\"", "Admits only peers that know the endpoint's whole address, or everybody who reaches the port.";
+    encrypt: Encrypt = "far", "\"far\", \"always\", \"never\"", "Lanes that are encrypted from end to end, also through routers.";
+    tls: TlsMode = "off", "\"off\", \"required\"", "Whether lanes between endpoints prove by certificate to which AS both hosts belong.";
+    tls_certificate: KeyFiles = "", "absolute path", "With tls, the certificate of this host, as `isthmus router keygen` makes it.";
+    tls_key: KeyFiles = "", "absolute path", "With tls, the private key of the certificate.";
+    tls_authorities: KeyFiles = "", "absolute paths, separated by commas", "With tls, the authorities of the ASs whose endpoints are trusted, with the host's own.";
+    fabric: String = "memory", "\"memory\", libfabric providers, \"off\"", "Carries lanes within the subnet instead of TCP, if both ends have it; best first.";
+    credit: Credit = "auto", "bytes, such as \"8MiB\", or \"auto\"", "Most unexpected data that one peer may send ahead of its receives.";
+    credit_total: Size = "1GiB", "bytes", "Most unexpected data of all peers of an endpoint together.";
+    buffered_sends: Size = "1MiB", "bytes, 0 for none", "A message to a far peer up to this length counts as sent once it has been copied.";
+    transfer: MessageTransfer = "adaptive", "\"eager\", \"rendezvous\", \"mixed\", \"adaptive\", also for some hosts", "Protocol of messages longer than 8 KiB.";
+    peer_timeout: Span = "60s", "time, such as \"60s\"", "Time for which a peer may be out of reach before operations on it fail.";
+    lost_peer: LostPeer = "error", "\"error\", \"truncate\", \"silent\"", "Fate of an operation whose peer is given up.";
+    stall_warning: Span = "30s", "time, \"0s\" for none", "Time after which the log says what a pending operation with a reachable peer waits for.";
+    linger: Span = "10s", "time", "Time that closing an endpoint may take to deliver what was sent.";
+    congestion: TcpCongestion = "auto", "\"auto\", \"system\", a name such as \"bbr\"", "TCP congestion control on paths that leave the host, if the kernel offers it.";
+    summary: Summary = "log", "\"log\", \"stderr\", absolute path", "Where an endpoint that closes writes a line about each peer.";
+    ledger: Switch = "on", "\"on\", \"off\"", "Endpoints of one user and host share measurements of paths, and share the paths by them.";
 }
 
 /// Most interfaces that [`Settings::rails`] names. Count.

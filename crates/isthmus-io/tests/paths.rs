@@ -38,7 +38,7 @@ struct Relay {
 
 /// What a cut concerns.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
+enum Direction {
     /// Packets to the relay's target.
     Forth,
     Back,
@@ -47,10 +47,10 @@ enum Way {
 
 impl Relay {
     fn new(target: SocketAddr) -> Self {
-        Self::cutting(target, Way::Both)
+        Self::cutting(target, Direction::Both)
     }
 
-    fn cutting(target: SocketAddr, way: Way) -> Self {
+    fn cutting(target: SocketAddr, direction: Direction) -> Self {
         let bind = || {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
             let at = listener.local_addr().expect("bound");
@@ -66,8 +66,8 @@ impl Relay {
         let (cut, stop) = (relay.cut.clone(), relay.stop.clone());
         std::thread::spawn(move || {
             let (mut room, mut client, mut until_cut) = (vec![0; 1 << 16], None, Some(8_usize << 20));
-            let mut passes = |len: usize, by: Way| {
-                let passes = !cut.load(Ordering::Relaxed) || way != Way::Both && way != by;
+            let mut passes = |len: usize, by: Direction| {
+                let passes = !cut.load(Ordering::Relaxed) || direction != Direction::Both && direction != by;
                 until_cut = until_cut.and_then(|left| {
                     left.checked_sub(len).or_else(|| {
                         cut.store(true, Ordering::Relaxed);
@@ -81,13 +81,13 @@ impl Relay {
                 while let Ok((len, from)) = near.recv_from(&mut room) {
                     any = true;
                     client = Some(from);
-                    if passes(len, Way::Forth) {
+                    if passes(len, Direction::Forth) {
                         let _ = far.send(&room[..len]);
                     }
                 }
                 while let Ok(len) = far.recv(&mut room) {
                     any = true;
-                    if let (Some(client), true) = (client, passes(len, Way::Back)) {
+                    if let (Some(client), true) = (client, passes(len, Direction::Back)) {
                         let _ = near.send_to(&room[..len], client);
                     }
                 }
@@ -197,7 +197,7 @@ fn a_lane_by_udp_that_is_blocked_in_mid_life_gives_way_to_tcp_and_nothing_is_los
 fn where_udp_is_blocked_in_one_direction_only_tcp_takes_over_as_soon_whichever_end_sends() {
     set_hook(keep);
     for (cut, dialler_sends) in
-        [Way::Forth, Way::Back].into_iter().flat_map(|cut| [(cut, true), (cut, false)])
+        [Direction::Forth, Direction::Back].into_iter().flat_map(|cut| [(cut, true), (cut, false)])
     {
         let (a, b) = (open_by(Transport::UdpEverywhere), open_by(Transport::UdpEverywhere));
         let relay = Relay::cutting(b.address().locator, cut);

@@ -19,8 +19,8 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Ended;
+use crate::launcher::is_of_a_launcher;
 use crate::letter::Start;
-use crate::place::is_of_a_launcher;
 use crate::run::Input;
 
 /// How long a rank may leave an answer unread. Its socket has room for hundreds of them.

@@ -19,8 +19,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::agent::{Action, Agent, Link, Me};
+use crate::launcher::ProcessNumber;
 use crate::letter::{Hello, LETTER_MAX, OnLoss, Start, decode, encode};
-use crate::place::Place;
 use crate::pmi::{Asked, Request, Session};
 use crate::pmix::{Message, Server};
 use crate::ranks::{self, Gate, Lines, Print, Program, RankProcess};
@@ -47,7 +47,7 @@ pub struct Options {
     /// How many parts there are.
     pub parts: u32,
     /// Which process of the part this is.
-    pub place: Place,
+    pub process: ProcessNumber,
     /// How many ranks this process starts.
     pub ranks: u32,
     /// Where the processes find each other. `None` for a single process, and for part 1 if it prints its address.
@@ -112,14 +112,14 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<u8, RunError
     let host = rustix::system::uname().nodename().to_string_lossy().chars().take(64).collect::<String>();
     // Containers share their host's boot id, and hosts may share a name. Ranks share memory only if both agree.
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let alone = options.parts == 1 && options.place.count == 1;
+    let alone = options.parts == 1 && options.process.count == 1;
     let meeting = meeting(options, alone).map_err(usage)?;
     let me = Me {
         job: options.job.clone(),
         part: options.part,
         parts: options.parts,
-        index: options.place.index,
-        count: options.place.count,
+        index: options.process.index,
+        count: options.process.count,
         ranks: options.ranks,
         node: format!("{host}/{}", boot.trim()),
         host,
@@ -165,7 +165,7 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<u8, RunError
 fn meeting(options: &Options, alone: bool) -> Result<Option<Meeting>, String> {
     let at = match &options.at {
         Some(at) => at.clone(),
-        None if alone || (options.part == 1 && options.place.count == 1) => return Ok(None),
+        None if alone || (options.part == 1 && options.process.count == 1) => return Ok(None),
         None => {
             return Err(
                 "--at is missing: where do the parts find each other? See isthmus run --help".to_owned()

@@ -63,7 +63,7 @@ fn declare_parameters() {
     // SAFETY: libfabric declares this function so since 1.0.
     let define = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Define>(define) };
     for parameter in PARAMETERS {
-        let (Ok(name), Ok(help)) = (CString::new(parameter.name), CString::new(parameter.help)) else {
+        let (Ok(name), Ok(help)) = (CString::new(parameter.name), CString::new(parameter.describe())) else {
             continue;
         };
         // SAFETY: libfabric copies both texts; the format takes one string.

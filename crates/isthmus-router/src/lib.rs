@@ -17,6 +17,11 @@
 //!                 └── link ── many lanes on one wire (TCP, or UDP by datagram)
 //! ```
 //!
+//! Between two sites many lanes share a few long-lived links. `isthmus-mux` schedules the lanes of a link, and gives
+//! each lane its own credit. Delivery is guaranteed between the endpoints, not between routers: if a router dies, its
+//! lanes break, and the endpoints send again on others. A router that hangs sends no heartbeats. After 2 s without one,
+//! its links get no new lanes (`heartbeat`).
+//!
 //! `isthmus-trust` checks certificates. `measure` reads the state of the links, and `history` keeps it for two minutes.
 //! `metrics`, `report`, `status` and `page` show it; `isthmus-metrics` serves it.
 #![forbid(unsafe_op_in_unsafe_fn)]

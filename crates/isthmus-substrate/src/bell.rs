@@ -75,7 +75,7 @@ impl Bell {
         );
     }
 
-    pub(crate) fn silence(&self) {
+    pub(crate) fn clear(&self) {
         self.set_timer(None);
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.event, &mut count);

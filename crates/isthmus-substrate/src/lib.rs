@@ -14,6 +14,11 @@
 //!                 └── Buffers: for incoming messages               buffers.rs
 //! ```
 //!
+//! A connection is an entry at both ends, on top of an engine's peer. Any number of connections share the lanes of that
+//! peer. Control messages (`isthmus-wire`, `conversation.rs`) request, grant, refuse and end connections; `talk/` decides
+//! all of this. `isthmus-proto`'s `service.rs` has what each service level promises. Messages of UU connections go as UDP
+//! datagrams. Received messages stay in buffers that circulate between engine and program.
+//!
 //! ```no_run
 //! use isthmus_substrate::{Endpoint, EndpointOptions, Event, Level, SendOptions, Substrate};
 //!

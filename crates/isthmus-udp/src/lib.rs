@@ -21,6 +21,25 @@
 //! assert_eq!(server.stream(accepted).unwrap().peek(100), b"hello");
 //! ```
 //!
+//! ```text
+//!   datagrams in: on_packet                          datagrams out: poll_transmit
+//!        │                                                   ▲
+//!        ▼                                                   │
+//!   ┌─ Port: who may open a stream, whose turn it is to send, bounds on memory ───┐
+//!   │    ├── config, ended, hosts        settings; ended streams; paths of hosts  │
+//!   │    └── Stream, one for each lane                                            │
+//!   │          ├── receiving, seen       bytes in order; packet numbers that came │
+//!   │          ├── answers               acknowledgements that wait for an answer │
+//!   │          ├── sending, sent         bytes to send; packets in flight         │
+//!   │          ├── congestion, pacer     how much may be in flight, and when it goes│
+//!   │          ├── detection             which packets are lost                   │
+//!   │          └── redundancy, parity    copies and parity against losses         │
+//!   └─────────────────────────────────────────────────────────────────────────────┘
+//!        │ poll_event                                        ▲ with: write, read, finish
+//!        ▼                                                   │
+//!   application
+//! ```
+//!
 //! A stream is made of small parts that can be replaced while it runs ([`Composition`]): congestion control
 //! ([`congestion`]), loss detection ([`detection`]), copies and parity ([`redundancy`]), packet sizes ([`mtu`]), and
 //! checksums. Encryption ([`protection`]) is chosen before the first packet. [`wire`] has the table of packets and

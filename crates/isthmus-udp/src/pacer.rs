@@ -9,7 +9,7 @@ pub(crate) const QUANTUM_US: Micros = 1_000;
 /// On a short path the quantum is this part of the round trip. The queue of such a path holds little more.
 const QUANTUM_PART: Micros = 16;
 /// Shortest quantum. Microseconds.
-pub(crate) const QUANTUM_LEAST_US: Micros = 250;
+pub(crate) const QUANTUM_MIN_US: Micros = 250;
 /// A stream rests if it has nothing to send for this part of a round trip.
 const REST_PART: Micros = 4;
 /// Quanta of queue left free after a rest: one for the next burst, one for packets that stand there.
@@ -31,7 +31,7 @@ pub(crate) fn is_short(rtt_us: Micros) -> bool {
 
 /// Quantum for a round trip, which is 0 if unknown. Microseconds.
 pub(crate) fn quantum_us(rtt_us: Micros) -> Micros {
-    if rtt_us == 0 { QUANTUM_US } else { (rtt_us / QUANTUM_PART).clamp(QUANTUM_LEAST_US, QUANTUM_US) }
+    if rtt_us == 0 { QUANTUM_US } else { (rtt_us / QUANTUM_PART).clamp(QUANTUM_MIN_US, QUANTUM_US) }
 }
 
 /// Time that a late caller may catch up on at most. Microseconds. For the shortest quantum it is one quantum: a longer

@@ -148,9 +148,9 @@ const NEAR_US: Micros = 5_000;
 /// Round trip assumed before the first measurement. Microseconds.
 const RTT_FIRST_US: Micros = 200_000;
 /// Shortest probe timeout. Microseconds.
-const PROBE_LEAST_US: Micros = 5_000;
+const PROBE_MIN_US: Micros = 5_000;
 /// The same in acknowledgement delays. The shorter of the two counts.
-const PROBE_LEAST_DELAYS: Micros = 8;
+const PROBE_MIN_DELAYS: Micros = 8;
 
 impl Path {
     /// Smoothed round trip; `None` before the first. Microseconds.
@@ -213,7 +213,7 @@ impl Path {
     /// Probe timeout (RFC 9002, 6.2). Microseconds.
     pub(crate) fn probe_after_us(&self, ack_delay_us: Micros) -> Micros {
         let rtt = self.smoothed.unwrap_or(RTT_FIRST_US);
-        let least = PROBE_LEAST_US.min(PROBE_LEAST_DELAYS * ack_delay_us);
+        let least = PROBE_MIN_US.min(PROBE_MIN_DELAYS * ack_delay_us);
         (rtt + (4 * self.variation).max(1_000) + ack_delay_us).max(least)
     }
 

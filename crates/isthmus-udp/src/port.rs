@@ -1,46 +1,41 @@
 //! All streams of one UDP socket: finds a packet's stream, decides who may open one, and chooses who sends next.
 
+mod config;
+mod ended;
+mod hosts;
 mod too_long;
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Weak};
 
 use isthmus_ledger::{Kind, Ledger, PathKey};
 use slab::Slab;
 
 use crate::Micros;
 use crate::intake::Intake;
-use crate::mtu::{IP_UDP_BYTES, PAYLOAD_BASE};
-use crate::path::{Common, Learned};
+use crate::path::Learned;
 use crate::protection::{Initial, Protection, Sealing, Session, without_checksum};
 use crate::receiving::Hold;
 use crate::spec::Composition;
-use crate::stream::{Failure, Guard, Incoming, Stream, StreamConfig, Trust};
+use crate::stream::{Failure, Guard, Incoming, Stream, Trust};
 use crate::token::Mint;
 use crate::wire::{ConnectionId, Header, Packet, Token};
 
-/// Largest IP packet of an Ethernet with jumbo frames. Bytes.
-const JUMBO_BYTES: u32 = 9_000;
+pub use config::{GUEST_GAP, GUESTS_MAX, GUESTS_MEMORY, PORT_MEMORY, PortConfig};
+use ended::EndedStreams;
+use hosts::Hosts;
+
 /// Most Challenge and Reset packets that wait to be sent. Count; further ones are dropped.
 const ANSWERS_MAX: usize = 64;
-/// Most hosts whose path properties are remembered. Count.
-const LEARNED_MAX: usize = 1_024;
-/// Time for which these are of use. Microseconds (10 min).
-const LEARNED_LIFE_US: Micros = 600_000_000;
 /// Another process's capacity measurement is used if the path's round trip is below this. Microseconds (50 ms).
 const TOLD_RTT_US: Micros = 50_000;
-/// Time in which a delayed Open of an ended stream may still arrive; it opens nothing. Microseconds (60 s).
-const GRAVE_US: Micros = 60_000_000;
-/// Most ended streams that are remembered for that. Count.
-const GRAVES_MAX: usize = 4_096;
 /// Time in which a peer must validate its address. Microseconds (5 s).
 const STRANGER_US: Micros = 5_000_000;
 /// Time in which an ended stream answers the peer's retransmissions and repeats its own end. Microseconds (1 s).
 const LINGER_US: Micros = 1_000_000;
 /// Time in which the peer may end its direction of a released stream, and in which a guest may acknowledge what was
 /// written before its release. Microseconds (10 s).
-const PARTING_US: Micros = 10_000_000;
+const SHUTDOWN_US: Micros = 10_000_000;
 /// Most sessions that wait for their stream. Count; a further one replaces the oldest.
 const EXPECTED_MAX: usize = 1_024;
 /// Time for which a session waits for its stream. Microseconds (30 s).
@@ -65,108 +60,6 @@ pub enum Event {
     Writable(StreamId),
     /// The stream failed.
     Failed(StreamId, Failure),
-}
-
-/// Settings of a port.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PortConfig {
-    /// Settings of its streams.
-    pub stream: StreamConfig,
-    /// Whether peers may open streams. Default true.
-    pub accepts: bool,
-    /// Whether peers may open streams only within a session, see [`Port::expect`]. If so, others get no answer at all.
-    /// Default false.
-    pub sessions_only: bool,
-    /// Secret that a peer outside of a session must know to open a stream. If it is set, packets of others get no
-    /// answer at all. Default: everybody may open streams.
-    pub initial: Option<Initial>,
-    /// With this many streams, peers cannot open another one. Default 65,536.
-    pub streams_max: usize,
-    /// Most streams of addresses that are not validated; each may hold 1 MiB. Further peers are asked for a token
-    /// first. Default 64.
-    pub strangers_max: usize,
-    /// A peer with such an address gets the whole receive window at once while there are fewer of them than this. That
-    /// saves it a round trip. Default 4.
-    pub strangers_trusted: usize,
-    /// Most guests: streams that a peer opened without a session and the application has not admitted
-    /// ([`Port::admit_stream`]). For a further one, the one that the application released first goes. If it has released
-    /// none, the further one gets no answer yet. Default: no bound; with [`PortConfig::at`] and [`PortConfig::framed`]
-    /// [`GUESTS_MAX`].
-    pub guests_max: usize,
-    /// Most memory for unread data of guests. Beyond it the largest one fails. Bytes. Default: no bound; with
-    /// [`PortConfig::at`] and [`PortConfig::framed`] [`GUESTS_MEMORY`].
-    pub guests_memory: usize,
-    /// Most data that a guest may hold behind the first missing byte. Packets beyond it are dropped as if lost. Bytes.
-    /// Default: no bound; with [`PortConfig::at`] and [`PortConfig::framed`] [`GUEST_GAP`].
-    pub guest_gap: u64,
-    /// Approximate limit of unread data of all streams. From half of it on, a stream above its share of the half may
-    /// hold 64 KiB beyond what was read; packets beyond that are dropped. Bytes. Default: no bound; with
-    /// [`PortConfig::at`] and [`PortConfig::framed`] [`PORT_MEMORY`].
-    pub memory_max: usize,
-}
-
-/// Data held of a guest behind a gap (64 KiB). Its first packet says who it is, and is read when it comes. Bytes.
-pub const GUEST_GAP: u64 = 64 << 10;
-/// Unread data of all streams of a port (1 GiB). Data behind a lost packet waits for it, so this is three times the
-/// bandwidth-delay product of 10 Gb/s and 250 ms. Bytes.
-pub const PORT_MEMORY: usize = 1 << 30;
-/// Guests of a port (2,048). The endpoint keeps 1,024 connections that have not proved who they are, so as many may be
-/// about to end. Count.
-pub const GUESTS_MAX: usize = 2_048;
-/// Unread data of all guests (64 MiB). Each sends a few KiB, so hundreds may have packets out of order. Bytes.
-pub const GUESTS_MEMORY: usize = 64 << 20;
-
-impl Default for PortConfig {
-    fn default() -> Self {
-        Self {
-            stream: StreamConfig::default(),
-            accepts: true,
-            sessions_only: false,
-            initial: None,
-            streams_max: 65_536,
-            strangers_max: 64,
-            strangers_trusted: 4,
-            guests_max: usize::MAX,
-            guests_memory: usize::MAX,
-            guest_gap: u64::MAX,
-            memory_max: usize::MAX,
-        }
-    }
-}
-
-impl PortConfig {
-    /// Settings with bounds on the memory that peers can make a port use.
-    fn bounded() -> Self {
-        Self {
-            guests_max: GUESTS_MAX,
-            guests_memory: GUESTS_MEMORY,
-            guest_gap: GUEST_GAP,
-            memory_max: PORT_MEMORY,
-            ..Self::default()
-        }
-    }
-
-    /// Settings for a socket bound to `at`, of an interface with this MTU if it is known. Packets are no larger than
-    /// the MTU and a jumbo frame. The stream finds by probing what the path carries.
-    pub fn at(at: SocketAddr, mtu: Option<u32>) -> Self {
-        let mut config = Self::bounded();
-        config.stream.overhead = if at.is_ipv4() { IP_UDP_BYTES - 20 } else { IP_UDP_BYTES };
-        let ip_bytes = mtu.map_or(JUMBO_BYTES, |mtu| mtu.clamp(PAYLOAD_BASE + IP_UDP_BYTES, JUMBO_BYTES));
-        config.stream.payload_max = ip_bytes - config.stream.overhead;
-        config
-    }
-
-    /// Settings for packets that are frames of an interface with this MTU, `overhead` bytes of them before each packet.
-    ///
-    /// # Panics
-    /// If the MTU leaves less than every path carries.
-    pub fn framed(mtu: u32, overhead: u32) -> Self {
-        assert!(mtu >= PAYLOAD_BASE + overhead, "an MTU below what every path carries");
-        let mut config = Self::bounded();
-        config.stream.overhead = overhead;
-        config.stream.payload_max = mtu.min(JUMBO_BYTES) - overhead;
-        config
-    }
 }
 
 /// Packets to one address: all of `segment` bytes, except that the last may be shorter.
@@ -235,7 +128,7 @@ impl Entry {
 
     /// Whether a released stream need not wait longer to deliver its data: it has failed, or the peer has ended its
     /// direction too and may be gone.
-    fn has_parted(&self) -> bool {
+    fn may_end_soon(&self) -> bool {
         self.stream.failure().is_some() || self.stream.has_heard_all()
     }
 }
@@ -261,11 +154,8 @@ pub struct Port {
     memory: usize,
     answers: VecDeque<(SocketAddr, Packet)>,
     events: VecDeque<Event>,
-    learned: HashMap<IpAddr, Learned>,
-    /// Loss statistics that streams to one host share.
-    common: HashMap<IpAddr, Weak<Common>>,
-    graves: VecDeque<(Micros, SocketAddr, ConnectionId)>,
-    buried: HashSet<(SocketAddr, ConnectionId)>,
+    hosts: Hosts,
+    ended: EndedStreams,
     expected: HashMap<Token, Expected>,
     dropped: Dropped,
     intake: Intake,
@@ -291,10 +181,8 @@ impl Port {
             memory: 0,
             answers: VecDeque::new(),
             events: VecDeque::new(),
-            learned: HashMap::new(),
-            common: HashMap::new(),
-            graves: VecDeque::new(),
-            buried: HashSet::new(),
+            hosts: Hosts::default(),
+            ended: EndedStreams::default(),
             expected: HashMap::new(),
             dropped: Dropped::default(),
             intake: Intake::default(),
@@ -370,7 +258,7 @@ impl Port {
     }
 
     /// Updates the memory of a stream that received or read data. The caller must refresh the stream.
-    fn note_memory(&mut self, now: Micros, key: usize) {
+    fn update_memory(&mut self, now: Micros, key: usize) {
         let entry = &mut self.streams[key];
         let mut memory = entry.stream.received_memory();
         if memory > entry.memory && self.memory > self.config.memory_max / 2 {
@@ -432,9 +320,7 @@ impl Port {
         let id = stream.local();
         let (opened_by, label) = origin;
         let stranger = !stream.is_proved();
-        let common = self.common.get(&peer.ip()).and_then(Weak::upgrade).unwrap_or_default();
-        self.common.insert(peer.ip(), Arc::downgrade(&common));
-        stream.join(common);
+        stream.join(self.hosts.common(peer.ip()));
         stream.count_strain_from(self.intake.strain());
         if let Some((ledger, from)) = &self.ledger {
             let key = path_key(&stream, *from, peer);
@@ -485,7 +371,7 @@ impl Port {
         let result = change(&mut entry.stream);
         entry.told_readable = false;
         entry.wants_room = entry.stream.room() == 0;
-        self.note_memory(now, key);
+        self.update_memory(now, key);
         self.refresh(now, key);
         Some(result)
     }
@@ -537,19 +423,13 @@ impl Port {
 
     /// Knowledge of the path to a host, if a stream used it in the last 10 min.
     pub fn learned(&self, now: Micros, host: IpAddr) -> Option<Learned> {
-        let fresh = |learned: &&Learned| now.saturating_sub(learned.at) < LEARNED_LIFE_US;
-        self.learned.get(&host).filter(fresh).copied()
+        self.hosts.learned(now, host)
     }
 
     /// Others have measured the path to a host: its capacity in bytes/s and its round trip. Streams begin with that,
     /// unless one has measured the capacity lately.
     pub fn suppose(&mut self, now: Micros, host: IpAddr, capacity: u64, rtt_us: Micros) {
-        let before = self.learned(now, host);
-        if before.is_none_or(|learned| learned.capacity == 0) {
-            let token = Token::default();
-            let nothing = Learned { at: now, capacity, rtt_us, loss: None, mtu: 0, token, peer_window: 0 };
-            self.remember(host, Learned { capacity, ..before.unwrap_or(nothing) });
-        }
+        self.hosts.suppose(now, host, capacity, rtt_us);
     }
 
     /// Number of streams.
@@ -605,14 +485,14 @@ impl Port {
                     if moves {
                         self.move_stream(key, from);
                     }
-                    self.note_memory(now, key);
+                    self.update_memory(now, key);
                     self.refresh(now, key);
                 } else {
                     self.dropped.forged += 1;
                 }
             }
             Ok(Packet::Challenge { target, token }) => {
-                self.tell(now, from, target, |stream| stream.on_challenge(now, token));
+                self.with_stream_of(now, from, target, |stream| stream.on_challenge(now, token));
             }
             Ok(Packet::Reset { target }) => self.on_reset(now, from, target),
             Err(_) => self.dropped.garbled += 1,
@@ -640,7 +520,13 @@ impl Port {
         }
     }
 
-    fn tell(&mut self, now: Micros, from: SocketAddr, id: ConnectionId, what: impl FnOnce(&mut Stream)) {
+    fn with_stream_of(
+        &mut self,
+        now: Micros,
+        from: SocketAddr,
+        id: ConnectionId,
+        what: impl FnOnce(&mut Stream),
+    ) {
         if let Some(&key) = self.by_id.get(&id)
             && self.streams[key].peer == from
         {
@@ -680,9 +566,11 @@ impl Port {
     /// Accepts the stream that an Open asks for, if the peer may open one.
     fn find_opened(&mut self, now: Micros, from: SocketAddr, packet: &mut Incoming<'_>) -> Option<usize> {
         let Header::Open { source, token, window } = packet.header else { return None };
-        self.forget_graves(now);
         let full = self.streams.len() >= self.config.streams_max;
-        if full || !self.config.accepts || self.buried.contains(&(from, source)) || self.is_echo(from, source)
+        if full
+            || !self.config.accepts
+            || self.ended.recall(now, (from, source))
+            || self.is_echo(from, source)
         {
             return None;
         }
@@ -798,10 +686,10 @@ impl Port {
     /// Sets when a stream is looked at next.
     fn schedule(&mut self, now: Micros, key: usize, active: bool) {
         let entry = &mut self.streams[key];
-        let ends = if entry.has_parted() { LINGER_US } else { PARTING_US };
-        let parting = entry.released.map(|at| at + ends);
+        let ends = if entry.may_end_soon() { LINGER_US } else { SHUTDOWN_US };
+        let end = entry.released.map(|at| at + ends);
         let stranger = entry.stranger.then_some(entry.since + STRANGER_US);
-        let timeout = [entry.stream.poll_timeout(now), parting, stranger].into_iter().flatten().min();
+        let timeout = [entry.stream.poll_timeout(now), end, stranger].into_iter().flatten().min();
         let soonest = if active { now } else { now + IDLE_US };
         let at = timeout.map(|at| at.max(soonest));
         let mut turn = self.turn + 1;
@@ -831,20 +719,20 @@ impl Port {
             self.strangers -= 1;
         }
         if entry.released.is_none() {
-            Self::tell_application(entry, id, &mut self.events);
+            Self::push_events(entry, id, &mut self.events);
         }
         let over = match entry.released {
             None => entry.stranger && now >= entry.since + STRANGER_US,
-            Some(at) if entry.has_parted() => now >= at + LINGER_US,
+            Some(at) if entry.may_end_soon() => now >= at + LINGER_US,
             // Nobody waits for what a guest has not acknowledged by then.
-            Some(at) => (entry.stream.is_settled() || entry.guest) && now >= at + PARTING_US,
+            Some(at) => (entry.stream.is_settled() || entry.guest) && now >= at + SHUTDOWN_US,
         };
         if over {
             self.remove(now, key);
         }
     }
 
-    fn tell_application(entry: &mut Entry, id: StreamId, events: &mut VecDeque<Event>) {
+    fn push_events(entry: &mut Entry, id: StreamId, events: &mut VecDeque<Event>) {
         if !entry.told_open && entry.stream.is_open() {
             entry.told_open = true;
             events.push_back(Event::Opened(id));
@@ -881,54 +769,16 @@ impl Port {
             self.by_opener.remove(&(entry.peer, opener));
         }
         // An echo of an Open of ours may arrive late, too.
-        self.bury(now, entry.peer, entry.opened_by.unwrap_or(entry.stream.local()));
+        self.ended.add(now, (entry.peer, entry.opened_by.unwrap_or(entry.stream.local())));
         let host = entry.peer.ip();
         if let Some(learned) = entry.stream.learned(now).filter(|_| !entry.stranger) {
-            self.remember(host, learned);
+            self.hosts.remember(host, learned);
         }
         drop(entry);
-        if self.common.get(&host).is_some_and(|common| common.strong_count() == 0) {
-            self.common.remove(&host);
-        }
-    }
-
-    /// Remembers a host's path. At the limit of hosts, the oldest is forgotten.
-    fn remember(&mut self, host: IpAddr, mut learned: Learned) {
-        if let Some(before) = self.learned.get(&host) {
-            if learned.capacity == 0 {
-                learned.capacity = before.capacity;
-            }
-            learned.loss = learned.loss.or(before.loss);
-            if learned.token.iter().all(|byte| *byte == 0) {
-                (learned.token, learned.peer_window) = (before.token, before.peer_window);
-            }
-        } else if self.learned.len() >= LEARNED_MAX {
-            let oldest = self.learned.iter().min_by_key(|(_, learned)| learned.at).map(|(host, _)| *host);
-            oldest.map(|host| self.learned.remove(&host));
-        }
-        self.learned.insert(host, learned);
-    }
-
-    fn bury(&mut self, now: Micros, peer: SocketAddr, opener: ConnectionId) {
-        if self.graves.len() >= GRAVES_MAX
-            && let Some((_, peer, opener)) = self.graves.pop_front()
-        {
-            self.buried.remove(&(peer, opener));
-        }
-        self.graves.push_back((now, peer, opener));
-        self.buried.insert((peer, opener));
-    }
-
-    fn forget_graves(&mut self, now: Micros) {
-        while let Some(&(at, peer, opener)) = self.graves.front() {
-            if now < at + GRAVE_US {
-                return;
-            }
-            self.graves.pop_front();
-            self.buried.remove(&(peer, opener));
-        }
+        self.hosts.drop_unused(host);
     }
 }
+
 /// The key of a stream's path in the ledger.
 fn path_key(stream: &Stream, from: IpAddr, peer: SocketAddr) -> PathKey {
     let key = PathKey::new(Some(from), peer.ip());

@@ -50,7 +50,7 @@ impl Redundancy for Once {
 }
 
 /// Loss below which copies and parity for the last flight of a long transfer are not worth it. Share.
-const FLIGHT_LEAST: f64 = 0.000_01;
+const FLIGHT_MIN: f64 = 0.000_01;
 
 /// Sends as many copies as the measured loss requires. Bulk data gets none, nor does its first retransmission while
 /// bulk data follows.
@@ -69,7 +69,7 @@ impl Redundancy for Measured {
     fn packets(&self, matter: Matter, loss: f64) -> u8 {
         let (least, miss) = match matter {
             Matter::Bulk | Matter::Lost { times: 0..=1, tail: false } => return 1,
-            Matter::Flight if loss < FLIGHT_LEAST => return 1,
+            Matter::Flight if loss < FLIGHT_MIN => return 1,
             Matter::Flight => (2.0, MISS),
             Matter::Lost { times: 2, tail: false } => (1.0, MISS_AMID),
             Matter::Tail | Matter::Lost { .. } => (1.0, MISS),
@@ -79,7 +79,7 @@ impl Redundancy for Measured {
         enough.ceil().clamp(least, f64::from(COPIES_MAX)) as u8
     }
     fn parity(&self, packets: u8, loss: f64, run: f64) -> u8 {
-        if loss < FLIGHT_LEAST {
+        if loss < FLIGHT_MIN {
             return 0;
         }
         // Expected losses among packets and parity together. A margin of standard deviations covers all but a few cases

@@ -7,7 +7,7 @@ use crate::wire::Ack;
 /// Most packet numbers that can be open at once. As many as the receiver remembers (`seen.rs`).
 pub(crate) const OPEN_MAX: u64 = 1 << 17;
 /// Slots at first, a power of two. They double when they are full.
-const ROOM_LEAST: usize = 256;
+const ROOM_MIN: usize = 256;
 
 /// Content of a packet, as far as it matters for the packet's fate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,8 +90,8 @@ pub(crate) struct Sent {
 impl Default for Sent {
     fn default() -> Self {
         Self {
-            slots: vec![Transmission::default(); ROOM_LEAST],
-            flags: vec![Flags::default(); ROOM_LEAST / 64],
+            slots: vec![Transmission::default(); ROOM_MIN],
+            flags: vec![Flags::default(); ROOM_MIN / 64],
             floor: 0,
             next: 0,
             in_flight: 0,

@@ -16,7 +16,7 @@ const LOOK_US: Micros = 250;
 const WAIT_US: Micros = 1_000;
 /// A flow without data to send counts as ended after this time, or an eighth of the round trip if that is longer.
 /// Microseconds.
-const DRY_LEAST_US: Micros = 10_000;
+const DRY_MIN_US: Micros = 10_000;
 /// A flow without data to send lends its share to the others after this time. Microseconds.
 const PAUSE_US: Micros = 2_000;
 /// A flow sends little if it delivers less than this share of what it might.
@@ -205,7 +205,7 @@ impl Sharing {
 
 /// How long a flow has little or nothing to send until it counts as ended.
 fn dry_us(rtt_us: Micros) -> Micros {
-    (rtt_us / 8).max(DRY_LEAST_US)
+    (rtt_us / 8).max(DRY_MIN_US)
 }
 
 #[cfg(test)]

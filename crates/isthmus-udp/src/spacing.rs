@@ -8,9 +8,9 @@
 use crate::Micros;
 
 /// Part of the least round trip that acknowledgements are apart at most: a sender needs two in each.
-const MOST_PART: Micros = 2;
+const PART_MAX: Micros = 2;
 /// Longest time between acknowledgements. Microseconds (50 ms).
-const MOST_US: Micros = 50_000;
+const MAX_US: Micros = 50_000;
 /// Part of the least round trip that the queue on the way back must take at least.
 const QUEUE_PART: Micros = 4;
 /// Time that this queue must take at least. Microseconds (2 ms).
@@ -46,7 +46,7 @@ impl Spacing {
     pub(crate) fn end_round(&mut self, now: Micros, own_us: Micros, rtt_least_us: Micros) {
         let Some(back_us) = self.back_us.take() else { return };
         if back_us >= (rtt_least_us / QUEUE_PART).max(QUEUE_US) {
-            let most_us = (rtt_least_us / MOST_PART).min(MOST_US);
+            let most_us = (rtt_least_us / PART_MAX).min(MAX_US);
             self.ask(now, (2 * self.asked_us.max(own_us)).min(most_us));
         } else if self.asked_us > 0 && now >= self.settled_at + RELAX_US {
             let half = self.asked_us / 2;
@@ -79,7 +79,7 @@ impl Spacing {
 
     /// The peer asks for acknowledgements that are this far apart.
     pub(crate) fn grant(&mut self, us: u32) {
-        self.granted_us = Micros::from(us).min(MOST_US);
+        self.granted_us = Micros::from(us).min(MAX_US);
     }
 
     /// How far our acknowledgements may be apart, beyond our own choice.
@@ -126,6 +126,6 @@ mod tests {
     fn a_peer_cannot_ask_for_a_long_time() {
         let mut spacing = Spacing::default();
         spacing.grant(u32::MAX);
-        assert_eq!(spacing.granted_us(), MOST_US);
+        assert_eq!(spacing.granted_us(), MAX_US);
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 /// Length of a chunk. Bytes (64 KiB).
 const CHUNK: usize = 64 << 10;
 /// Free chunks that are always kept for reuse. Count (16 MiB).
-const FREE_LEAST: usize = 256;
+const FREE_MIN: usize = 256;
 /// The recent peak of chunks in use is forgotten after this many times as many chunks were released.
 const FORGETS_AFTER: usize = 64;
 
@@ -112,17 +112,17 @@ impl Store {
             let Some(Some(chunk)) = self.chunks.pop_front() else { continue };
             self.used -= 1;
             self.most -= 1;
-            if self.used + self.free.len() < self.most.div_ceil(FORGETS_AFTER).max(FREE_LEAST) {
+            if self.used + self.free.len() < self.most.div_ceil(FORGETS_AFTER).max(FREE_MIN) {
                 self.free.push(chunk);
             }
         }
         self.first = self.first.max(first);
     }
 
-    /// Nothing comes for a while: frees all but [`FREE_LEAST`] free chunks.
+    /// Nothing comes for a while: frees all but [`FREE_MIN`] free chunks.
     pub(crate) fn rest(&mut self) {
         self.most = self.used * FORGETS_AFTER;
-        self.free.truncate(FREE_LEAST);
+        self.free.truncate(FREE_MIN);
         self.free.shrink_to_fit();
     }
 
@@ -243,10 +243,10 @@ mod tests {
         };
         assert!((0..3).all(|_| pass(&mut store, 1_000) > 980));
         let without_gaps = (0..50_000).map(|_| pass(&mut store, 1)).last();
-        assert_eq!(without_gaps, Some(FREE_LEAST), "most is forgotten");
-        assert!(pass(&mut store, 1_000) > FREE_LEAST);
+        assert_eq!(without_gaps, Some(FREE_MIN), "most is forgotten");
+        assert!(pass(&mut store, 1_000) > FREE_MIN);
         store.rest();
-        assert_eq!(store.memory(), FREE_LEAST * CHUNK);
-        assert!(pass(&mut store, 2) <= FREE_LEAST);
+        assert_eq!(store.memory(), FREE_MIN * CHUNK);
+        assert!(pass(&mut store, 2) <= FREE_MIN);
     }
 }

@@ -23,7 +23,7 @@ use crate::answers::Answers;
 use crate::congestion::{CongestionControl, Limits};
 use crate::detection::LossDetection;
 use crate::mtu::{IP_UDP_BYTES, PAYLOAD_BASE, PathMtu};
-use crate::pacer::{Cap, Pacer, QUANTUM_LEAST_US, quantum_us};
+use crate::pacer::{Cap, Pacer, QUANTUM_MIN_US, quantum_us};
 use crate::parity::Parity;
 use crate::path::{Common, Learned, Path};
 use crate::protection::{Initial, Protection, Sealed, Session};
@@ -768,7 +768,7 @@ impl Stream {
 
     /// Pacing quantum: how much leaves in one burst, as time at the pace. Microseconds.
     fn pace_quantum_us(&self) -> Micros {
-        if self.congestion.is_shallow() { QUANTUM_LEAST_US } else { self.quantum_us() }
+        if self.congestion.is_shallow() { QUANTUM_MIN_US } else { self.quantum_us() }
     }
 
     /// The quantum unless a short queue is known. It is also the longest delay of an acknowledgement, unless the peer

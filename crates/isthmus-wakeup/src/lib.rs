@@ -10,7 +10,7 @@
 //! - [`Held`]: posted work may wait for the program's next poll, or until the I/O thread takes over.
 //! - [`Waiters`]: a thread that changes a value learns whether anybody waits for that.
 //!
-//! This crate does no I/O. The caller implements [`Bells`], which rings and silences the endpoint's descriptor. So the
+//! This crate does no I/O. The caller implements [`Bells`], which rings and clears the endpoint's descriptor. So the
 //! same code runs in the endpoint and under [loom](https://docs.rs/loom). loom tries all orders in which threads can
 //! run, and all values that a load may return. `tools/models.sh` runs the models in `models.rs`.
 //!

@@ -86,7 +86,7 @@ impl Bells for Endpoint {
         self.bell.set(true);
     }
 
-    fn silence(&self) {
+    fn clear(&self) {
         self.bell.set(false);
     }
 

@@ -6,10 +6,10 @@ use crate::sync::{AtomicBool, AtomicUsize, Ordering};
 pub trait Bells {
     /// Whether completions wait to be taken. It takes the lock under which completions are delivered and taken.
     fn has_completions(&self) -> bool;
-    /// Wakes all threads that sleep on the endpoint's descriptor, now or later, until [`Bells::silence`].
+    /// Wakes all threads that sleep on the endpoint's descriptor, now or later, until [`Bells::clear`].
     fn ring(&self);
     /// Undoes [`Bells::ring`].
-    fn silence(&self);
+    fn clear(&self);
     /// Makes the I/O thread call [`Wakeup::look`] once more.
     fn wake_io_thread(&self);
 }
@@ -90,7 +90,7 @@ impl Wakeup {
     /// Disarms the bell, unless another thread of the program sleeps.
     fn disarm(&self, bells: &impl Bells) {
         if self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::SeqCst) {
-            bells.silence();
+            bells.clear();
         }
         if self.sleepers.load(Ordering::SeqCst) > 0 || !self.armed.swap(false, Ordering::SeqCst) {
             return;

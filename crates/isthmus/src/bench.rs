@@ -23,7 +23,7 @@ use isthmus_units::Size;
 
 use plain::Wait;
 use report::{Row, Summary};
-use serve::{Others, Place};
+use serve::{Others, ServerAddresses};
 use substrate::Client;
 
 const FAILED: u8 = 3;
@@ -202,12 +202,12 @@ fn one_round(test: Test, run: &Run, round: u32, say: &impl Fn(Row, bool)) -> Res
         if run.to.is_none() && at.transport == ["udp"] {
             at.transport = vec![serve::UDP_WITHIN_HOST.to_owned()];
         }
-        let place = &other.place;
-        measure_substrate(test, run, round, &at, place, &|row| say(row, true))?;
+        let server = &other.server;
+        measure_substrate(test, run, round, &at, server, &|row| say(row, true))?;
         others = Some(other);
     }
     match others {
-        Some(others) if !run.alone => beside(test, run, &others.place, &|row| say(row, false)),
+        Some(others) if !run.alone => beside(test, run, &others.server, &|row| say(row, false)),
         _ => Ok(()),
     }
 }
@@ -217,7 +217,7 @@ fn measure_substrate(
     run: &Run,
     round: u32,
     at: &At,
-    place: &Place,
+    server: &ServerAddresses,
     say: &impl Fn(Row),
 ) -> Result<(), Fault> {
     let (size, count) = (test.size(run), test.count(run));
@@ -228,7 +228,7 @@ fn measure_substrate(
     let first = round as usize % levels.len();
     levels.rotate_left(first);
     for level in levels.into_iter().filter(|level| run.level.is_none_or(|only| only == *level)) {
-        let client = Client { at, place, level };
+        let client = Client { at, server, level };
         say(match test {
             Test::Pingpong => client.pingpong(size, count)?,
             Test::Stream => client.stream(size, count, run.depth)?,
@@ -239,16 +239,16 @@ fn measure_substrate(
 }
 
 /// Measures plain sockets and other installed programs in the same run.
-fn beside(test: Test, run: &Run, place: &Place, say: &impl Fn(Row)) -> Result<(), Fault> {
+fn beside(test: Test, run: &Run, server: &ServerAddresses, say: &impl Fn(Row)) -> Result<(), Fault> {
     let (size, count) = (test.size(run), test.count(run));
     match test {
         Test::Pingpong => {
             for wait in [Wait::Polling, Wait::Sleeping] {
-                say(plain::udp_pingpong(place.udp, wait, size, count)?);
-                say(plain::tcp_pingpong(place.tcp, wait, size, count)?);
+                say(plain::udp_pingpong(server.udp, wait, size, count)?);
+                say(plain::tcp_pingpong(server.tcp, wait, size, count)?);
             }
         }
-        Test::Stream | Test::Rma => say(plain::tcp_stream(place.tcp, size, count)?),
+        Test::Stream | Test::Rma => say(plain::tcp_stream(server.tcp, size, count)?),
     }
     if run.to.is_none() {
         peers::measure(test, size, count, say);

@@ -1,6 +1,6 @@
 //! `isthmus cp`: copies files to and from other sites.
 
-mod place;
+mod location;
 mod report;
 mod share;
 
@@ -22,7 +22,7 @@ use isthmus_wire::Address;
 
 use crate::ssh::{self, By, Session};
 
-use place::{Place, Remote};
+use location::{Location, Remote};
 use report::Report;
 
 /// Copy files to another site, or from there
@@ -182,14 +182,14 @@ fn run(transfer: &Transfer, session: Option<&Session>, report: &mut Report) -> R
     if !transfer.is_trial
         && let Some(session) = untold.take()
     {
-        report.err(&session.way());
+        report.err(&session.route());
     }
     report.calls(transfer.service.locator.to_string());
     let mut held = Vec::new();
     let done = transfer.run(&mut |notice| {
         let is_known = matches!(&notice, Notice::Progress(progress) if progress.connected);
         if is_known && let Some(session) = untold.take() {
-            report.err(&session.way());
+            report.err(&session.route());
             held.drain(..).for_each(|notice| report.note(notice));
         }
         if untold.is_some() && matches!(&notice, Notice::Failed { .. } | Notice::Warning { .. }) {
@@ -276,7 +276,7 @@ fn by_service(
     mut settings: Settings,
 ) -> Result<End, MoverError> {
     let sites = sites(args.sites.as_ref())?;
-    let place::Located { service, plain, routers, tried } = place::locate(&remote, &sites, &settings)?;
+    let location::Located { service, plain, routers, tried } = location::locate(&remote, &sites, &settings)?;
     if !routers.0.is_empty() {
         settings.routers = routers;
     }
@@ -341,13 +341,13 @@ fn direction(places: &[OsString]) -> Result<(Remote, Direction), MoverError> {
     }
     let (mut local, mut remote) = (Vec::new(), Vec::new());
     for source in sources {
-        match place::parse(source) {
-            Place::Local(path) => local.push(path),
-            Place::Remote(place) => remote.push((place, source)),
+        match location::parse(source) {
+            Location::Local(path) => local.push(path),
+            Location::Remote(place) => remote.push((place, source)),
         }
     }
-    match place::parse(destination) {
-        Place::Remote(place) => {
+    match location::parse(destination) {
+        Location::Remote(place) => {
             if let Some((_, source)) = remote.first() {
                 return usage(&format!(
                     "both sides are remote; run the command on a host of one of them, or write a file of this host \
@@ -359,7 +359,7 @@ fn direction(places: &[OsString]) -> Result<(Remote, Direction), MoverError> {
             let folder = path.is_empty() || path.len() < place.path.len();
             Ok((place, Direction::Put { sources: local, path, folder }))
         }
-        Place::Local(destination) => {
+        Location::Local(destination) => {
             if !local.is_empty() {
                 return usage("neither side is remote; write it as SITE:EXPORT/PATH, or use cp");
             }

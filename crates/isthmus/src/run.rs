@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 
-use isthmus_launch::{At, OnLoss, Options, Place, RunError, become_rank};
+use isthmus_launch::{At, OnLoss, Options, ProcessNumber, RunError, become_rank};
 use isthmus_units::Span;
 
 use crate::env::{Mpi, variables};
@@ -142,18 +142,18 @@ pub(crate) fn main_of_pmix(args: PmixArgs) -> ExitCode {
 
 fn options(args: Args) -> Result<Options, RunError> {
     let usage = |error: &dyn std::fmt::Display| RunError::Usage(error.to_string());
-    let place = match (args.rank, args.size) {
-        (Some(rank), Some(size)) => Place::new(rank, size).map(Some),
-        _ => Place::from_environment(|name| env::var(name).ok()),
+    let process = match (args.rank, args.size) {
+        (Some(rank), Some(size)) => ProcessNumber::new(rank, size).map(Some),
+        _ => ProcessNumber::from_environment(|name| env::var(name).ok()),
     };
-    let place = place.map_err(|error| usage(&error))?.unwrap_or(Place { index: 0, count: 1 });
+    let process = process.map_err(|error| usage(&error))?.unwrap_or(ProcessNumber { index: 0, count: 1 });
     let own = env::current_exe().map_err(|error| RunError::System(error.to_string()))?;
     let starter = ["--parent", &std::process::id().to_string(), "--"].map(OsString::from);
     Ok(Options {
         job: args.job,
         part: args.part.part,
         parts: args.part.parts,
-        place,
+        process,
         ranks: args.ranks,
         at: args.at,
         secret: args.secret,

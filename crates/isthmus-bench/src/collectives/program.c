@@ -13,12 +13,12 @@
 #include <string.h>
 #include <time.h>
 
-// Short calls: calls in a row, and bytes of each. SIZES: most lengths. RANKS_MOST: most ranks.
-enum { ROW = 10, SHORT = 8, SIZES = 8, RANKS_MOST = 64 };
+// Short calls: calls in a row, and bytes of each. SIZES: most lengths. RANKS_MAX: most ranks.
+enum { ROW = 10, SHORT = 8, SIZES = 8, RANKS_MAX = 64 };
 // From ALLGATHER on, the bytes are per rank. Before it, they are the length of the vector.
 enum { BARRIER, ALLREDUCE_SHORT, BCAST, REDUCE, ALLREDUCE, REDUCE_SCATTER, ALLGATHER, ALLTOALL, GATHER, SCATTER, ALLGATHERV, ALLTOALLV, GATHERV, SCATTERV, KINDS };
 static const char *const NAMES[KINDS] = {"barrier", "allreduce", "bcast", "reduce", "allreduce", "reduce_scatter", "allgather", "alltoall", "gather", "scatter", "allgatherv", "alltoallv", "gatherv", "scatterv"};
-static int nonblocking, counts[RANKS_MOST], displs[RANKS_MOST];
+static int nonblocking, counts[RANKS_MAX], displs[RANKS_MAX];
 
 static double now_s(void)
 {
@@ -110,7 +110,7 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     int sites = argc == 8 ? atoi(argv[6]) : 0;
     nonblocking = argc == 8 && !strcmp(argv[7], "nonblocking");
-    for (char *size = sites > 0 && ranks % sites == 0 && ranks <= RANKS_MOST ? strtok(argv[5], ",") : NULL; size && count < SIZES; size = strtok(NULL, ",")) {
+    for (char *size = sites > 0 && ranks % sites == 0 && ranks <= RANKS_MAX ? strtok(argv[5], ",") : NULL; size && count < SIZES; size = strtok(NULL, ",")) {
         sizes[count++] = atoi(size) << 20;
         most = sizes[count - 1] > most ? sizes[count - 1] : most;
     }

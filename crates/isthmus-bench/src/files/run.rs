@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 use super::contender::FileContender;
 use super::report;
 use super::sample::FileSample;
-use super::script::{Place, hub};
+use super::script::{RunPaths, hub};
 use super::source;
 use crate::BenchError;
 use crate::choices::Choices;
@@ -239,7 +239,7 @@ impl FileBench {
         let floor_s =
             local_s.filter(|_| run.link.is_loopback()).unwrap_or_else(|| run.link.floor_s(run.bytes));
         let limit_s = lab::limit_s(floor_s).max(if run.files > 1 { TREE_LIMIT_S } else { 0.0 });
-        let script = hub(&Place { paths: &self.paths, work, source: &source, copy: &copy }, run)?;
+        let script = hub(&RunPaths { paths: &self.paths, work, source: &source, copy: &copy }, run)?;
         let text = (!run.link.is_loopback())
             .then(|| lab::config(&[(run.link, None)], run.run.into(), self.congestion.as_deref()));
         let mut command = self.command(text.as_deref(), work, &emulator, &script, limit_s)?;

@@ -21,7 +21,7 @@ const FEW_STREAMS: u32 = 2;
 const LOGGED: &str = "export ISTHMUS_LOG=warn,isthmus_io=info";
 
 /// Paths for a run's scripts.
-pub(crate) struct Place<'a> {
+pub(crate) struct RunPaths<'a> {
     pub(crate) paths: &'a FilePaths,
     /// The folder of keys, configurations and programs, made once.
     pub(crate) work: &'a Path,
@@ -54,7 +54,7 @@ fn program(name: &str) -> String {
 ///
 /// # Errors
 /// If there is no free port.
-pub(crate) fn hub(place: &Place<'_>, run: &FileRun) -> Result<String, BenchError> {
+pub(crate) fn hub(place: &RunPaths<'_>, run: &FileRun) -> Result<String, BenchError> {
     let copy = path(place.copy);
     let copying = match run.contender {
         FileContender::Coupled { .. } => coupled(place, run),
@@ -82,12 +82,12 @@ fn at(run: &FileRun, site: &str, line: &str) -> String {
 }
 
 /// The same under `isthmus bench peak`, which stops it when the file `SIDE.peak.stop` exists.
-fn watched(place: &Place<'_>, run: &FileRun, site: &str, side: &str, line: &str) -> String {
+fn watched(place: &RunPaths<'_>, run: &FileRun, site: &str, side: &str, line: &str) -> String {
     let (isthmus, work) = (path(&place.paths.isthmus), path(place.work));
     at(run, site, &format!("exec {isthmus} bench peak {work}/{side}.peak sh -c {}", quoted(line)))
 }
 
-fn peer(place: &Place<'_>, run: &FileRun, peer: &Peer) -> Result<String, BenchError> {
+fn peer(place: &RunPaths<'_>, run: &FileRun, peer: &Peer) -> Result<String, BenchError> {
     let (host, address, port) = if run.link.is_loopback() {
         ("127.0.0.1", "127.0.0.1", free_port()?)
     } else {
@@ -121,7 +121,7 @@ fn free_port() -> Result<u16, BenchError> {
 }
 
 /// The service and the command of one contender.
-fn commands(place: &Place<'_>, run: &FileRun) -> Peer {
+fn commands(place: &RunPaths<'_>, run: &FileRun) -> Peer {
     match run.contender {
         FileContender::CpSsh
         | FileContender::Ssh
@@ -145,7 +145,7 @@ fn rclone_verb(run: &FileRun) -> &'static str {
 }
 
 /// Changes to the folder in which a command runs.
-fn enter(place: &Place<'_>) -> String {
+fn enter(place: &RunPaths<'_>) -> String {
     format!("cd {}", path(place.work))
 }
 
@@ -157,7 +157,7 @@ fn ssh_options(port_option: &str) -> String {
     )
 }
 
-fn over_ssh(place: &Place<'_>, run: &FileRun) -> Peer {
+fn over_ssh(place: &RunPaths<'_>, run: &FileRun) -> Peer {
     let (source, copy, work) = (path(place.source), path(place.copy), path(place.work));
     let ssh = quoted(&format!("ssh {}", ssh_options("-p")));
     let (recursive, slash) = (if_folder(run, "-r"), if_folder(run, "/"));
@@ -194,7 +194,7 @@ fn over_ssh(place: &Place<'_>, run: &FileRun) -> Peer {
     }
 }
 
-fn rclone_webdav(place: &Place<'_>, run: &FileRun) -> Peer {
+fn rclone_webdav(place: &RunPaths<'_>, run: &FileRun) -> Peer {
     let folder = place.copy.parent().unwrap_or(Path::new("/"));
     Peer {
         service: format!("exec rclone --config /dev/null serve webdav --addr :@PORT@ {}", path(folder)),
@@ -210,7 +210,7 @@ fn rclone_webdav(place: &Place<'_>, run: &FileRun) -> Peer {
     }
 }
 
-fn gridftp(place: &Place<'_>, run: &FileRun) -> Peer {
+fn gridftp(place: &RunPaths<'_>, run: &FileRun) -> Peer {
     let slash = if_folder(run, "/");
     Peer {
         service: format!(
@@ -229,7 +229,7 @@ fn gridftp(place: &Place<'_>, run: &FileRun) -> Peer {
     }
 }
 
-fn isthmus_cp(place: &Place<'_>, run: &FileRun) -> Peer {
+fn isthmus_cp(place: &RunPaths<'_>, run: &FileRun) -> Peer {
     let (isthmus, enter) = (path(&place.paths.isthmus), enter(place));
     Peer {
         service: format!(
@@ -250,7 +250,7 @@ fn isthmus_cp(place: &Place<'_>, run: &FileRun) -> Peer {
 }
 
 /// The last part of the copy's path.
-fn copy_name<'a>(place: &Place<'a>) -> std::borrow::Cow<'a, str> {
+fn copy_name<'a>(place: &RunPaths<'a>) -> std::borrow::Cow<'a, str> {
     place.copy.file_name().unwrap_or_default().to_string_lossy()
 }
 
@@ -265,7 +265,7 @@ fn url(host: &str, file: &Path) -> String {
 }
 
 /// Two MPI jobs, each started at its own site.
-fn coupled(place: &Place<'_>, run: &FileRun) -> String {
+fn coupled(place: &RunPaths<'_>, run: &FileRun) -> String {
     let FileContender::Coupled { stock, block, io, overlap } = run.contender else { return String::new() };
     let interface = if run.link.is_loopback() { "lo" } else { "wan0" };
     let mut job = format!("exec {} -n {}", path(&place.paths.mpi.join("bin/mpiexec")), run.ranks);
@@ -322,7 +322,7 @@ mod tests {
             folder: odd.into(),
         };
         let (source, copy) = (odd.join("source"), odd.join("copy"));
-        let place = Place { paths: &paths, work: odd, source: &source, copy: &copy };
+        let place = RunPaths { paths: &paths, work: odd, source: &source, copy: &copy };
         let link = Link { rate: Rate(1), rtt: Span(1), loss: Percent(0.0), mtu: 1500, name: None };
         let coupled = FileContender::Coupled { stock: true, block: Size(1), io: Io::MpiIo, overlap: true };
         for contender in FileContender::COMMANDS.into_iter().chain([coupled]) {

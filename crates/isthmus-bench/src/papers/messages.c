@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { THREADS_MOST = 16, UNCOUNTED = 1, TAG = 7 };
+enum { THREADS_MAX = 16, UNCOUNTED = 1, TAG = 7 };
 
 static int rank, ranks, half, threads = 1;
 static MPI_Request *requests;
@@ -46,8 +46,8 @@ static void *carry(void *argument)
 
 static void by_threads(unsigned char *at, int64_t bytes, int peer, int sends)
 {
-    pthread_t running[THREADS_MOST];
-    struct fragment fragments[THREADS_MOST];
+    pthread_t running[THREADS_MAX];
+    struct fragment fragments[THREADS_MAX];
     for (int i = 0; i < threads; i++) {
         int64_t from = edge(bytes, i, threads), to = edge(bytes, i + 1, threads);
         fragments[i] = (struct fragment){at + from, (int)(to - from), peer, sends, TAG + i};
@@ -111,7 +111,7 @@ int main(int argc, char **argv)
     half = ranks / 2;
     if (wants_threads)
         threads = atoi(argv[1] + 8);
-    if (argc < 4 || ranks % 2 || threads < 1 || threads > THREADS_MOST)
+    if (argc < 4 || ranks % 2 || threads < 1 || threads > THREADS_MAX)
         fail("usage: messages plain|threads:N|helpers COUNT SIZE..., with an even number of ranks");
     if (wants_threads && provided != MPI_THREAD_MULTIPLE)
         fail("this MPI does not have MPI_THREAD_MULTIPLE");

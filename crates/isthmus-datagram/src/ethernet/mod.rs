@@ -20,7 +20,7 @@ use crate::Received;
 use crate::clocks::Clocks;
 use crate::{OwnRefusal, Sent, enlarge, is_full};
 pub use frame::{FRAME_HEADER_BYTES, header as frame_header, parse as parse_frame};
-use neighbours::{Neighbours, Way};
+use neighbours::{Neighbours, Resolved};
 
 /// An Ethernet address.
 type Mac = [u8; 6];
@@ -33,9 +33,9 @@ const TO_US: u8 = 0;
 /// Broadcast: PACKET_BROADCAST or, as the loopback interface calls it, PACKET_MULTICAST.
 const TO_ALL: [u8; 2] = [1, 2];
 /// Smallest MTU that carries the shortest packets of streams. Bytes.
-const MTU_LEAST: u32 = 1_280;
+const MTU_MIN: u32 = 1_280;
 /// Frames up to this length can be read even if the MTU was smaller at the start. Bytes.
-const FRAME_LEAST: usize = 9_216;
+const FRAME_MIN: usize = 9_216;
 /// Most frames of one message, sent in batches. Count.
 const PACKETS_MAX: usize = 64;
 /// Most answers after one read: others will ask again. Count.
@@ -92,7 +92,7 @@ impl Interface {
         if !found.up {
             return Err(EthernetError::Down(name));
         }
-        if found.mtu < MTU_LEAST {
+        if found.mtu < MTU_MIN {
             return Err(EthernetError::Mtu(name, found.mtu));
         }
         Ok(Self { name, found })
@@ -213,7 +213,7 @@ impl EthernetSocket {
             .attach_filter(&frame::filter(own))
             .and_then(|()| sys::bind(&socket, at.found.index, frame::ETHERTYPE))
             .map_err(|error| refusal(&at.name, error))?;
-        let frame_max = FRAME_LEAST.max(at.found.mtu as usize);
+        let frame_max = FRAME_MIN.max(at.found.mtu as usize);
         Ok(Self {
             socket,
             own,
@@ -255,7 +255,7 @@ impl EthernetSocket {
             if to != *own || !to_all && origin.kind != TO_US {
                 return;
             }
-            neighbours.hear(now, from.ip(), origin.mac);
+            neighbours.learn(now, from.ip(), origin.mac);
             if to_all && asking.len() < ANSWERS_MAX && !asking.contains(&from) {
                 asking.push(from);
             }
@@ -276,7 +276,7 @@ impl EthernetSocket {
     fn answer(&mut self) {
         let now = Instant::now();
         while let Some(asking) = self.asking.pop() {
-            if let Way::To(mac, _) = self.neighbours.way(now, asking.ip(), 1) {
+            if let Resolved::To(mac, _) = self.neighbours.resolve(now, asking.ip(), 1) {
                 // If an answer is lost, the peer asks again.
                 let _ = self.send_to(mac, asking, 1, &[]);
             }
@@ -291,15 +291,15 @@ impl EthernetSocket {
     /// Sends packets of `segment` bytes each. The last one may be shorter.
     pub fn send(&mut self, to: SocketAddr, segment: usize, packets: &[u8]) -> Sent {
         let segment = segment.max(1);
-        let mac = match self.neighbours.way(Instant::now(), to.ip(), packets.len().div_ceil(segment)) {
-            Way::To(mac, ask) => {
+        let mac = match self.neighbours.resolve(Instant::now(), to.ip(), packets.len().div_ceil(segment)) {
+            Resolved::To(mac, ask) => {
                 if ask {
                     let _ = self.send_to(EVERYBODY, to, 1, &[]);
                 }
                 mac
             }
-            Way::Broadcast => EVERYBODY,
-            Way::None => return Sent::Dropped,
+            Resolved::Broadcast => EVERYBODY,
+            Resolved::None => return Sent::Dropped,
         };
         match self.send_to(mac, to, segment, packets) {
             Ok(sent) if sent >= packets.len() => Sent::Yes,

@@ -23,7 +23,7 @@ const WINDOW: Duration = Duration::from_millis(20);
 
 /// Destination of frames to an IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Resolved {
     /// This Ethernet address; if true, after an empty broadcast.
     To(Mac, bool),
     /// All hosts.
@@ -54,7 +54,7 @@ impl Neighbours {
     }
 
     /// Learns the sender of a received frame.
-    pub(super) fn hear(&mut self, now: Instant, from: IpAddr, mac: Mac) {
+    pub(super) fn learn(&mut self, now: Instant, from: IpAddr, mac: Mac) {
         // A group address belongs to no single host.
         if mac[0] & 1 != 0 {
             return;
@@ -76,23 +76,23 @@ impl Neighbours {
     }
 
     /// Destination of this many frames to an IP address.
-    pub(super) fn way(&mut self, now: Instant, to: IpAddr, frames: usize) -> Way {
+    pub(super) fn resolve(&mut self, now: Instant, to: IpAddr, frames: usize) -> Resolved {
         if let Some(known) = self.known.get_mut(&to) {
             let ask = now >= known.heard + SILENCE && now >= known.asked + PAUSE;
             if ask {
                 known.asked = now;
             }
-            return Way::To(known.mac, ask);
+            return Resolved::To(known.mac, ask);
         }
         if now >= self.since + WINDOW {
             (self.broadcasts, self.since) = (0, now);
         }
         // One message may exceed the rest of the window.
         if self.broadcasts >= BROADCASTS {
-            return Way::None;
+            return Resolved::None;
         }
         self.broadcasts += frames;
-        Way::Broadcast
+        Resolved::Broadcast
     }
 }
 
@@ -110,27 +110,27 @@ mod tests {
     fn whoever_was_heard_is_written_to_there() {
         let start = Instant::now();
         let mut neighbours = Neighbours::new(start);
-        assert_eq!(neighbours.way(start, ip(1), 1), Way::Broadcast);
-        neighbours.hear(start, ip(1), THERE);
-        assert_eq!(neighbours.way(start, ip(1), 1), Way::To(THERE, false));
+        assert_eq!(neighbours.resolve(start, ip(1), 1), Resolved::Broadcast);
+        neighbours.learn(start, ip(1), THERE);
+        assert_eq!(neighbours.resolve(start, ip(1), 1), Resolved::To(THERE, false));
         let moved = [2, 0, 0, 0, 0, 9];
-        neighbours.hear(start, ip(1), moved);
-        assert_eq!(neighbours.way(start, ip(1), 1), Way::To(moved, false));
-        neighbours.hear(start, ip(1), [0xff; 6]);
-        assert_eq!(neighbours.way(start, ip(1), 1), Way::To(moved, false), "nobody is everybody");
+        neighbours.learn(start, ip(1), moved);
+        assert_eq!(neighbours.resolve(start, ip(1), 1), Resolved::To(moved, false));
+        neighbours.learn(start, ip(1), [0xff; 6]);
+        assert_eq!(neighbours.resolve(start, ip(1), 1), Resolved::To(moved, false), "nobody is everybody");
     }
 
     #[test]
     fn the_silent_are_asked_after_now_and_then() {
         let start = Instant::now();
         let mut neighbours = Neighbours::new(start);
-        neighbours.hear(start, ip(1), THERE);
+        neighbours.learn(start, ip(1), THERE);
         let later = start + SILENCE;
-        assert_eq!(neighbours.way(later, ip(1), 1), Way::To(THERE, true));
-        assert_eq!(neighbours.way(later, ip(1), 1), Way::To(THERE, false));
-        assert_eq!(neighbours.way(later + PAUSE, ip(1), 1), Way::To(THERE, true));
-        neighbours.hear(later + PAUSE, ip(1), THERE);
-        assert_eq!(neighbours.way(later + PAUSE * 3, ip(1), 1), Way::To(THERE, false));
+        assert_eq!(neighbours.resolve(later, ip(1), 1), Resolved::To(THERE, true));
+        assert_eq!(neighbours.resolve(later, ip(1), 1), Resolved::To(THERE, false));
+        assert_eq!(neighbours.resolve(later + PAUSE, ip(1), 1), Resolved::To(THERE, true));
+        neighbours.learn(later + PAUSE, ip(1), THERE);
+        assert_eq!(neighbours.resolve(later + PAUSE * 3, ip(1), 1), Resolved::To(THERE, false));
     }
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
         let mut went = 0;
         for step in 0..1_000_u32 {
             let now = start + Duration::from_micros(100) * step;
-            if neighbours.way(now, ip(1), 8) == Way::Broadcast {
+            if neighbours.resolve(now, ip(1), 8) == Resolved::Broadcast {
                 went += 8;
             }
         }
@@ -153,10 +153,10 @@ mod tests {
         let mut neighbours = Neighbours::new(start);
         let address = |i: u32| IpAddr::from((0x0a00_0000 + i).to_be_bytes());
         for i in 0..2 * NEIGHBOURS_MAX as u32 {
-            neighbours.hear(start, address(i), THERE);
+            neighbours.learn(start, address(i), THERE);
         }
         assert_eq!(neighbours.known.len(), NEIGHBOURS_MAX);
-        neighbours.hear(start + FORGOTTEN, address(1 << 20), THERE);
+        neighbours.learn(start + FORGOTTEN, address(1 << 20), THERE);
         assert_eq!(neighbours.known.len(), 1);
     }
 }

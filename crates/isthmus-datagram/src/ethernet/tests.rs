@@ -46,7 +46,7 @@ fn packets_of_a_message_arrive_and_tell_where_their_sender_is() {
     // The broadcast was answered by an empty frame.
     wait(&a);
     assert!(a.receive(|_, _| panic!("an answer is no packet")).expect("no error"));
-    assert!(matches!(a.neighbours.way(Instant::now(), b.own.ip(), 1), Way::To(..)));
+    assert!(matches!(a.neighbours.resolve(Instant::now(), b.own.ip(), 1), Resolved::To(..)));
     assert_eq!(b.send(a.own, 10, b"back"), Sent::Yes);
     let mut back = Vec::new();
     while back.is_empty() {

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use isthmus_fabric::{Hubs, Meeting, Met, Pipe, Piped};
 
-use super::grounds::{Agreed, Grounds};
+use super::local_fabrics::{Agreed, LocalFabrics};
 use super::memory::{Memory, MemoryLane};
 use super::tcp::{Paths, TcpLane};
 use super::{Settled, Transfer};
@@ -86,7 +86,12 @@ impl FabricLane {
         }
     }
 
-    pub(super) fn settle(&mut self, key: u64, paths: &mut Paths, mut at: Grounds<'_>) -> io::Result<Settled> {
+    pub(super) fn settle(
+        &mut self,
+        key: u64,
+        paths: &mut Paths,
+        mut at: LocalFabrics<'_>,
+    ) -> io::Result<Settled> {
         if let State::Connecting { near } = self.state {
             match self.tcp.settle(paths)? {
                 Settled::Yes => self.state = State::Meeting(Meeting::of_dialled(near)),
@@ -148,7 +153,7 @@ impl FabricLane {
     }
 
     /// Releases what the ended lane holds.
-    pub(super) fn release(&mut self, mut at: Grounds<'_>) {
+    pub(super) fn release(&mut self, mut at: LocalFabrics<'_>) {
         match &mut self.state {
             State::Meeting(meeting) => meeting.call_off(&mut at),
             State::Moved(pipe) => at.hubs.remove(*pipe),

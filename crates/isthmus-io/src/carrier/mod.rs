@@ -8,9 +8,9 @@ mod buffers;
 mod choice;
 mod fabric;
 mod flows;
-mod grounds;
 mod header_fields;
 mod limit;
+mod local_fabrics;
 mod memory;
 mod other_routes;
 mod path_sharing;
@@ -48,9 +48,9 @@ use crate::settings::{Admission, Encrypt, Protocols, Transport};
 use crate::{Settings, ledger};
 use buffers::SharedBuffers;
 use fabric::FabricLane;
-use grounds::Grounds;
 pub(crate) use header_fields::HeaderFields;
 use limit::Limit;
+use local_fabrics::LocalFabrics;
 use memory::Memory;
 pub use memory::foreign::read_any_ring;
 pub use memory::try_shared_memory;
@@ -344,7 +344,7 @@ impl Carrier {
             Self::Tcp(_) | Self::Tls(_) | Self::Arrived(_) => {}
             Self::Sealed(lane) => lane.inner.release(shared),
             Self::Memory(lane) => lane.withdraw(),
-            Self::Fabric(lane) => lane.release(shared.grounds()),
+            Self::Fabric(lane) => lane.release(shared.local_fabrics()),
             Self::Udp(lane) => shared.udp.iter_mut().for_each(|udp| lane.release(udp)),
             Self::Race(lane) => shared.udp.iter_mut().for_each(|udp| lane.release(udp)),
         }
@@ -691,8 +691,8 @@ impl Carriers {
         self.transport.name()
     }
 
-    fn grounds(&mut self) -> Grounds<'_> {
-        Grounds { hubs: &mut self.hubs, memory: &mut self.memory }
+    fn local_fabrics(&mut self) -> LocalFabrics<'_> {
+        LocalFabrics { hubs: &mut self.hubs, memory: &mut self.memory }
     }
 
     fn is_router(&self, host: IpAddr) -> bool {

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::fabric::FabricLane;
-use super::grounds::Grounds;
+use super::local_fabrics::LocalFabrics;
 use super::race::Winner;
 use super::{Carrier, Carriers, Settled, tls};
 
@@ -31,8 +31,8 @@ impl Carrier {
     /// Becomes a lane by shared memory if the ends agree on that, or a plain TCP lane if they agree on nothing.
     fn settle_fabric(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
         let Self::Fabric(lane) = self else { return Ok(Settled::Yes) };
-        let grounds = Grounds { hubs: &mut shared.hubs, memory: &mut shared.memory };
-        let settled = lane.settle(index as u64, &mut shared.paths, grounds)?;
+        let fabrics = LocalFabrics { hubs: &mut shared.hubs, memory: &mut shared.memory };
+        let settled = lane.settle(index as u64, &mut shared.paths, fabrics)?;
         if settled == Settled::Yes && !lane.has_moved() {
             let Self::Fabric(lane) = std::mem::replace(self, Self::Arrived(None)) else { return Ok(settled) };
             *self = if lane.is_shared() {

@@ -62,8 +62,8 @@ impl Bells for Endpoint {
         self.bell.ring();
     }
 
-    fn silence(&self) {
-        self.bell.silence();
+    fn clear(&self) {
+        self.bell.clear();
     }
 
     fn wake_io_thread(&self) {

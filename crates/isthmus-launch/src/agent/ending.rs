@@ -105,8 +105,8 @@ impl Agent {
         let ranks = match place {
             // Its ranks had ended.
             _ if done.is_some() => Vec::new(),
-            Place::Part(number) => self.ranks_of_part(number),
-            Place::Member(index) => self.ranks_of_member(index),
+            Subtree::Part(number) => self.ranks_of_part(number),
+            Subtree::Member(index) => self.ranks_of_member(index),
         };
         self.status = losing::with_status(self.status, done.flatten());
         self.lose(now, ranks, failure);
@@ -136,7 +136,7 @@ impl Agent {
 
     /// Removes the part or process at the other end of `link`. Returns which one it was, its ranks' status if it had
     /// said that all of them had ended, and the failure that its loss is.
-    fn take_below(&mut self, link: Link, why: &str) -> Option<(Place, Option<Option<u8>>, Failure)> {
+    fn take_below(&mut self, link: Link, why: &str) -> Option<(Subtree, Option<Option<u8>>, Failure)> {
         let failure = |part, host, why| Failure { part, rank: None, host, why, status: 1, kind: Kind::Gone };
         let mut gone = None;
         if let Some(hub) = &mut self.hub {
@@ -145,7 +145,7 @@ impl Agent {
                 if let Some(part) = place.take_if(|part| part.link == Some(link)) {
                     let done = part.done.then_some(part.status);
                     let why = format!("is gone: its isthmus run ended or is out of reach ({why})");
-                    gone = Some((Place::Part(number), done, failure(number, part.host, why)));
+                    gone = Some((Subtree::Part(number), done, failure(number, part.host, why)));
                 }
             }
         }
@@ -156,7 +156,7 @@ impl Agent {
                     let why = format!(
                         "lost a process: isthmus run number {index} ended or is out of reach ({why})"
                     );
-                    gone = Some((Place::Member(index), done, failure(self.me.part, member.host, why)));
+                    gone = Some((Subtree::Member(index), done, failure(self.me.part, member.host, why)));
                 }
             }
         }
@@ -193,7 +193,7 @@ impl Agent {
 }
 
 /// The process or part to which a connection led.
-enum Place {
+enum Subtree {
     Part(u32),
     /// Index in the part.
     Member(usize),

@@ -24,6 +24,58 @@ const PATIENCE_US: Micros = 200;
 /// Wait of an awaited acknowledgement for another frame while the program polls on. Microseconds.
 const AWAITED_PATIENCE_US: Micros = 4;
 
+/// The acknowledgement that a connection owes its peer.
+#[derive(Debug, Default)]
+pub(crate) struct PendingAck {
+    owed: bool,
+    /// Time from which on it is owed.
+    since: Micros,
+    /// It need not wait longer for a frame beside which it could go.
+    due: bool,
+    /// Weight of the fragments that it is for, see [`AWAITED`].
+    fragments: u32,
+    /// The peer is in [`Owed::soon`], and in [`Owed::later`].
+    listed_soon: bool,
+    listed_later: bool,
+}
+
+impl PendingAck {
+    pub(super) fn is_owed(&self) -> bool {
+        self.owed
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        self.due
+    }
+
+    /// An acknowledgement is due at once, whatever has arrived: it repeats one that may be lost, or grants credit.
+    pub(super) fn demand(&mut self) {
+        (self.owed, self.due) = (true, true);
+    }
+
+    pub(super) fn on_sent(&mut self) {
+        (self.owed, self.due, self.fragments) = (false, false, 0);
+    }
+
+    fn add(&mut self, now: Micros, fragments: u32, awaited: u32) {
+        self.fragments += fragments - awaited + AWAITED * awaited;
+        if !std::mem::replace(&mut self.owed, true) {
+            self.since = now;
+        }
+        self.due |= self.fragments >= ACK_EVERY;
+    }
+
+    /// Its wait for another frame ends. False if none is owed.
+    fn end_wait(&mut self) -> bool {
+        self.due |= self.owed;
+        self.owed
+    }
+
+    fn is_younger_than(&self, age: Micros, now: Micros) -> bool {
+        self.owed && now < self.since + age
+    }
+}
+
 /// The peers that are owed acknowledgements, each at most once in either list.
 #[derive(Debug, Default)]
 pub(super) struct Owed {
@@ -55,19 +107,17 @@ impl Engine {
     pub(super) fn owe_acks(&mut self, peer: PeerId, fragments: u32, awaited: u32) {
         let now = self.clock;
         let connection = self.connection(peer);
-        connection.unacked += fragments - awaited + AWAITED * awaited;
-        if !std::mem::replace(&mut connection.ack_owed, true) {
-            connection.owed_since = now;
-        }
-        if connection.unacked >= ACK_EVERY {
-            connection.ack_due = true;
+        let ack = &mut connection.ack;
+        ack.add(now, fragments, awaited);
+        if ack.fragments >= ACK_EVERY {
             return self.kick(peer);
         }
-        if awaited > 0 && !std::mem::replace(&mut connection.owing, true) {
+        let soon = awaited > 0 && !std::mem::replace(&mut ack.listed_soon, true);
+        let later = awaited < fragments && !std::mem::replace(&mut ack.listed_later, true);
+        if soon {
             self.owed.soon.push(peer);
         }
-        let connection = self.connection(peer);
-        if awaited < fragments && !std::mem::replace(&mut connection.owing_later, true) {
+        if later {
             self.owed.later.push_back((now + PATIENCE_US, peer));
         }
     }
@@ -76,9 +126,8 @@ impl Engine {
     pub fn flush_acks(&mut self) {
         while let Some(peer) = self.owed.soon.pop() {
             let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
-            connection.owing = false;
-            if connection.ack_owed {
-                connection.ack_due = true;
+            connection.ack.listed_soon = false;
+            if connection.ack.end_wait() {
                 self.kick(peer);
             }
         }
@@ -89,7 +138,7 @@ impl Engine {
     pub fn flush_old_acks(&mut self, now: Micros) {
         let is_young = |peer: &PeerId| {
             let connection = self.peers[peer.0 as usize].connection.as_ref();
-            connection.is_some_and(|known| known.ack_owed && now < known.owed_since + AWAITED_PATIENCE_US)
+            connection.is_some_and(|known| known.ack.is_younger_than(AWAITED_PATIENCE_US, now))
         };
         if !self.owed.soon.iter().any(is_young) {
             self.flush_acks();
@@ -110,14 +159,13 @@ impl Engine {
             }
             self.owed.later.pop_front();
             let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
-            if connection.ack_owed && connection.owed_since + PATIENCE_US > now {
+            if connection.ack.is_younger_than(PATIENCE_US, now) {
                 // The acknowledgement of this entry has gone beside a frame, and a newer one is owed since.
                 self.owed.later.push_back((now + PATIENCE_US, peer));
                 continue;
             }
-            connection.owing_later = false;
-            if connection.ack_owed {
-                connection.ack_due = true;
+            connection.ack.listed_later = false;
+            if connection.ack.end_wait() {
                 self.kick(peer);
             }
         }

@@ -89,7 +89,7 @@ impl Engine {
         let departed =
             |(peer, counters): &(PeerId, PeerCounters)| (self.peers[peer.0 as usize].address, *counters);
         let present = self.peers.iter().filter_map(counters);
-        present.chain(self.departed.iter().map(departed)).filter(used)
+        present.chain(self.gone.departed().map(departed)).filter(used)
     }
 
     /// The states of the first `most` peers to which there ever was a lane.

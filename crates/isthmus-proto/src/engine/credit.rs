@@ -6,10 +6,12 @@
 //! `credit_total`. Credit that a peer was told of is never taken back. But credit that it has used is not granted
 //! again if other peers need it, or if the peer has been silent for `SILENT_US` (10 s).
 
-use super::state::{INITIAL_CREDIT, Micros};
+use super::state::Micros;
 use super::{Decision, Engine};
 use crate::PeerId;
 
+/// Credit that every endpoint grants a peer before it announces more. Bytes. It lets a first message go at once.
+const INITIAL_CREDIT: u64 = 64 << 10;
 /// Least credit that a new peer is granted, even if `credit_total` is used up. Bytes.
 const MIN_CREDIT: u64 = 64 << 10;
 /// The rate that a path is assumed to carry before anything is measured. Bytes/s: 1 Gb/s.
@@ -19,6 +21,144 @@ const INITIAL_RATE: u64 = 125_000_000;
 const PERIOD_US: Micros = 50_000;
 /// A peer that sent nothing for this long counts as silent, and its measured rate is forgotten. Microseconds.
 const SILENT_US: Micros = 10_000_000;
+
+/// The credit that we give a peer. Bytes.
+#[derive(Debug)]
+pub(crate) struct CreditIn {
+    /// Data that waits for receives.
+    held: u64,
+    /// Most data that may wait.
+    granted: u64,
+    /// What the peer has used; never more than was advertised.
+    taken: u64,
+    /// What was granted again because its data found receives.
+    returned: u64,
+    /// What the peer was last told.
+    advertised: u64,
+}
+
+impl Default for CreditIn {
+    fn default() -> Self {
+        Self { held: 0, granted: INITIAL_CREDIT, taken: 0, returned: 0, advertised: 0 }
+    }
+}
+
+impl CreditIn {
+    /// All that the peer may have used by now.
+    fn total(&self) -> u64 {
+        self.granted + self.returned
+    }
+
+    /// Reserved for this peer beyond what every peer has.
+    pub(super) fn reserved(&self) -> u64 {
+        self.granted.saturating_sub(INITIAL_CREDIT)
+    }
+
+    pub(super) fn granted(&self) -> u64 {
+        self.granted
+    }
+
+    pub(super) fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// What the peer has not used yet.
+    pub(super) fn left(&self) -> u64 {
+        self.total() - self.taken
+    }
+
+    /// The total, which the peer is told now.
+    pub(super) fn advertise(&mut self) -> u64 {
+        self.advertised = self.total();
+        self.advertised
+    }
+
+    /// Credit of which the peer was not told yet.
+    fn unsaid(&self) -> u64 {
+        self.total() - self.advertised
+    }
+
+    /// The peer uses credit. False if it has less.
+    #[must_use]
+    pub(super) fn take(&mut self, bytes: u64) -> bool {
+        match self.taken.checked_add(bytes) {
+            Some(taken) if taken <= self.total() => self.taken = taken,
+            _ => return false,
+        }
+        true
+    }
+
+    /// The peer used credit for data that went straight to its receives. The caller returns it at once
+    /// ([`Engine::return_credit`]), so a run may be longer than what is left.
+    pub(super) fn take_run(&mut self, bytes: u64) {
+        self.taken += bytes;
+    }
+
+    /// Whether this much more data may wait for receives.
+    pub(super) fn has_room(&self, bytes: u64) -> bool {
+        self.held + bytes <= self.granted
+    }
+
+    pub(super) fn hold(&mut self, bytes: u64) {
+        self.held += bytes;
+    }
+
+    pub(super) fn free(&mut self, bytes: u64) {
+        self.held -= bytes;
+    }
+
+    /// Returns by how much the credit grew.
+    fn raise_to(&mut self, share: u64) -> u64 {
+        let more = share.saturating_sub(self.granted);
+        self.granted += more;
+        more
+    }
+
+    fn give_back(&mut self, bytes: u64) {
+        self.returned += bytes;
+    }
+
+    /// Takes credit back that the peer has used: at most `bytes`, and down to `fair`. Returns by how much.
+    fn lower_to(&mut self, fair: u64, bytes: u64) -> u64 {
+        let less = self.granted.saturating_sub(fair).min(bytes).min(self.reserved());
+        self.granted -= less;
+        less
+    }
+}
+
+/// The credit that a peer gives us. Bytes.
+#[derive(Debug)]
+pub(crate) struct CreditOut {
+    limit: u64,
+    used: u64,
+}
+
+impl Default for CreditOut {
+    fn default() -> Self {
+        Self { limit: INITIAL_CREDIT, used: 0 }
+    }
+}
+
+impl CreditOut {
+    pub(super) fn left(&self) -> u64 {
+        self.limit - self.used
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+
+    pub(super) fn use_up(&mut self, bytes: u64) {
+        self.used += bytes;
+    }
+
+    /// True if the limit is higher than before. It never falls: acknowledgements may overtake each other.
+    pub(super) fn raise_to(&mut self, limit: u64) -> bool {
+        let is_more = limit > self.limit;
+        self.limit = self.limit.max(limit);
+        is_more
+    }
+}
 
 /// The rate at which bytes arrive from one peer.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,22 +211,19 @@ impl Engine {
     /// Grants a peer its credit, and reserves it; returns all that was granted so far. Bytes.
     pub(super) fn grant(&mut self, peer: PeerId) -> u64 {
         self.raise_credit(peer, "by the round trip");
-        let connection = self.connection(peer);
-        connection.advertised = connection.credit_to_advertise();
-        connection.advertised
+        self.connection(peer).credit_in.advertise()
     }
 
     /// Raises the peer's credit to what it should be. True if that is more than before.
     fn raise_credit(&mut self, peer: PeerId, why: &'static str) -> bool {
-        if self.connection(peer).reserved() == 0 {
+        if self.connection(peer).credit_in.reserved() == 0 {
             self.credit_peers += 1;
         }
         let left = self.config.credit_total.saturating_sub(self.credit_given);
         let share = self.fair_credit(peer).min(left / 4).max(MIN_CREDIT);
-        let connection = self.connection(peer);
-        let more = share.saturating_sub(connection.granted);
-        connection.granted += more;
-        if connection.reserved() == 0 {
+        let credit = &mut self.connection(peer).credit_in;
+        let more = credit.raise_to(share);
+        if credit.reserved() == 0 {
             self.credit_peers -= 1;
         }
         self.credit_given += more;
@@ -120,8 +257,7 @@ impl Engine {
     }
 
     fn say_credit(&mut self, peer: PeerId) {
-        let connection = self.connection(peer);
-        (connection.ack_owed, connection.ack_due) = (true, true);
+        self.connection(peer).ack.demand();
         self.kick(peer);
     }
 
@@ -129,10 +265,9 @@ impl Engine {
     #[inline]
     pub(super) fn return_credit(&mut self, peer: PeerId, bytes: u64) {
         let (all, usual, peers) = (self.config.credit_total, self.config.credit, self.credit_peers.max(1));
-        let connection = self.connection(peer);
-        let granted = connection.granted;
-        connection.returned += bytes;
-        let unsaid = connection.credit_to_advertise() - connection.advertised;
+        let credit = &mut self.connection(peer).credit_in;
+        credit.give_back(bytes);
+        let (granted, unsaid) = (credit.granted, credit.unsaid());
         // The usual case, made fast: this peer has no more than its fair share.
         let plain = granted <= usual && granted.checked_mul(peers).is_some_and(|granted| granted <= all);
         if !plain || unsaid > granted / 4 {
@@ -143,21 +278,19 @@ impl Engine {
     /// The rest of [`Engine::return_credit`]. `plain` says that the peer has no more than its fair share.
     #[inline(never)]
     fn return_credit_by_share(&mut self, peer: PeerId, bytes: u64, plain: bool) {
-        let granted = self.connection(peer).granted;
+        let granted = self.connection(peer).credit_in.granted;
         let fair = if plain { granted } else { self.fair_credit(peer).max(INITIAL_CREDIT) };
         let connection = self.connection(peer);
-        let less = connection.granted.saturating_sub(fair).min(bytes).min(connection.reserved());
+        let less = connection.credit_in.lower_to(fair, bytes);
         if less > 0 {
-            connection.granted -= less;
             connection.counters.credit_lowered += 1;
             self.credit_given = self.credit_given.saturating_sub(less);
             self.counters.credit_lowered += 1;
-            let none = u64::from(self.connection(peer).reserved() == 0);
+            let none = u64::from(self.connection(peer).credit_in.reserved() == 0);
             self.credit_peers = self.credit_peers.saturating_sub(none);
         }
-        let connection = self.connection(peer);
-        let unsaid = connection.credit_to_advertise() - connection.advertised;
-        if unsaid > connection.granted / 4 {
+        let credit = &self.connection(peer).credit_in;
+        if credit.unsaid() > credit.granted / 4 {
             self.say_credit(peer);
         }
     }

@@ -40,7 +40,7 @@ impl Engine {
             && connection.fence.is_none()
             && (connection.requests == 0 || options.fence == Fence::None)
             && connection.window.has_room()
-            && connection.credit_left() >= total;
+            && connection.credit_out.left() >= total;
         if !free {
             return None;
         }
@@ -108,7 +108,7 @@ impl Engine {
         connection.counters.messages_eager += 1;
         connection.counters.bytes_sent += total;
         connection.next_order += 1;
-        connection.credit_used += total;
+        connection.credit_out.use_up(total);
         connection.window.push(Flight { lane, load, sent_at, tries: 0 });
     }
 
@@ -124,7 +124,7 @@ impl Engine {
             return None;
         }
         let (seq, order) = (connection.received.upto(), connection.expected_order);
-        let credit = connection.credit_to_advertise() - connection.taken;
+        let credit = connection.credit_in.left();
         let longest = credit.min(FAST_PATH_MAX);
         Some(Run { engine: self, peer, lane, seq, order, longest, messages: 0, awaited: 0, bytes: 0 })
     }
@@ -300,7 +300,7 @@ impl Drop for Run<'_> {
         connection.received.advance_by(self.messages);
         connection.expected_order = self.order;
         connection.recent = Some(self.lane);
-        connection.taken += self.bytes;
+        connection.credit_in.take_run(self.bytes);
         connection.counters.bytes_received += self.bytes;
         self.engine.counters.fragments_received += self.messages;
         self.engine.owe_acks(self.peer, self.messages as u32, self.awaited);

@@ -18,10 +18,12 @@
 //! engine therefore keeps the last [`DEPARTED_MAX`] such peers only, and gives the entries of earlier ones to new peers.
 //! Others break off without a farewell and might come back until `peer_timeout`. [`ABSENT_MAX`] of these are waited for.
 
+use std::collections::VecDeque;
+
 use isthmus_wire::Address;
 
-use super::Engine;
 use super::state::Stage;
+use super::{Engine, PeerCounters};
 use crate::memory::Memory;
 use crate::{OpError, PeerId};
 
@@ -38,6 +40,30 @@ const DEPARTED_MAX: usize = 4_096;
 /// has vouched for or named do not count.
 const ABSENT_MAX: usize = 1_024;
 
+/// The peers that have left or broken off, in the order in which they did.
+#[derive(Debug, Default)]
+pub(super) struct Gone {
+    /// Those of which messages remain that no receive has taken.
+    with_messages: VecDeque<PeerId>,
+    /// What these messages hold, and how many were dropped. Bytes and count.
+    held: u64,
+    dropped: u64,
+    /// Those that the program never named and that may soon be forgotten.
+    leaving: VecDeque<PeerId>,
+    /// Guests of an open endpoint that broke off and may come back.
+    absent: VecDeque<PeerId>,
+    /// Those that are forgotten but for their address, and their counters.
+    departed: VecDeque<(PeerId, PeerCounters)>,
+    /// Entries of departed peers are used again ([`Engine::reuse_entries`]).
+    reuses: bool,
+}
+
+impl Gone {
+    pub(super) fn departed(&self) -> impl Iterator<Item = &(PeerId, PeerCounters)> {
+        self.departed.iter()
+    }
+}
+
 /// The error of operations with a peer that was forgotten.
 pub(super) fn departed(address: &Address) -> OpError {
     OpError::PeerGone(format!("the endpoint at {address} has left"))
@@ -47,22 +73,22 @@ impl Engine {
     /// Counts the messages that this peer left behind. Beyond the bound, drops those of the peers that left first.
     pub(super) fn count_gone(&mut self, peer: PeerId, mem: &mut dyn Memory) {
         let connection = self.connection(peer);
-        let holds = connection.held + u64::from(connection.unmatched) * MESSAGE_COST;
+        let holds = connection.credit_in.held() + u64::from(connection.unmatched) * MESSAGE_COST;
         if holds == 0 {
             return;
         }
         connection.trouble.holds = holds;
-        self.gone_hold += holds;
-        self.gone.push_back(peer);
-        while self.gone_hold > self.config.credit_total / 4 {
-            let Some(first) = self.gone.pop_front() else { return };
+        self.gone.held += holds;
+        self.gone.with_messages.push_back(peer);
+        while self.gone.held > self.config.credit_total / 4 {
+            let Some(first) = self.gone.with_messages.pop_front() else { return };
             self.drop_unexpected(first, mem);
         }
         // Forget peers whose messages were all received meanwhile.
-        while let Some(&first) = self.gone.front()
+        while let Some(&first) = self.gone.with_messages.front()
             && self.connection(first).trouble.holds == 0
         {
-            self.gone.pop_front();
+            self.gone.with_messages.pop_front();
         }
     }
 
@@ -71,7 +97,7 @@ impl Engine {
             self.leave_unexpected(index);
             self.inbounds[index].stage = Stage::Dropped;
             self.complete_inbound(index, mem);
-            self.gone_dropped += 1;
+            self.gone.dropped += 1;
         }
     }
 
@@ -81,17 +107,17 @@ impl Engine {
         let Some(trouble) = connection.and_then(|connection| connection.trouble.get_mut()) else { return };
         let less = bytes.min(trouble.holds);
         trouble.holds -= less;
-        self.gone_hold -= less;
+        self.gone.held -= less;
     }
 
     /// A peer that is gone for good has lost a lane. Forgets the departed peers of which nothing is left.
     pub(super) fn forget_guests(&mut self, peer: PeerId) {
         let known = &self.peers[peer.0 as usize];
-        if !known.named && !known.departed && !self.leaving.contains(&peer) {
-            self.leaving.push_back(peer);
+        if !known.named && !known.departed && !self.gone.leaving.contains(&peer) {
+            self.gone.leaving.push_back(peer);
         }
-        for _ in 0..LOOKS.min(self.leaving.len()) {
-            let Some(next) = self.leaving.pop_front() else { return };
+        for _ in 0..LOOKS.min(self.gone.leaving.len()) {
+            let Some(next) = self.gone.leaving.pop_front() else { return };
             if self.peers[next.0 as usize].named {
                 continue;
             }
@@ -99,12 +125,12 @@ impl Engine {
                 let known = &mut self.peers[next.0 as usize];
                 let counters = known.connection.take().map(|connection| connection.counters);
                 (known.departed, known.answers_at) = (true, None);
-                self.departed.extend(counters.map(|counters| (next, counters)));
-                if self.reuses {
-                    self.gone.retain(|gone| *gone != next);
+                self.gone.departed.extend(counters.map(|counters| (next, counters)));
+                if self.gone.reuses {
+                    self.gone.with_messages.retain(|gone| *gone != next);
                 }
             } else {
-                self.leaving.push_back(next);
+                self.gone.leaving.push_back(next);
             }
         }
     }
@@ -112,17 +138,17 @@ impl Engine {
     /// From now on, entries of forgotten peers may be given to others. The program keeps no [`PeerId`] of a lost peer
     /// that it has not vouched for ([`Engine::vouch_for`]). No effect at a closed endpoint.
     pub fn reuse_entries(&mut self) {
-        self.reuses = !self.is_closed();
+        self.gone.reuses = !self.is_closed();
     }
 
     /// A peer has lost its lanes without a farewell. If too many guests have, gives up those that did so first.
     pub(super) fn await_return(&mut self, peer: PeerId, mem: &mut dyn Memory) {
-        if !self.reuses || !self.is_absent_guest(peer) {
+        if !self.gone.reuses || !self.is_absent_guest(peer) {
             return;
         }
-        self.absent.push_back(peer);
-        while self.absent.len() > ABSENT_MAX {
-            let Some(first) = self.absent.pop_front() else { return };
+        self.gone.absent.push_back(peer);
+        while self.gone.absent.len() > ABSENT_MAX {
+            let Some(first) = self.gone.absent.pop_front() else { return };
             if self.is_absent_guest(first) {
                 let error = departed(&self.peers[first.0 as usize].address);
                 self.fail_peer(first, error, mem);
@@ -147,11 +173,11 @@ impl Engine {
 
     /// The entry of the peer that departed first, if more than [`DEPARTED_MAX`] have and it may be used again.
     pub(super) fn reusable(&mut self) -> Option<PeerId> {
-        if !self.reuses {
+        if !self.gone.reuses {
             return None;
         }
-        while self.departed.len() > DEPARTED_MAX {
-            let (first, _) = self.departed.pop_front()?;
+        while self.gone.departed.len() > DEPARTED_MAX {
+            let (first, _) = self.gone.departed.pop_front()?;
             let known = &self.peers[first.0 as usize];
             if known.departed && !known.named && !known.vouched {
                 self.directory.remove(&self.peers, first);
@@ -176,11 +202,11 @@ impl Engine {
 
     /// Memory that the messages of all gone peers hold. Bytes.
     pub fn gone_hold(&self) -> u64 {
-        self.gone_hold
+        self.gone.held
     }
 
     /// The number of messages of gone peers that were dropped since the last call.
     pub fn take_gone_dropped(&mut self) -> u64 {
-        std::mem::take(&mut self.gone_dropped)
+        std::mem::take(&mut self.gone.dropped)
     }
 }

@@ -103,7 +103,7 @@ impl Engine {
     /// Whether `bytes` more may be kept for messages that are not matched yet.
     fn may_keep(&mut self, peer: PeerId, bytes: u64) -> bool {
         let connection = self.connection(peer);
-        let most = connection.granted.min(KEPT_MAX);
+        let most = connection.credit_in.granted().min(KEPT_MAX);
         connection.announces.as_ref().is_some_and(|announces| announces.made.kept + bytes <= most)
     }
 

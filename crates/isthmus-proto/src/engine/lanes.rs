@@ -312,7 +312,7 @@ impl Engine {
     fn refuses_lanes_of(&mut self, peer: PeerId) -> bool {
         let (closing, parted) = (self.closing, self.parted);
         let connection = self.connection(peer);
-        let owed = connection.has_work() || connection.ack_owed;
+        let owed = connection.has_work() || connection.ack.is_owed();
         parted || (closing && !owed) || connection.trouble.failed.is_some()
     }
 
@@ -467,7 +467,7 @@ impl Engine {
                 self.connection(known).traffic.fresh.push_back(index);
             }
             self.connection(known).dialing += old.dialing;
-            self.release_credit(old.reserved());
+            self.release_credit(old.credit_in.reserved());
         }
         for (_, lane) in &mut self.lanes {
             if lane.peer == Some(wildcard) {
@@ -496,14 +496,13 @@ impl Engine {
 
     fn on_lane_up(&mut self, peer: PeerId, lane: LaneId, credit: u64) {
         let connection = self.connection(peer);
-        connection.credit_limit = connection.credit_limit.max(credit);
+        connection.credit_out.raise_to(credit);
         if let Some(trouble) = connection.trouble.get_mut() {
             *trouble = Trouble { failed: trouble.failed.take(), ..Trouble::default() };
         }
         // An acknowledgement on a lane that broke may have been lost.
         if connection.received.upto() > 0 {
-            connection.ack_owed = true;
-            connection.ack_due = true;
+            connection.ack.demand();
         }
         self.make_ready(lane);
         self.kick(peer);

@@ -73,7 +73,7 @@ impl Engine {
         if waits && self.operations[index].options.level != Level::Match {
             self.grant(peer);
             let connection = self.connection(peer);
-            if connection.held + total <= connection.granted {
+            if connection.credit_in.has_room(total) {
                 self.copy_loopback(message, index, mem);
             }
         }
@@ -91,7 +91,7 @@ impl Engine {
                 bytes
             }
         };
-        self.connection(peer).held += total;
+        self.connection(peer).credit_in.hold(total);
         let inbound = &mut self.inbounds[message];
         inbound.parts.push((0, bytes));
         inbound.sender = Sender::Loopback { operation: None };

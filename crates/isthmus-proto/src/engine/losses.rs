@@ -110,8 +110,7 @@ impl Engine {
         let mut last = None;
         connection.traffic.again.retain(|seq| last.replace(*seq) != Some(*seq));
         if connection.received.upto() > 0 {
-            connection.ack_owed = true;
-            connection.ack_due = true;
+            connection.ack.demand();
         }
     }
 

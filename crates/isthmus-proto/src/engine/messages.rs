@@ -142,12 +142,10 @@ impl Engine {
 
     /// Takes credit that the peer uses. A fault if it has less.
     pub(super) fn take_credit(&mut self, peer: PeerId, bytes: u64) -> Result<(), PeerFault> {
-        let connection = self.connection(peer);
-        match connection.taken.checked_add(bytes) {
-            Some(taken) if taken <= connection.credit_to_advertise() => connection.taken = taken,
-            _ => return Err(PeerFault::Frame("more data than there was credit for")),
+        match self.connection(peer).credit_in.take(bytes) {
+            true => Ok(()),
+            false => Err(PeerFault::Frame("more data than there was credit for")),
         }
-        Ok(())
     }
 
     /// Matches messages and carries out atomics in the order in which they were sent. Keeps `early` if earlier ones
@@ -310,12 +308,11 @@ impl Engine {
         offset: u64,
         bytes: Vec<u8>,
     ) -> Result<(), PeerFault> {
-        let connection = self.connection(peer);
-        let held = connection.held + bytes.len() as u64;
-        if held > connection.granted {
+        let credit = &mut self.connection(peer).credit_in;
+        if !credit.has_room(bytes.len() as u64) {
             return Err(PeerFault::Frame("more data ahead of receives than there was credit for"));
         }
-        connection.held = held;
+        credit.hold(bytes.len() as u64);
         self.inbounds[index].parts.push((offset, bytes));
         Ok(())
     }

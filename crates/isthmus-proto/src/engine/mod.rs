@@ -266,23 +266,10 @@ pub struct Engine {
     lingering: Vec<Lingering>,
     /// Credit granted to all peers beyond the initial credit of each. Bytes.
     credit_given: u64,
-    /// Peers that left unreceived messages behind, oldest first (`gone.rs`).
-    gone: VecDeque<PeerId>,
-    /// Peers that have left and may be forgotten (`gone.rs`).
-    leaving: VecDeque<PeerId>,
-    /// Guests of an open endpoint that lost their lanes without a farewell, the first one first (`gone.rs`). Some of them
-    /// may have come back or left since.
-    absent: VecDeque<PeerId>,
-    /// The counters of forgotten peers.
-    departed: VecDeque<(PeerId, PeerCounters)>,
-    /// The entries of forgotten peers that the program has not vouched for may be used again (`gone.rs`).
-    reuses: bool,
+    /// Peers that have left or broken off (`gone.rs`).
+    gone: gone::Gone,
     /// Peers that were ever entered. Count.
     entered: u64,
-    /// Memory that the messages of gone peers hold. Bytes.
-    gone_hold: u64,
-    /// Messages of gone peers that were dropped to make room. Count.
-    gone_dropped: u64,
     /// Peers with more than the initial credit. Count.
     credit_peers: u64,
     generation: u32,
@@ -335,14 +322,8 @@ impl Engine {
             buffered_bytes: 0,
             lingering: Vec::new(),
             credit_given: 0,
-            gone: VecDeque::new(),
-            leaving: VecDeque::new(),
-            absent: VecDeque::new(),
-            departed: VecDeque::new(),
-            reuses: false,
+            gone: gone::Gone::default(),
             entered: 0,
-            gone_hold: 0,
-            gone_dropped: 0,
             credit_peers: 0,
             generation: 0,
             closing: false,
@@ -727,7 +708,7 @@ impl Engine {
         let peer = inbound.peer;
         let granted = inbound.granted.as_mut().map(|granted| granted.take_parts());
         for (_, bytes) in std::mem::take(&mut inbound.parts) {
-            self.connection(peer).held -= bytes.len() as u64;
+            self.connection(peer).credit_in.free(bytes.len() as u64);
             self.free_of_gone(peer, bytes.len() as u64);
             self.pool.give(bytes);
         }
@@ -815,6 +796,6 @@ impl Engine {
     #[doc(hidden)]
     pub fn held(&self) -> Vec<(u64, u64)> {
         let connections = self.peers.iter().filter_map(|peer| peer.connection.as_deref());
-        connections.map(|connection| (connection.held, connection.granted)).collect()
+        connections.map(|connection| (connection.credit_in.held(), connection.credit_in.granted())).collect()
     }
 }

@@ -372,10 +372,7 @@ impl Engine {
             return Err(PeerFault::Frame("an acknowledgement of what was never sent"));
         }
         let was_full = !connection.window.has_room();
-        let more_credit = credit > connection.credit_limit;
-        if credit > connection.credit_limit {
-            connection.credit_limit = credit;
-        }
+        let more_credit = connection.credit_out.raise_to(credit);
         loop {
             self.forget_kept(peer, upto);
             let base = self.connection(peer).window.base();

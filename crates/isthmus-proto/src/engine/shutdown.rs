@@ -33,7 +33,7 @@ impl Engine {
         connection.trouble.failed = Some(error.clone());
         connection.trouble.retry_at = None;
         connection.trouble.spread_at = None;
-        let reserved = connection.reserved();
+        let reserved = connection.credit_in.reserved();
         let lanes = connection.lanes.clone();
         let carried_out = self.carried_out(peer);
         self.forget_announcements(peer);

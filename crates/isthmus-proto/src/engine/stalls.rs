@@ -54,7 +54,7 @@ impl Engine {
         let operation = &self.operations[index];
         let (peer, own) = (operation.peer, self.is_self(operation.peer));
         let connection = self.peers[peer.0 as usize].connection.get_or_insert_with(Connection::fresh);
-        let credit = connection.credit_left();
+        let credit = connection.credit_out.left();
         if own {
             return "the receive that it is for is not posted; it is to this endpoint itself".to_owned();
         }
@@ -127,7 +127,7 @@ impl Engine {
         let _ = writeln!(out, "  peer {}", self.peers[peer.0 as usize].address);
         let connection = self.connection(peer);
         let (credit, upto, gaps) =
-            (connection.credit_left(), connection.received.upto(), connection.received.has_gaps());
+            (connection.credit_out.left(), connection.received.upto(), connection.received.has_gaps());
         let unacknowledged = connection.window.iter_mut().count();
         let _ = writeln!(
             out,
@@ -135,7 +135,7 @@ impl Engine {
              {} messages unmatched with {} bytes held; trouble: {}",
             if gaps { " with gaps" } else { "" },
             connection.unmatched,
-            connection.held,
+            connection.credit_in.held(),
             match (&connection.trouble.failed, connection.trouble.lost_since) {
                 (Some(error), _) => error.to_string(),
                 (None, Some(since)) => format!("out of reach for {}", seconds(now.saturating_sub(since))),

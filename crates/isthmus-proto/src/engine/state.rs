@@ -25,9 +25,6 @@ pub type Micros = u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneId(pub u32);
 
-/// Credit that every endpoint grants a peer before it announces more. Bytes. It lets a first message go at once.
-pub(crate) const INITIAL_CREDIT: u64 = 64 << 10;
-
 /// Kinds of operations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
@@ -678,8 +675,7 @@ pub(crate) struct Connection {
     /// Answers to the peer's reads and atomics that it has not acknowledged.
     pub(crate) answers: u32,
     pub(crate) next_order: u64,
-    pub(crate) credit_limit: u64,
-    pub(crate) credit_used: u64,
+    pub(crate) credit_out: super::credit::CreditOut,
     pub(crate) receives: super::transfer::Receives,
     /// Receives that the two sides have announced to each other, if one has asked (`announce.rs`).
     pub(crate) announces: Option<Box<super::announce::Announces>>,
@@ -688,23 +684,8 @@ pub(crate) struct Connection {
     pub(crate) expected_order: u64,
     /// Messages that no receive has matched.
     pub(crate) unmatched: u32,
-    /// Data that waits for receives. Bytes; never more than `granted`.
-    pub(crate) held: u64,
-    pub(crate) granted: u64,
-    /// Credit that the peer has used. Bytes; never more than was advertised.
-    pub(crate) taken: u64,
-    /// Credit that was granted again because its data found receives. Bytes.
-    pub(crate) returned: u64,
-    pub(crate) advertised: u64,
-
-    pub(crate) ack_owed: bool,
-    /// Time at which `ack_owed` was set.
-    pub(crate) owed_since: Micros,
-    /// It is in the engine's lists of peers that are owed acknowledgements, soon or later (`acks.rs`).
-    pub(crate) owing: bool,
-    pub(crate) owing_later: bool,
-    pub(crate) ack_due: bool,
-    pub(crate) unacked: u32,
+    pub(crate) credit_in: super::credit::CreditIn,
+    pub(crate) ack: super::acks::PendingAck,
 
     /// The rate at which bytes arrive from the peer, if the credit follows it (`credit.rs`).
     pub(crate) inflow: Option<Box<super::credit::Inflow>>,
@@ -729,7 +710,7 @@ pub(crate) struct Connection {
 impl Connection {
     /// The state before anything was said.
     pub(crate) fn fresh() -> Box<Self> {
-        Box::new(Self { credit_limit: INITIAL_CREDIT, granted: INITIAL_CREDIT, ..Self::default() })
+        Box::default()
     }
 
     /// Frees the memory of the queues and records that are empty.
@@ -743,7 +724,7 @@ impl Connection {
     /// Whether anything waits to be sent or acknowledged. An acknowledgement alone counts only while there is a lane.
     pub(crate) fn has_work(&self) -> bool {
         self.traffic.has_fragments()
-            || (self.ack_due && !self.lanes.is_empty())
+            || (self.ack.is_due() && !self.lanes.is_empty())
             || !self.window.is_empty()
             || self.active > 0
             || self.answers > 0
@@ -751,7 +732,7 @@ impl Connection {
 
     /// Whether anything waits to be sent.
     pub(crate) fn has_output(&self) -> bool {
-        self.ack_due || self.traffic.has_fragments()
+        self.ack.is_due() || self.traffic.has_fragments()
     }
 
     pub(crate) fn leftovers(&self, note: &mut impl FnMut(&str, usize)) {
@@ -765,7 +746,7 @@ impl Connection {
         note("messages that came early", self.traffic.early.len());
         note("messages coming in", self.traffic.incoming.len());
         note("writes coming in", self.traffic.writes.len());
-        note("bytes held", self.held as usize);
+        note("bytes held", self.credit_in.held() as usize);
         if let Some(announces) = &self.announces {
             announces.leftovers(note);
         }
@@ -773,11 +754,6 @@ impl Connection {
         if self.trouble.failed.is_none() {
             note("fragments unacknowledged", usize::from(!self.window.is_empty()));
         }
-    }
-
-    /// Credit reserved for this peer beyond what every peer has. Bytes.
-    pub(crate) fn reserved(&self) -> u64 {
-        self.granted.saturating_sub(INITIAL_CREDIT)
     }
 
     /// Whether the peer is worth more than one lane.
@@ -797,7 +773,7 @@ impl Connection {
 
     /// Whether an acknowledgement goes by this lane, which carries no data: the peer's last frame came by it.
     pub(crate) fn acks_aside(&self, lane: LaneId) -> bool {
-        self.ack_due
+        self.ack.is_due()
             && self.recent == Some(lane)
             && !self.lanes[..self.carriers()].contains(&lane)
             && self.lanes.contains(&lane)
@@ -805,17 +781,12 @@ impl Connection {
 
     /// Makes an acknowledgement, which also grants credit.
     pub(crate) fn acknowledgement(&mut self) -> Frame {
-        let (upto, credit) = (self.received.upto(), self.credit_to_advertise());
-        self.advertised = credit;
+        let (upto, credit) = (self.received.upto(), self.credit_in.advertise());
         if self.received.has_gaps() {
             frame::AckMap { connection: 0, upto, credit, map: self.received.map() }.into()
         } else {
             frame::Ack { connection: 0, upto, credit }.into()
         }
-    }
-
-    pub(crate) fn credit_to_advertise(&self) -> u64 {
-        self.granted + self.returned
     }
 }
 

@@ -149,7 +149,7 @@ impl Engine {
         } else if let (Some(peer), true) = (record.peer, record.state != LaneState::Closing) {
             let connection = self.connection(peer);
             let ours = connection.lanes[..connection.carriers()].contains(&lane);
-            let owed = connection.ack_owed;
+            let owed = connection.ack.is_owed();
             let mut frames = 0;
             if connection.acks_aside(lane) {
                 self.put_ack(peer, batch);
@@ -166,7 +166,7 @@ impl Engine {
                 self.schedule_silence_check(peer);
                 self.schedule_straggler_check(peer);
             }
-            let alone = frames == 1 && owed && !self.connection(peer).ack_owed;
+            let alone = frames == 1 && owed && !self.connection(peer).ack.is_owed();
             self.counters.acks_alone += u64::from(alone);
         }
         let filled = !batch.is_empty();
@@ -294,7 +294,7 @@ impl Engine {
     /// atomics, headers of new operations, stragglers, bulk data.
     fn next_frame(&mut self, peer: PeerId, lane: LaneId, batch: &mut Batch, mem: &mut dyn Memory) -> bool {
         let connection = self.connection(peer);
-        if connection.ack_due || (connection.ack_owed && connection.has_output()) {
+        if connection.ack.is_due() || (connection.ack.is_owed() && connection.has_output()) {
             self.put_ack(peer, batch);
             return true;
         }
@@ -355,9 +355,7 @@ impl Engine {
 
     fn put_ack(&mut self, peer: PeerId, batch: &mut Batch) {
         let connection = self.connection(peer);
-        connection.ack_due = false;
-        connection.ack_owed = false;
-        connection.unacked = 0;
+        connection.ack.on_sent();
         let ack = connection.acknowledgement();
         batch.push_frame(&ack);
     }
@@ -415,7 +413,7 @@ impl Engine {
         }
         operation.allowed = match operation.kind {
             Kind::Message { .. } => {
-                connection.credit_used += eager;
+                connection.credit_out.use_up(eager);
                 if eager < operation.total || operation.options.level == Level::Match {
                     connection.traffic.unaccepted.insert(seq, index);
                 }

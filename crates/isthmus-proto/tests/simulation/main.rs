@@ -9,6 +9,8 @@ mod announce;
 mod arena;
 mod buffered;
 mod credit;
+#[path = "../../../isthmus-udp/tests/simulation/floors.rs"]
+mod floors;
 mod hostile;
 mod leases;
 mod left_lanes;

@@ -5,10 +5,10 @@
 //! `ISTHMUS_GOLDEN=write cargo test -p isthmus-proto --test simulation transfer` writes the table anew.
 
 use std::fmt::Write;
-use std::path::Path;
 
 use isthmus_proto::{Channel, Config, Transfer, Transfers};
 
+use crate::floors::{self, Better};
 use crate::program::{How, Program};
 use crate::rng::Rng;
 use crate::world::{Net, World};
@@ -30,7 +30,7 @@ const SHARES_LOSSY: [u64; 4] = [0, 50, 90, 100];
 
 /// The conditions of a measurement.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Setting {
     /// Length of messages. Bytes.
     bytes: u64,
     credit: u64,
@@ -40,14 +40,14 @@ struct Place {
 }
 
 /// Share of the link that messages fill, on average over the seeds.
-fn share_of_link(transfer: Transfer, place: Place, share: u64) -> f64 {
-    let rates = (7..7 + place.seeds).map(|seed| throughput(transfer, place, share, seed));
-    rates.sum::<f64>() / place.seeds as f64 / RATE as f64
+fn share_of_link(transfer: Transfer, setting: Setting, share: u64) -> f64 {
+    let rates = (7..7 + setting.seeds).map(|seed| throughput(transfer, setting, share, seed));
+    rates.sum::<f64>() / setting.seeds as f64 / RATE as f64
 }
 
 /// Rate at which messages arrive. Bytes/s.
-fn throughput(transfer: Transfer, place: Place, share: u64, seed: u64) -> f64 {
-    let Place { bytes, credit, lost, .. } = place;
+fn throughput(transfer: Transfer, setting: Setting, share: u64, seed: u64) -> f64 {
+    let Setting { bytes, credit, lost, .. } = setting;
     let net = Net {
         delay: (DELAY_US, DELAY_US),
         chunk_max: 16 << 10,
@@ -149,29 +149,24 @@ fn the_choice_by_measurement_is_as_fast_as_the_best_of_those_it_is_between() {
             for credit in [1 << 20, 128 << 10] {
                 // Each length gets about as many losses, and enough that their positions do not matter.
                 let seeds = if lost == 0 { 1 } else { (288 << 10) / bytes };
-                compare(Place { bytes, credit, lost, seeds }, &mut text, &mut short);
+                compare(Setting { bytes, credit, lost, seeds }, &mut text, &mut short);
             }
         }
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(TABLE);
-    if std::env::var_os("ISTHMUS_GOLDEN").is_some_and(|what| what == "write") {
-        std::fs::write(&path, &text).expect("the table can be written");
-    }
-    let old = std::fs::read_to_string(&path).expect("the table can be read");
-    assert!(old == text, "behaviour has changed; if it is meant, write the table anew:\n{text}");
+    floors::compare(env!("CARGO_MANIFEST_DIR"), TABLE, &text, &[Better::More(0.02)]);
     assert!(short.is_empty(), "slower than a protocol that was chosen beforehand: {short:?}");
 }
 
 /// Adds the result of each protocol to the table, and the cases in which the adaptive one falls short to the list.
-fn compare(place: Place, text: &mut String, short: &mut Vec<String>) {
-    let head = format!("{} KiB, credit {} KiB", place.bytes >> 10, place.credit >> 10);
-    let lossy = if place.lost > 0 { format!(", {} of 1000 lost", place.lost) } else { String::new() };
+fn compare(setting: Setting, text: &mut String, short: &mut Vec<String>) {
+    let head = format!("{} KiB, credit {} KiB", setting.bytes >> 10, setting.credit >> 10);
+    let lossy = if setting.lost > 0 { format!(", {} of 1000 lost", setting.lost) } else { String::new() };
     let _ = write!(text, "\n{:<38}", head + &lossy);
-    let shares: &[u64] = if place.lost > 0 { &SHARES_LOSSY } else { &SHARES };
+    let shares: &[u64] = if setting.lost > 0 { &SHARES_LOSSY } else { &SHARES };
     shares.iter().for_each(|share| *text += &format!("{:>7}", format!("{share}%")));
     text.push('\n');
     let rows = Transfer::ALL.map(|(transfer, name)| {
-        let row: Vec<_> = shares.iter().map(|share| share_of_link(transfer, place, *share)).collect();
+        let row: Vec<_> = shares.iter().map(|share| share_of_link(transfer, setting, *share)).collect();
         let _ = write!(text, "{name:>38}");
         row.iter().for_each(|value| *text += &format!("{value:>7.3}"));
         text.push('\n');
@@ -181,7 +176,7 @@ fn compare(place: Place, text: &mut String, short: &mut Vec<String>) {
         // A value may exceed 1: parts of incomplete messages came before the measurement.
         let best = rows[1..].iter().map(|row| row[at]).fold(0.0, f64::max).min(1.0);
         if rows[0][at] < 0.97 * best {
-            short.push(format!("{share} %, {place:?}: {:.3} of {best:.3}", rows[0][at]));
+            short.push(format!("{share} %, {setting:?}: {:.3} of {best:.3}", rows[0][at]));
         }
     }
 }

@@ -25,7 +25,7 @@ const BETWEEN_REMOTES: f64 = 26.0;
 const BETWEEN_STUBS: f64 = 44.0;
 /// Least distance of a remote AS's line from a router's. Pixels.
 const STUB_CLEARANCE: f64 = 16.0;
-const COLUMN_LEAST: f64 = 92.0;
+const COLUMN_MIN: f64 = 92.0;
 
 pub(super) struct Layout {
     pub(super) bars: Vec<Bar>,
@@ -128,7 +128,7 @@ impl Layout {
             let x = routers.iter().map(|router| self.routers[**router].x).sum::<f64>()
                 / routers.len().max(1) as f64;
             let for_stubs = ways.len() as f64 * BETWEEN_STUBS + 12.0;
-            let width = (text_width(&remote.name, 14.0) + 32.0).max(for_stubs).max(COLUMN_LEAST);
+            let width = (text_width(&remote.name, 14.0) + 32.0).max(for_stubs).max(COLUMN_MIN);
             let stubs = ways.iter().map(|subnet| Stub { subnet: *subnet, ..Stub::default() }).collect();
             remotes.push(RemotePlace { x, width, stubs });
         }
@@ -412,7 +412,7 @@ fn slots(joins: &Joins, rank: &[usize], rows: &[usize]) -> Vec<usize> {
 /// subnets that only one router joins.
 fn columns(map: &RouteMap, joins: &Joins, slots: &[usize]) -> Vec<Column> {
     let width = |router: usize| (text_width(&map.routers()[router].name, 12.0) + 26.0).max(46.0);
-    let mut rooms = vec![COLUMN_LEAST; slots.iter().max().map_or(0, |last| last + 1)];
+    let mut rooms = vec![COLUMN_MIN; slots.iter().max().map_or(0, |last| last + 1)];
     let mut boxes = rooms.clone();
     for (router, slot) in slots.iter().enumerate() {
         boxes[*slot] = boxes[*slot].max(width(router) + 22.0);

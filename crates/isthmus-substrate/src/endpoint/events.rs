@@ -58,7 +58,7 @@ impl Endpoint {
     pub fn arm(&self) -> Result<bool, Error> {
         let inner = &self.inner;
         let mut state = inner.open_state()?;
-        inner.bell.silence();
+        inner.bell.clear();
         if !inner.arm_engines() {
             inner.progress(&mut state);
         }

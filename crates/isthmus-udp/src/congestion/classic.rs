@@ -4,7 +4,7 @@ use super::{AckSample, CongestionControl, Limits, per_second};
 use crate::Micros;
 
 /// Smallest window. Packets. If the first of 4 is lost, 3 can follow and show it.
-const PACKETS_LEAST: u64 = 4;
+const PACKETS_MIN: u64 = 4;
 /// Windows that Linux paces out in a round trip, and the same in slow start.
 pub(super) const PACING: f64 = 1.2;
 const PACING_START: f64 = 2.0;
@@ -45,7 +45,7 @@ impl Window {
     }
 
     fn bytes(&self) -> u64 {
-        (self.bytes as u64).max(PACKETS_LEAST * self.packet_bytes).max(self.first())
+        (self.bytes as u64).max(PACKETS_MIN * self.packet_bytes).max(self.first())
     }
 
     /// Initial window before the first acknowledgement, then 0. Bytes.
@@ -79,7 +79,7 @@ impl Window {
     }
 
     fn begin_anew(&mut self) {
-        self.bytes = (PACKETS_LEAST * self.packet_bytes) as f64;
+        self.bytes = (PACKETS_MIN * self.packet_bytes) as f64;
     }
 
     fn is_used(&self, sample: &AckSample) -> bool {

@@ -39,8 +39,8 @@ const OVERFLOW_LOSS: f64 = 0.2;
 const CODED_RTT_US: Micros = 4_000;
 /// Bounds of the time without new data after which what is in flight counts as the last flight. The time is RTT/16
 /// between them: a writer may itself be delayed, and coding takes processor time from it. Microseconds.
-const DRAINED_LEAST_US: Micros = 1_000;
-const DRAINED_MOST_US: Micros = 25_000;
+const DRAINED_MIN_US: Micros = 1_000;
+const DRAINED_MAX_US: Micros = 25_000;
 /// The same time if the flight may be one whole message that has no parity yet: if more data follows, little was coded
 /// in vain. Microseconds.
 const DRAINED_SOON_US: Micros = 200;
@@ -273,7 +273,7 @@ impl Stream {
         let due = self.sending.is_drained() && !self.is_full() && self.parity.is_new(self.sending.sent_to());
         let at = self.drained_at.filter(|_| due)?;
         let soon = !self.parity.is_missed(self.sending.acked_upto()) && self.is_message(at);
-        let usual = (self.path.rtt_us().unwrap_or(0) / 16).clamp(DRAINED_LEAST_US, DRAINED_MOST_US);
+        let usual = (self.path.rtt_us().unwrap_or(0) / 16).clamp(DRAINED_MIN_US, DRAINED_MAX_US);
         Some(at + if soon { DRAINED_SOON_US } else { usual })
     }
 

@@ -6,7 +6,7 @@ use crate::redundancy::Matter;
 use crate::sharing::Sharing;
 
 /// Longest wait between probes in a long silence or without an RTT; a longer probe timeout wins. Microseconds (50 ms).
-const PROBE_MOST_US: Micros = 50_000;
+const PROBE_MAX_US: Micros = 50_000;
 /// Silence (4 s) during which probes are at most RTT/2 apart, or 5 ms if that is more. Microseconds.
 const PROBE_OFTEN_US: Micros = 4_000_000;
 const PROBE_SPACE_US: Micros = 5_000;
@@ -16,7 +16,7 @@ const QUIET_US: Micros = 1_000_000;
 /// Probes before the waits begin to grow: the answers to the first ones may themselves be lost. Count.
 const PROBES_EARLY: u32 = 3;
 /// Least packets of a probe, and most that are added on paths that lose packets in runs. Count.
-const PROBES_LEAST: u8 = 2;
+const PROBES_MIN: u8 = 2;
 const PROBES_MORE: u8 = 4;
 /// Part of the window that a probe takes at most, if that is more than the least packets. A short queue may drop the rest,
 /// and those packets fill the window until they count as lost.
@@ -110,7 +110,7 @@ impl Stream {
             // While the RTT is a guess, an opening that was sent in copies is more likely under way than lost.
             let copied = self.redundancy.packets(Matter::Tail, self.path.loss_supposed()) > 1;
             let guessed = self.path.rtt_us().is_none() && self.sending.sent_to() == 0;
-            let least = if guessed && copied && self.probes <= PROBES_EARLY { 1 } else { PROBES_LEAST };
+            let least = if guessed && copied && self.probes <= PROBES_EARLY { 1 } else { PROBES_MIN };
             // If losses come in runs, one run must not lose the whole probe.
             let tail = self.redundancy.packets(Matter::Tail, self.path.loss());
             let wanted = tail.max(least) + (self.path.run() as u8 - 1).min(PROBES_MORE);
@@ -129,7 +129,7 @@ impl Stream {
         let doublings = self.probes.saturating_sub(PROBES_EARLY).min(6);
         let most = match self.path.rtt_least_us() {
             Some(rtt) if now.saturating_sub(self.heard_at) < PROBE_OFTEN_US => (rtt / 2).max(PROBE_SPACE_US),
-            _ => once.max(PROBE_MOST_US),
+            _ => once.max(PROBE_MAX_US),
         };
         let wait = if self.probes < PROBES_EARLY { once } else { (once << doublings).min(most) };
         self.probe_at = Some(now + wait);

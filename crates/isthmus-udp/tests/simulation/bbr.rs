@@ -23,7 +23,7 @@ const FULL_GROWTH: f64 = 1.25;
 /// How long the minimum RTT is valid, how long ProbeRTT lasts, and its congestion window (packets).
 const RTT_LASTS_US: Micros = 10_000_000;
 const PROBE_RTT_US: Micros = 200_000;
-const PACKETS_LEAST: u64 = 4;
+const PACKETS_MIN: u64 = 4;
 /// Linux paces 1 % below the bandwidth.
 const PACING_MARGIN: f64 = 0.99;
 /// Initial window (RFC 6928). Packets.
@@ -173,7 +173,7 @@ impl Bbr {
     }
 
     fn probe_rtt(&mut self, now: Micros, until: Micros) {
-        if until == Micros::MAX && self.in_flight <= PACKETS_LEAST * self.packet_bytes {
+        if until == Micros::MAX && self.in_flight <= PACKETS_MIN * self.packet_bytes {
             self.state = State::ProbeRtt { until: now + PROBE_RTT_US.max(self.rtt_us) };
         } else if now >= until {
             self.rtt_at = now;
@@ -213,11 +213,11 @@ impl CongestionControl for Bbr {
     fn window_bytes(&self) -> u64 {
         let first = PACKETS_FIRST * self.packet_bytes;
         match self.state {
-            State::ProbeRtt { .. } => PACKETS_LEAST * self.packet_bytes,
+            State::ProbeRtt { .. } => PACKETS_MIN * self.packet_bytes,
             // Until the pipe is full, the window grows by the bytes delivered.
             _ if !self.is_full => (first + self.delivered).min(self.product(HIGH_GAIN).max(first)),
             State::Drain => self.product(HIGH_GAIN),
-            _ => self.product(WINDOW_GAIN).max(PACKETS_LEAST * self.packet_bytes),
+            _ => self.product(WINDOW_GAIN).max(PACKETS_MIN * self.packet_bytes),
         }
     }
 

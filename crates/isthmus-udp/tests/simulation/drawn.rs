@@ -47,7 +47,7 @@ const MTUS: [u32; 4] = [1500, 1500, 1500, 9000];
 /// Queue. Round trips at the link's rate, drawn likewise.
 const QUEUES: [f64; 8] = [0.03, 0.1, 0.25, 0.5, 1.0, 1.0, 2.0, 4.0];
 /// Shortest queue. Bytes.
-const QUEUE_LEAST: f64 = 20e3;
+const QUEUE_MIN: f64 = 20e3;
 
 /// A link that is being drawn: its keys for both directions, and those for one.
 struct Draw {
@@ -185,7 +185,7 @@ fn text(seed: u64) -> String {
     let mut rng = Rng::new(seed, 32);
     let (rate_mbit, rtt_ms) = (one(&mut rng, &RATES_MBIT), one(&mut rng, &RTTS_MS));
     let (mtu, queue_rtts) = (one(&mut rng, &MTUS), one(&mut rng, &QUEUES));
-    let queue = (queue_rtts * rate_mbit * rtt_ms * 125.0).max(16.0 * f64::from(mtu)).max(QUEUE_LEAST);
+    let queue = (queue_rtts * rate_mbit * rtt_ms * 125.0).max(16.0 * f64::from(mtu)).max(QUEUE_MIN);
     let mut pick = |choices: usize| (rng.next_u64() % choices as u64) as usize;
     let first = pick(TROUBLES.len());
     let second = (first + 1 + pick(TROUBLES.len() - 1)) % TROUBLES.len();

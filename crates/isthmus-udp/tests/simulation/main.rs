@@ -11,6 +11,7 @@ mod disorder;
 mod drawn;
 mod exchanges;
 mod fairness;
+mod floors;
 mod golden;
 mod handshake;
 mod hostile;

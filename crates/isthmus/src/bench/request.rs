@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use isthmus_io::log::no_thread;
 use isthmus_units::Size;
 
-use super::serve::{Place, REQUESTS};
+use super::serve::{REQUESTS, ServerAddresses};
 use super::{FAILED, Fault};
 
 /// How long to wait for an answer.
@@ -61,7 +61,7 @@ pub(super) fn main(args: &Args) -> ExitCode {
 
 /// The time of each message until its answer has arrived. Microseconds.
 fn measure(args: &Args) -> Result<Vec<f64>, Fault> {
-    let to = args.to.parse::<Place>()?.tcp;
+    let to = args.to.parse::<ServerAddresses>()?.tcp;
     let fragment = |number: u32, of: u64| {
         let edge = |number: u32| of * u64::from(number) / u64::from(args.streams);
         edge(number + 1) - edge(number)

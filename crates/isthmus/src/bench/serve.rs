@@ -39,13 +39,13 @@ const POLLS: u32 = 20_000;
 pub(super) const MESSAGE_MAX: u32 = 1 << 20;
 
 /// The addresses of a server.
-pub(super) struct Place {
+pub(super) struct ServerAddresses {
     pub(super) uri: String,
     pub(super) tcp: SocketAddr,
     pub(super) udp: SocketAddr,
 }
 
-impl FromStr for Place {
+impl FromStr for ServerAddresses {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
@@ -60,14 +60,14 @@ impl FromStr for Place {
 
 /// The other side: a process that we started, or one that the user named.
 pub(super) struct Others {
-    pub(super) place: Place,
+    pub(super) server: ServerAddresses,
     child: Option<Child>,
 }
 
 impl Others {
     pub(super) fn find(to: Option<&str>, at: &At) -> Result<Self, Fault> {
         if let Some(text) = to {
-            return Ok(Self { place: text.parse()?, child: None });
+            return Ok(Self { server: text.parse()?, child: None });
         }
         if at.transport == ["ethernet"] {
             return Err("frames go between hosts, not within one: run `isthmus bench serve --transport \
@@ -91,7 +91,7 @@ impl Others {
         if let Some(out) = child.stdout.take() {
             BufReader::new(out).read_line(&mut line)?;
         }
-        Ok(Self { place: line.trim().parse()?, child: Some(child) })
+        Ok(Self { server: line.trim().parse()?, child: Some(child) })
     }
 }
 

@@ -9,7 +9,7 @@ use isthmus_substrate::{
 };
 
 use super::report::{Figure, Row, histogram};
-use super::serve::{ECHO, MEMORY, Place, SINK, SUNK, endpoint};
+use super::serve::{ECHO, MEMORY, SINK, SUNK, ServerAddresses, endpoint};
 use super::{At, Fault};
 
 /// How long to wait for an answer.
@@ -39,19 +39,19 @@ pub(super) fn next(endpoint: &Endpoint, patience: Duration) -> Result<Option<Eve
 /// The measuring side: its device, the other side, and the service level.
 pub(super) struct Client<'a> {
     pub(super) at: &'a At,
-    pub(super) place: &'a Place,
+    pub(super) server: &'a ServerAddresses,
     pub(super) level: Level,
 }
 
 impl Client<'_> {
     pub(super) fn connect(&self, words: &[u8]) -> Result<(Endpoint, Connection), Fault> {
-        let (place, endpoint) = (self.place, endpoint(self.at)?);
+        let (server, endpoint) = (self.server, endpoint(self.at)?);
         let options = ConnectOptions { timeout: Some(PATIENCE) };
-        endpoint.connect(&place.uri, words, self.level, 0, &options)?;
+        endpoint.connect(&server.uri, words, self.level, 0, &options)?;
         match next(&endpoint, PATIENCE)? {
             Some(Event::Connected { connection, .. }) => Ok((endpoint, connection)),
             Some(Event::ConnectFailed { why, .. }) => {
-                Err(format!("no connection with {}: {why}", place.uri).into())
+                Err(format!("no connection with {}: {why}", server.uri).into())
             }
             other => Err(format!("{other:?} instead of a connection").into()),
         }
@@ -137,7 +137,7 @@ impl Client<'_> {
     /// How many messages the other side's sink has received.
     pub(super) fn sunk(&self, endpoint: &Endpoint) -> Result<u64, Fault> {
         let options = ConnectOptions { timeout: Some(PATIENCE) };
-        endpoint.connect(&self.place.uri, SUNK, Level::Ro, 0, &options)?;
+        endpoint.connect(&self.server.uri, SUNK, Level::Ro, 0, &options)?;
         match next(endpoint, PATIENCE)? {
             Some(Event::ConnectFailed { why: Failure::Rejected(0), payload, .. }) => {
                 Ok(payload.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))

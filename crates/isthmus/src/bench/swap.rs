@@ -7,7 +7,7 @@ use bytes::Bytes;
 use isthmus_substrate::{Event, Level, SendOptions};
 use isthmus_units::{Size, Span};
 
-use super::serve::{Place, SINK};
+use super::serve::{SINK, ServerAddresses};
 use super::substrate::{Client, PATIENCE, next};
 use super::{At, FAILED, Fault};
 
@@ -65,8 +65,8 @@ struct Exchange {
 }
 
 fn measure(args: &Args) -> Result<serde_json::Value, Fault> {
-    let (at, place) = (At::default(), args.to.parse::<Place>()?);
-    let client = Client { at: &at, place: &place, level: Level::Ro };
+    let (at, server) = (At::default(), args.to.parse::<ServerAddresses>()?);
+    let client = Client { at: &at, server: &server, level: Level::Ro };
     let (endpoint, to) = client.connect(SINK)?;
     let sunk_before = client.sunk(&endpoint)?;
     let message = Bytes::from(vec![7; args.size.0.max(1) as usize]);

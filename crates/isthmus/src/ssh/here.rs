@@ -71,7 +71,7 @@ pub(crate) struct Session {
     pub(crate) paths: Vec<Vec<u8>>,
     /// Nobody knows yet whether lanes get through to `service`.
     pub(crate) is_trial: bool,
-    way: Way,
+    route: Route,
     by: By,
     /// The settings for other copies.
     wanted: Settings,
@@ -166,18 +166,18 @@ pub(crate) fn start(
     let early = line(&Request::Copy(ask.clone())).map_err(local)?;
     let early = Some(&*early).filter(|line| line.len() <= REQUEST_MAX);
     let mut other = Other::start(login, words, early)?;
-    let (answer, way, is_trial) = match other.ready.answer.take() {
+    let (answer, route, is_trial) = match other.ready.answer.take() {
         Some(Answer::Failed(text)) => return Err(MoverError::Refused(format!("{login}: {text}"))),
-        Some(answer) => (answer, Way::untried(other.ready.probe, by), true),
+        Some(answer) => (answer, Route::untried(other.ready.probe, by), true),
         None => {
-            let way = Way::untried(other.ready.probe, by).verified(&other.ready.nonce);
-            let direct = matches!(way, Way::Direct(_));
+            let route = Route::untried(other.ready.probe, by).verified(&other.ready.nonce);
+            let direct = matches!(route, Route::Direct(_));
             let answer = if other.has_request {
                 other.answer(login)?
             } else {
                 other.ask(login, &Request::Copy(Ask { direct, ..ask }))?
             };
-            (answer, way, false)
+            (answer, route, false)
         }
     };
     let Answer::Serving { at, paths } = answer else {
@@ -191,7 +191,8 @@ pub(crate) fn start(
     let ssh = Ssh { child, login: login.to_owned(), over, tunnel: Tunnel::new(Box::new(to)) };
     ssh.watch(from).map_err(local)?;
     let (export, settings) = (EXPORT.to_owned(), wanted.clone());
-    let mut session = Session { service: at, trust, settings, export, paths, is_trial, way, by, wanted, ssh };
+    let mut session =
+        Session { service: at, trust, settings, export, paths, is_trial, route, by, wanted, ssh };
     session.prepare()?;
     Ok(session)
 }
@@ -336,14 +337,14 @@ fn ended(child: &mut Child) -> Option<ExitStatus> {
 const NO_ADDRESS: &str = "cannot listen at the address by which it was reached, or does not know it";
 
 /// How the data of a copy travels. Displayed to the user.
-enum Way {
+enum Route {
     Direct(SocketAddr),
     Chosen,
     /// Through ssh: the address that was tried, if any, with the reason.
     Instead(Option<(SocketAddr, String)>),
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Direct(at) => write!(f, "data goes directly to {at}"),
@@ -360,7 +361,7 @@ impl fmt::Display for Way {
     }
 }
 
-impl Way {
+impl Route {
     fn untried(at: Option<SocketAddr>, by: By) -> Self {
         match at {
             _ if by == By::Ssh => Self::Chosen,
@@ -415,9 +416,9 @@ impl Ssh {
 }
 
 impl Session {
-    /// Chooses the settings and the address for the way of the data.
+    /// Chooses the settings and the address for the route of the data.
     fn prepare(&mut self) -> Result<(), MoverError> {
-        if let (By::Direct, Way::Instead(tried)) = (self.by, &self.way) {
+        if let (By::Direct, Route::Instead(tried)) = (self.by, &self.route) {
             return Err(MoverError::Lost(match tried {
                 None => format!("{}: that host {NO_ADDRESS}", self.ssh.login),
                 Some((at, why)) => format!(
@@ -426,7 +427,7 @@ impl Session {
                 ),
             }));
         }
-        let is_direct = matches!(self.way, Way::Direct(_));
+        let is_direct = matches!(self.route, Route::Direct(_));
         self.is_trial &= is_direct;
         self.settings = settings(self.wanted.clone(), is_direct);
         if !is_direct {
@@ -439,13 +440,13 @@ impl Session {
 
     /// After a trial that failed for this reason: leads lanes through ssh.
     pub(crate) fn go_through_ssh(&mut self, why: &str) -> Result<(), MoverError> {
-        self.way = Way::Instead(Some((self.service, why.to_owned())));
+        self.route = Route::Instead(Some((self.service, why.to_owned())));
         self.prepare()
     }
 
     /// Says how the data goes.
-    pub(crate) fn way(&self) -> String {
-        format!("isthmus cp: {}: {}", self.ssh.login, self.way)
+    pub(crate) fn route(&self) -> String {
+        format!("isthmus cp: {}: {}", self.ssh.login, self.route)
     }
 
     /// Ends ssh after the copy; errors of ssh no longer matter.

@@ -21,7 +21,7 @@ const GREEDY: usize = 4;
 const STALLED: usize = 2;
 
 /// Two subnets, what joins them, and who runs it.
-struct Way {
+struct TwoSubnets {
     router: SocketAddr,
     from: Address,
     target: Endpoint,
@@ -30,7 +30,7 @@ struct Way {
     sites: Sites,
 }
 
-impl Way {
+impl TwoSubnets {
     /// By one router, within a site.
     fn plain() -> Self {
         let sites = Sites::new();
@@ -89,10 +89,10 @@ struct Greedy {
 }
 
 impl Greedy {
-    fn start(way: &Way) -> Self {
+    fn start(subnets: &TwoSubnets) -> Self {
         let (moved, mut ends, mut threads) = (Arc::new(AtomicU64::new(0)), Vec::new(), Vec::new());
         for _ in 0..GREEDY {
-            let (near, far) = way.lane();
+            let (near, far) = subnets.lane();
             ends.extend([&near, &far].map(|end| end.try_clone().expect("a second handle")));
             let (mut writer, mut reader, count) = (near, far, moved.clone());
             threads.push(std::thread::spawn(move || while writer.write_all(&[2; 65536]).is_ok() {}));
@@ -146,12 +146,12 @@ fn talk(near: &mut TcpStream, far: &mut TcpStream, rounds: usize) {
 }
 
 /// Others talk and move data while one sender is greedy and some receivers stall.
-fn others_keep_their_share(way: &Way) {
+fn others_keep_their_share(subnets: &TwoSubnets) {
     const ROUNDS: usize = 20;
     const DATA: usize = 4 << 20;
-    let (mut near, mut far) = way.lane();
-    let _stalled = way.stalled(STALLED);
-    let greedy = Greedy::start(way);
+    let (mut near, mut far) = subnets.lane();
+    let _stalled = subnets.stalled(STALLED);
+    let greedy = Greedy::start(subnets);
 
     let before = greedy.moved();
     talk(&mut near, &mut far, ROUNDS);
@@ -172,12 +172,12 @@ fn others_keep_their_share(way: &Way) {
 
 #[test]
 fn others_keep_their_share_of_a_router() {
-    others_keep_their_share(&Way::plain());
+    others_keep_their_share(&TwoSubnets::plain());
 }
 
 #[test]
 fn others_keep_their_share_of_a_link() {
-    others_keep_their_share(&Way::linked("1GiB"));
+    others_keep_their_share(&TwoSubnets::linked("1GiB"));
 }
 
 /// Resident memory of a process. Bytes.
@@ -190,9 +190,9 @@ fn resident(router: &Running) -> u64 {
 
 /// What the routers come to hold for lanes that nobody reads, each of which was in full use
 /// before. Bytes, by router.
-fn held_for_stalled(way: &Way, lanes: usize) -> Vec<u64> {
-    let ends: Vec<_> = (0..lanes).map(|_| way.lane()).collect();
-    let before: Vec<_> = way.routers.iter().map(resident).collect();
+fn held_for_stalled(subnets: &TwoSubnets, lanes: usize) -> Vec<u64> {
+    let ends: Vec<_> = (0..lanes).map(|_| subnets.lane()).collect();
+    let before: Vec<_> = subnets.routers.iter().map(resident).collect();
     for (near, far) in &ends {
         // Windows grow to what the lane can use.
         let (mut writer, mut reader) = (near, far);
@@ -203,7 +203,8 @@ fn held_for_stalled(way: &Way, lanes: usize) -> Vec<u64> {
         });
     }
     fill(&ends);
-    let held = way.routers.iter().zip(before).map(|(router, before)| resident(router).saturating_sub(before));
+    let held =
+        subnets.routers.iter().zip(before).map(|(router, before)| resident(router).saturating_sub(before));
     held.collect()
 }
 
@@ -215,15 +216,19 @@ const SLACK: u64 = 8 << 20;
 #[test]
 fn stalled_lanes_of_a_router_hold_a_turn_each() {
     const LANES: usize = 16;
-    let way = Way::plain();
-    let held = held_for_stalled(&way, LANES);
+    let subnets = TwoSubnets::plain();
+    let held = held_for_stalled(&subnets, LANES);
     assert!(held.iter().all(|held| *held < LANES as u64 * (2 << 16) + SLACK), "{held:?} bytes");
 }
 
 #[test]
 fn stalled_lanes_of_links_keep_to_the_limit_of_memory() {
     // So many lanes fit on one link of two, whichever stands first.
-    let way = Way::linked("96MiB");
-    let held = held_for_stalled(&way, 8);
-    assert!(held.iter().all(|held| *held < (96 << 20) + SLACK), "{held:?} bytes; {}", way.sites.world.log());
+    let subnets = TwoSubnets::linked("96MiB");
+    let held = held_for_stalled(&subnets, 8);
+    assert!(
+        held.iter().all(|held| *held < (96 << 20) + SLACK),
+        "{held:?} bytes; {}",
+        subnets.sites.world.log()
+    );
 }

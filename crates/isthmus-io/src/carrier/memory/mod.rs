@@ -30,7 +30,7 @@ use std::fmt::Arguments;
 use std::io::{self, IoSlice};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use isthmus_fabric::Way;
+use isthmus_fabric::OfferedEndpoint;
 use isthmus_proto::{Access as Wanted, RemoteRange};
 use isthmus_wire::frame::Message;
 use slab::Slab;
@@ -86,14 +86,14 @@ impl Memory {
     }
 
     /// Makes an offer to a neighbour on this host.
-    pub(super) fn offer(&mut self) -> Option<Way> {
+    pub(super) fn offer(&mut self) -> Option<OfferedEndpoint> {
         if !self.wanted {
             return None;
         }
         match Segment::create() {
             Ok((segment, file, name)) => {
                 self.offered.push((name, segment, file));
-                Some(Way { provider: NAME.to_owned(), name: name.to_bytes() })
+                Some(OfferedEndpoint { provider: NAME.to_owned(), name: name.to_bytes() })
             }
             Err(error) => {
                 self.remark(&error, format_args!("no shared memory can be made"));
@@ -103,11 +103,11 @@ impl Memory {
     }
 
     /// Takes a neighbour's offer; returns the link's index.
-    pub(super) fn take(&mut self, way: &Way) -> Option<usize> {
+    pub(super) fn take(&mut self, endpoint: &OfferedEndpoint) -> Option<usize> {
         if !self.wanted {
             return None;
         }
-        let found = Name::from_bytes(&way.name).ok_or_else(|| io::ErrorKind::InvalidData.into());
+        let found = Name::from_bytes(&endpoint.name).ok_or_else(|| io::ErrorKind::InvalidData.into());
         match found.and_then(Segment::open) {
             Ok(segment) => Some(self.link(segment)),
             Err(error) => {
@@ -118,16 +118,16 @@ impl Memory {
     }
 
     /// Joins a link that we offered and the neighbour has taken; returns its index.
-    pub(super) fn join(&mut self, way: &Way) -> Option<usize> {
-        let name = Name::from_bytes(&way.name)?;
+    pub(super) fn join(&mut self, endpoint: &OfferedEndpoint) -> Option<usize> {
+        let name = Name::from_bytes(&endpoint.name)?;
         let index = self.offered.iter().position(|(offered, ..)| *offered == name)?;
         let (_, segment, _) = self.offered.swap_remove(index);
         segment.is_taken().then(|| self.link(segment))
     }
 
     /// Withdraws an offer, if it was not taken.
-    pub(super) fn withdraw(&mut self, way: &Way) {
-        let name = Name::from_bytes(&way.name);
+    pub(super) fn withdraw(&mut self, endpoint: &OfferedEndpoint) {
+        let name = Name::from_bytes(&endpoint.name);
         self.offered.retain(|(offered, ..)| Some(*offered) != name);
     }
 

@@ -137,20 +137,15 @@ impl FromStr for Transfer {
 }
 
 impl Connection {
-    /// Credit that is left. Bytes.
-    pub(crate) fn credit_left(&self) -> u64 {
-        self.credit_limit - self.credit_used
-    }
-
     fn message(&self, total: u64) -> Message {
-        let left = self.credit_left();
+        let left = self.credit_out.left();
         let most = self.receives.credit_most.max(left);
         let (open, granted) = self
             .announces
             .as_ref()
             .map_or((0, 0), |announces| (announces.known.open, announces.known.open_bytes));
         let unaccepted = self.traffic.unaccepted.len().saturating_sub(open);
-        let (used, rtt_us) = (self.credit_used, self.rtt_us.unwrap_or(0));
+        let (used, rtt_us) = (self.credit_out.used(), self.rtt_us.unwrap_or(0));
         Message { total, left, most, used, unaccepted, granted, rtt_us }
     }
 }
@@ -190,7 +185,7 @@ impl Engine {
         let (room, asks) = self.take_announcement(peer, channel, tag);
         self.connection(peer).receives.wait_until = None;
         let eager = if total <= SHORT {
-            total.min(self.connection(peer).credit_left())
+            total.min(self.connection(peer).credit_out.left())
         } else {
             self.operations[index].asks = asks;
             if room.is_some_and(|room| self.begin_announced(peer, index, room)) {

@@ -15,13 +15,13 @@
 
 use super::round::Round;
 use super::*;
-use crate::pacer::QUANTUM_LEAST_US;
+use crate::pacer::QUANTUM_MIN_US;
 
 /// Target of the queue, as a part of a round trip.
 const TARGET_PART: Micros = 64;
 /// Bounds of the target: two quanta, so that its own bursts are no queue, and half of what [`Rate::queue_us`] keeps
 /// otherwise. Microseconds.
-const TARGET_US: std::ops::RangeInclusive<Micros> = 2 * QUANTUM_LEAST_US..=1_000;
+const TARGET_US: std::ops::RangeInclusive<Micros> = 2 * QUANTUM_MIN_US..=1_000;
 /// Least target in packets, within the same bounds: a queue is seen in whole packets.
 const TARGET_PACKETS: u64 = 4;
 /// Part of what arrived that is sent after the own queue has drained. Rates vary by less than the rest between rounds.

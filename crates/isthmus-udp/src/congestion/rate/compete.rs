@@ -3,7 +3,7 @@
 //!
 //! CUBIC (`shared.rs`) keeps a sixth of the path beside such a flow: it sends less after each overflow of the queue, and
 //! the neighbour takes that part. In this state the window grows to half of what all have in flight. It becomes smaller
-//! only if a round loses more than [`LOSS_MOST`], so several flows that compete bound what they lose.
+//! only if a round loses more than [`LOSS_MAX`], so several flows that compete bound what they lose.
 //!
 //! If the queue becomes much shorter and stays so, the neighbours have given way, as CUBIC does. Then CUBIC decides
 //! again.
@@ -12,18 +12,18 @@ use super::round::Round;
 use super::*;
 
 /// A flow starves that has less than this share of the path.
-const LEAST_SHARE: f64 = 0.35;
+const SHARE_MIN: f64 = 0.35;
 /// How much longer the flow must have starved than not before it competes. Microseconds. With 1 s, flows of CUBIC that
 /// begin together compete before they are equal (`flows_that_were_opened_before_share_what_each_had_for_itself`). The
 /// time doubles each time neighbours give way, up to the second value.
 const STARVED_US: Micros = 2_000_000;
-const STARVED_MOST_US: Micros = 64_000_000;
+const STARVED_MAX_US: Micros = 64_000_000;
 /// Share by which the window grows in a round, as in BBR's `Up`, and share by which it becomes smaller.
 const MORE: f64 = 0.25;
 const LESS: f64 = 0.125;
 /// Largest share of loss that does not make the window smaller. Two flows of BBR lose 10 to 17 % beside each other where
 /// the queue holds a quarter of a round trip.
-const LOSS_MOST: f64 = 0.2;
+const LOSS_MAX: f64 = 0.2;
 /// A queue has become shorter if it stays below this part of its longest for these round trips, and for this time. CUBIC
 /// takes 0.3 of what it has in flight away, which is 0.6 of a queue of one round trip. BBR's cycle lowers the queue for a
 /// round or two, and its ProbeRTT for 200 ms and a round trip.
@@ -78,7 +78,7 @@ impl Rate {
         if !matches!(self.phase, Phase::Shared(_) | Phase::Cruise) || !self.may_doubt() {
             return false;
         }
-        if round.app_limited || rate >= LEAST_SHARE * self.line_at_least() {
+        if round.app_limited || rate >= SHARE_MIN * self.line_at_least() {
             self.share.starved_us = self.share.starved_us.saturating_sub(sample.rtt_us);
             self.share.competed &= self.share.starved_us > 0;
             return false;
@@ -110,12 +110,12 @@ impl Rate {
         let is_shorter = (round.queue_most_us as f64) < SHORTER * state.queue_us as f64;
         state.shorter_us = if is_shorter { state.shorter_us + sample.rtt_us } else { 0 };
         if state.shorter_us >= SHORTER_US.max(SHORTER_ROUNDS * sample.rtt_us) {
-            self.share.patience_us = (2 * self.share.patience_us).min(STARVED_MOST_US);
+            self.share.patience_us = (2 * self.share.patience_us).min(STARVED_MAX_US);
             let cubic =
                 Cubic::with_window(self.limits, state.window as u64, sample.rtt_us, self.packet_bytes);
             return self.enter(sample.now, Phase::Shared(cubic));
         }
-        if round.loss() > LOSS_MOST {
+        if round.loss() > LOSS_MAX {
             state.window *= 1.0 - LESS;
         } else if !round.app_limited {
             let half = self.line_at_least() * self.rtt_us as f64 / 2e6;

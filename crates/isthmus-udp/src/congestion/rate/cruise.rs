@@ -12,7 +12,7 @@ impl Rate {
         if self.cruise_by_reader(round) {
             return;
         }
-        let loses_much = round.loss() > start::CHANCE_MOST && queue < self.queue_us();
+        let loses_much = round.loss() > start::CHANCE_MAX && queue < self.queue_us();
         if loses_much && !round.app_limited && self.may_doubt() {
             // A policer, or a queue that holds next to nothing.
             self.trial = Some(Trial::new(round.loss(), 0.0, 0.0));
@@ -96,7 +96,7 @@ impl Rate {
                 self.trial = Some(Trial::new(more, chance, capacity));
                 // A path that is too slow for the capacity carries what was sent at it and not lost. Less may have
                 // arrived because less was sent.
-                let carried = capacity * (1.0 - LESS_LEAST.max(2.0 * more));
+                let carried = capacity * (1.0 - LESS_MIN.max(2.0 * more));
                 self.capacity = carried.max(rate / (1.0 - chance));
                 self.hold = HOLD_ROUNDS;
             }
@@ -124,7 +124,7 @@ impl Rate {
         }
         // If the sender's own processor is the bottleneck, no queue forms. The guess must not run away: a later burst
         // at that rate would be lost.
-        let most = self.capacity.max(RAISE_MOST * seen);
+        let most = self.capacity.max(RAISE_MAX * seen);
         let grown = match self.background {
             Some(_) => self.capacity.max(seen) + self.step_near() * self.line,
             None => self.capacity.max(seen) * (1.0 + self.step),

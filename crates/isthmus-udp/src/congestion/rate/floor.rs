@@ -13,7 +13,7 @@ use crate::congestion::AckSample;
 const JUMP_US: Micros = 10_000;
 /// A queue grows by this many times the time between two packets at most: others' flows arrive ten times as fast as the
 /// bottleneck sends, as from 10 Gb/s into 1 Gb/s.
-const GROWTH_MOST: Micros = 10;
+const GROWTH_MAX: Micros = 10;
 
 /// The path's own delay beyond the least of the last seconds. Microseconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -98,7 +98,7 @@ impl Floor {
         let rise_us = delay.rtt_us.saturating_sub(self.last.rtt_us);
         // The acknowledgements under way show it first, packets that left since then follow.
         let began = self.jump.is_some() || delay.back_us() >= self.last.back_us() + JUMP_US / 2;
-        if began && rise_us >= JUMP_US.max(GROWTH_MOST * self.sent_span_us) {
+        if began && rise_us >= JUMP_US.max(GROWTH_MAX * self.sent_span_us) {
             self.jump = Some(Jump {
                 before: self.jump.map_or(self.last, |jump| jump.before),
                 least_us: self.last.rtt_us + rise_us / 2,

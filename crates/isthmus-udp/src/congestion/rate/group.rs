@@ -4,7 +4,7 @@
 use isthmus_ledger::{Group, Plan};
 
 use super::round::Round;
-use super::{ADOPTED_PACKETS, ALL_MOST, HINT_MOST, PACKETS_MORE, Phase, Rate};
+use super::{ADOPTED_PACKETS, ALL_MAX, HINT_MAX, PACKETS_MORE, Phase, Rate};
 use crate::Micros;
 use crate::congestion::{AckSample, CongestionControl, per_second};
 
@@ -81,7 +81,7 @@ impl Rate {
         let us = (now - since).max(round.clock_us).max(self.others_least_us()) as f64;
         let others = self.by_others(round) as f64 * 1e6 / us;
         // Others send by the known plan. A count beyond that is wrong: other processes write this memory.
-        let most = (ALL_MOST * self.capacity).max(HINT_MOST * self.hint);
+        let most = (ALL_MAX * self.capacity).max(HINT_MAX * self.hint);
         let most = if most > 0.0 { most } else { f64::MAX };
         own + others.min((most - own).max(0.0))
     }

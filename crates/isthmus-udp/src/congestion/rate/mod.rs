@@ -77,7 +77,7 @@ const SLACK_HALVES: Micros = 5;
 /// Part of a short round trip that the standing queue is.
 const QUEUE_PART: Micros = 4;
 /// Smallest initial window, on a path known only to be short. Bytes (wire).
-const FIRST_LEAST: u64 = 96 << 10;
+const FIRST_MIN: u64 = 96 << 10;
 /// Interval between drains, which show the path without our own queue. Microseconds.
 const DRAIN_EVERY_US: Micros = 4_000_000;
 /// Random loss up to which delay is tested. The model tests random loss by sending less, which costs more than jitter
@@ -94,7 +94,7 @@ const HELD: f64 = 0.5;
 /// Packets added to the window, so that the smallest flow can grow.
 const PACKETS_MORE: u64 = 2;
 /// Largest guess of the capacity as a multiple of the delivery rate, which is what was guessed a round trip before.
-const RAISE_MOST: f64 = 4.5;
+const RAISE_MAX: f64 = 4.5;
 /// Raises are small up to this multiple of the capacity at which a queue last stood.
 const NEAR: f64 = 1.1;
 /// Largest small raise, as a share.
@@ -106,9 +106,9 @@ const USED: f64 = 0.7;
 /// Rounds without a raise after one that cost packets.
 const HOLD_ROUNDS: u32 = 4;
 /// Least share by which a trial sends less, to see whether losses go.
-const LESS_LEAST: f64 = 0.1;
+const LESS_MIN: f64 = 0.1;
 /// Share of loss beyond the random one that still passes for noise.
-const EXCESS_LEAST: f64 = 0.005;
+const EXCESS_MIN: f64 = 0.005;
 /// Packets lost beyond that which still tell nothing. Each is a large share of a small flow's round, and the flow would
 /// never learn its random loss.
 const EXCESS_PACKETS: f64 = 2.0;
@@ -117,11 +117,11 @@ const SHARE_US: f64 = 1_500.0;
 /// Time in which the highest rate seen (`line`) decays if less arrives. Microseconds.
 const LINE_LASTS_US: f64 = 30e6;
 /// Most flows that the path is assumed to have room for.
-const ROOM_MOST: f64 = 64.0;
+const ROOM_MAX: f64 = 64.0;
 /// Packets in flight at which the standing queue has its nominal length.
 const EVEN_PACKETS: f64 = 100.0;
 /// Largest factor by which the standing queue is longer, if the path is not short.
-const EVEN_MOST: f64 = 3.0;
+const EVEN_MAX: f64 = 3.0;
 /// Packets in flight of a flow that waits while another one measures the path.
 const PACKETS_WAITING: u64 = 4;
 /// Part of a start-up window that the rate seen must fill in a round trip. Below it slow start has grown the window
@@ -130,8 +130,8 @@ const HINT_FILLS: f64 = 0.9;
 /// Packets that a plan's random loss counts for when it is adopted.
 const ADOPTED_PACKETS: f64 = 2_000.0;
 /// Limit of what all flows of a host can deliver, as a multiple of their capacity and of a train's rate.
-const ALL_MOST: f64 = 2.0;
-const HINT_MOST: f64 = 1.25;
+const ALL_MAX: f64 = 2.0;
+const HINT_MAX: f64 = 1.25;
 /// Packets that the ratio of random losses remembers.
 const MEMORY_PACKETS: f64 = 20_000.0;
 
@@ -400,7 +400,7 @@ impl Rate {
     fn first_window(&self) -> u64 {
         let queue = per_second(self.limits.first_pace, 10_000_000) * self.rtt_least_us as f64 / 1e6;
         let most = self.limits.first_window;
-        if self.rtt_least_us == 0 { most } else { (queue as u64).clamp(FIRST_LEAST.min(most), most) }
+        if self.rtt_least_us == 0 { most } else { (queue as u64).clamp(FIRST_MIN.min(most), most) }
     }
 
     /// Window needed for late acknowledgements and sending in quanta. Microseconds.
@@ -410,14 +410,14 @@ impl Rate {
 
     /// How many flows like this one the path has room for, as far as is known.
     fn room_for(&self) -> f64 {
-        (self.line / self.capacity.max(1.0)).clamp(1.0, ROOM_MOST)
+        (self.line / self.capacity.max(1.0)).clamp(1.0, ROOM_MAX)
     }
 
     /// Length of the standing queue. Microseconds. A flow with little in flight keeps a longer queue than one with
     /// much, so that flows that share a path become equal (Kumar et al., "Swift", 2020).
     fn queue_us(&self) -> Micros {
         let packets = self.path_bytes(self.rtt_least_us + self.slack_us()) / self.packet_bytes as f64;
-        let most = EVEN_MOST * quantum_us(self.rtt_least_us) as f64 / QUANTUM_US as f64;
+        let most = EVEN_MAX * quantum_us(self.rtt_least_us) as f64 / QUANTUM_US as f64;
         let scale = (EVEN_PACKETS / packets.max(1.0)).sqrt().clamp(0.5, most.max(1.0));
         let even = self.burst_us().unwrap_or((self.rtt_least_us / 32).clamp(1_000, 4_000));
         if self.background.is_some() { self.target_us() } else { (even as f64 * scale) as Micros }
@@ -440,17 +440,17 @@ impl Rate {
     /// Random loss, as far as it is made up for. Beside a flow that overflows the queue all the time, losses do not go
     /// when less is sent. Without this bound the rate would rise without end.
     fn chance(&self) -> f64 {
-        if self.chance.1 > 0.0 { (self.chance.0 / self.chance.1).min(start::CHANCE_MOST) } else { 0.0 }
+        if self.chance.1 > 0.0 { (self.chance.0 / self.chance.1).min(start::CHANCE_MAX) } else { 0.0 }
     }
 
     /// Share of loss above which a round of `packets` lost more than at random; losses come in runs of `run`. However long
-    /// these are, at most [`start::CHANCE_MOST`] is added to the random loss.
+    /// these are, at most [`start::CHANCE_MAX`] is added to the random loss.
     fn excess_above(&self, packets: u64, run: f64) -> f64 {
         let p = self.chance();
         let packets = packets.max(1) as f64;
         let deviation = (p.max(0.001) * (1.0 - p) / packets * runs(run)).sqrt();
-        let noise = EXCESS_LEAST.max(4.0 * deviation) + EXCESS_PACKETS * run.max(1.0) / packets;
-        p + noise.min(start::CHANCE_MOST)
+        let noise = EXCESS_MIN.max(4.0 * deviation) + EXCESS_PACKETS * run.max(1.0) / packets;
+        p + noise.min(start::CHANCE_MAX)
     }
 
     fn learn_chance(&mut self, losses: Losses) {

@@ -12,10 +12,10 @@ use super::*;
 const ANSWER: f64 = 0.5;
 /// Least expected decrease that tells anything, as a part of the delay: one flow of many takes little off their queue
 /// (`flows_that_start_together_fill_the_path_and_none_starves`).
-const SHARE_LEAST: f64 = 0.2;
+const SHARE_MIN: f64 = 0.2;
 
 /// On a path with a shorter round trip, delay is not doubted: bursts are the queue. Microseconds.
-const DOUBT_LEAST_US: Micros = 5_000;
+const DOUBT_MIN_US: Micros = 5_000;
 
 /// State of a probe.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +36,7 @@ impl Rate {
     pub(super) fn may_doubt(&self) -> bool {
         self.reader.queue_us() == 0
             && self.background.is_none()
-            && !(1..DOUBT_LEAST_US).contains(&self.rtt_least_us)
+            && !(1..DOUBT_MIN_US).contains(&self.rtt_least_us)
             && self.group.is_none_or(|group| group.count == 1)
     }
 
@@ -87,7 +87,7 @@ impl Rate {
                 self.capacity = (cubic.window_bytes() as f64 * 1e6 / sample.rtt_us.max(1) as f64).max(rate);
             }
             self.enter(sample.now, Phase::Cruise);
-        } else if went_us < ANSWER * should_us && should_us >= SHARE_LEAST * probe.queue_us as f64 {
+        } else if went_us < ANSWER * should_us && should_us >= SHARE_MIN * probe.queue_us as f64 {
             if queue >= self.queue_us() {
                 self.floor.rtt_us = self.floor.way_us + round.extra_least_us.unwrap_or(queue);
                 self.floor.way_us += queue;

@@ -11,16 +11,16 @@ use super::*;
 /// Microseconds.
 const QUEUE_US: Micros = 4_000;
 /// Shortest such queue. Microseconds.
-const QUEUE_LEAST_US: Micros = 500;
+const QUEUE_MIN_US: Micros = 500;
 /// Least time of reading without a pause that tells a rate. Microseconds.
 const SPAN_US: Micros = 20_000;
 /// If the socket holds less than such a queue, only drops tell. At least this part of the capacity then remains.
-const LESS_MOST: f64 = 0.8;
+const LESS_MAX: f64 = 0.8;
 /// Drops below this share of what arrives tell nothing.
-const REFUSED_LEAST: f64 = 0.01;
+const REFUSED_MIN: f64 = 0.01;
 /// Longest pause of reading that counts. A longer one, and longer than a round trip, is a standstill and tells nothing of
 /// the rate. Microseconds.
-const PAUSE_MOST_US: Micros = 50_000;
+const PAUSE_MAX_US: Micros = 50_000;
 /// A pause is forgotten in this many times its length.
 const PAUSE_PART: Micros = 8;
 
@@ -54,7 +54,7 @@ impl Reader {
     }
 
     fn shorten(&mut self) {
-        self.less_us = QUEUE_US - ((QUEUE_US - self.less_us) / 2).max(QUEUE_LEAST_US);
+        self.less_us = QUEUE_US - ((QUEUE_US - self.less_us) / 2).max(QUEUE_MIN_US);
     }
 
     /// Rounds to wait until a raise shows at the receiver; `None` if it is not slow.
@@ -70,11 +70,11 @@ impl Reader {
             return None;
         }
         let forgotten = self.pause_us.saturating_sub(sample.read_span_us / PAUSE_PART);
-        if sample.read_span_us > PAUSE_MOST_US.max(sample.rtt_least_us) {
+        if sample.read_span_us > PAUSE_MAX_US.max(sample.rtt_least_us) {
             *self = Self { since: None, pause_us: forgotten, ..self.again(sample.now) };
             return None;
         }
-        self.pause_us = sample.read_span_us.min(PAUSE_MOST_US).max(forgotten);
+        self.pause_us = sample.read_span_us.min(PAUSE_MAX_US).max(forgotten);
         let queue_us = QUEUE_US - self.less_us;
         // The reading rate says nothing if the sender has no more to send.
         if sample.app_limited || sample.wait_us.is_some_and(|wait| wait < queue_us) {
@@ -137,17 +137,17 @@ impl Rate {
         let refused =
             round.refused as f64 / (round.acked + round.losses().lost + round.refused).max(1) as f64;
         let stands = self.reader.since.is_some();
-        if !stands && refused < REFUSED_LEAST {
+        if !stands && refused < REFUSED_MIN {
             return false;
         }
         if let Some(calm) = round.calm() {
             self.learn_chance(calm);
         }
-        if refused >= REFUSED_LEAST {
+        if refused >= REFUSED_MIN {
             self.reader.shorten();
         }
         if !stands {
-            self.capacity *= (1.0 - refused).max(LESS_MOST);
+            self.capacity *= (1.0 - refused).max(LESS_MAX);
             self.note_known();
             self.hold = HOLD_ROUNDS;
         }

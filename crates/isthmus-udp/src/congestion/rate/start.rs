@@ -10,13 +10,13 @@ pub(super) const START_QUEUE_US: Micros = 1_000;
 const START_PACKETS: u64 = 32;
 /// Flights that start-up may doubt because they arrived at less than half of a train's rate: the sender may have paused
 /// within them.
-const DOUBTS_MOST: u32 = 8;
+const DOUBTS_MAX: u32 = 8;
 /// Share of loss in start-up beyond which what arrives says nothing of the path.
 const LOST_START: f64 = 0.5;
 /// An overflowing queue that was never longer is short: it has no room for a standing queue of 1 to 4 ms. Microseconds.
 const SHALLOW_US: Micros = 4_000;
 /// Share of loss beyond which it is hardly random alone.
-pub(super) const CHANCE_MOST: f64 = 0.2;
+pub(super) const CHANCE_MAX: f64 = 0.2;
 /// Largest capacity that a round of start-up may show, as a multiple of its bytes per round trip.
 const LEAP: f64 = 64.0;
 /// The path counts as full at this part of the rate that bursts have shown.
@@ -76,7 +76,7 @@ impl Rate {
     /// Whether something else than a bottleneck seems to hold a flight back: it came in lumps. If much of it was lost,
     /// a queue overflowed, and the pauses are what is missing.
     fn is_held(&self, train: &Round) -> bool {
-        self.may_doubt() && self.pause_us(train) >= PAUSE_US && train.loss() <= CHANCE_MOST
+        self.may_doubt() && self.pause_us(train) >= PAUSE_US && train.loss() <= CHANCE_MAX
     }
 
     /// The longest pause of a flight. The first one leaves in one go: if its sender paused, that is not the path's doing.
@@ -135,8 +135,8 @@ impl Rate {
     fn watch_overflow(&mut self, sample: &AckSample) {
         self.arrival.note(sample, TRAIN_PACKETS);
         let packets = self.round.losses().all.max(1) as f64;
-        let noise = 4.0 * (CHANCE_MOST * (1.0 - CHANCE_MOST) / packets).sqrt();
-        let overflows = self.round.loss() > CHANCE_MOST + noise && sample.lost_packets > 0;
+        let noise = 4.0 * (CHANCE_MAX * (1.0 - CHANCE_MAX) / packets).sqrt();
+        let overflows = self.round.loss() > CHANCE_MAX + noise && sample.lost_packets > 0;
         let was_heard = sample.now - self.overflowed_at >= sample.rtt_us;
         if !overflows || !was_heard || self.queue_most_us > SHALLOW_US || self.arrival.fastest == 0.0 {
             return;
@@ -160,10 +160,10 @@ impl Rate {
         if round.tells_rate() && self.had_enough(&round, 0) && !round.is_train {
             self.full_rounds = if rate > FULL_GROWTH * self.full_rate { 0 } else { self.full_rounds + 1 };
             self.full_rate = self.full_rate.max(rate);
-            if self.full_rounds >= FULL_ROUNDS && self.is_uneven && round.loss() <= CHANCE_MOST {
+            if self.full_rounds >= FULL_ROUNDS && self.is_uneven && round.loss() <= CHANCE_MAX {
                 return self.fill(sample.now, self.full_rate);
             }
-            if self.full_rounds >= FULL_ROUNDS && round.loss() > CHANCE_MOST && self.may_doubt() {
+            if self.full_rounds >= FULL_ROUNDS && round.loss() > CHANCE_MAX && self.may_doubt() {
                 self.capacity = self.of_all(sample.now, &round, rate);
                 self.trial = Some(Trial::new(round.loss(), 0.0, self.capacity));
                 self.model_path(sample.now);
@@ -208,7 +208,7 @@ impl Rate {
             self.queued = 0;
             return;
         }
-        if !starved && 2.0 * rate < self.hint && self.doubts < DOUBTS_MOST {
+        if !starved && 2.0 * rate < self.hint && self.doubts < DOUBTS_MAX {
             self.doubts += 1;
             self.train = Round::default();
             return;
@@ -237,7 +237,7 @@ impl Rate {
         let whole = rate / (1.0 - loss);
         self.capacity = match self.train.loss() > LOST_START {
             true => rate.max(flight),
-            false if loss < CHANCE_MOST && self.lost_evenly() => whole,
+            false if loss < CHANCE_MAX && self.lost_evenly() => whole,
             false => rate,
         };
         self.known = self.capacity;
@@ -245,7 +245,7 @@ impl Rate {
         let packets = (self.train.acked + self.train.lost).max(1) as f64;
         let variance = loss * (1.0 - loss) / packets * runs(sample.loss_run);
         let excess = (loss - 2.0 * variance.sqrt()).max(0.0);
-        self.trial = Some(Trial::new(excess, self.chance(), whole)).filter(|_| loss > EXCESS_LEAST);
+        self.trial = Some(Trial::new(excess, self.chance(), whole)).filter(|_| loss > EXCESS_MIN);
         self.reset_step();
         if self.unsure {
             self.step = STEP_FULL;

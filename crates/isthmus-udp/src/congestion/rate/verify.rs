@@ -46,7 +46,7 @@ impl Rate {
     fn is_unverified(&self, run: f64) -> bool {
         let (p, packets) = (self.chance(), self.chance.1);
         let deviation = (p * (1.0 - p) / packets.max(1.0) * runs(run)).sqrt();
-        p > self.verified + EXCESS_LEAST.max(4.0 * deviation)
+        p > self.verified + EXCESS_MIN.max(4.0 * deviation)
     }
 
     /// Judges losses while less was sent than arrived: they are random. If fewer are lost than before, the others were
@@ -63,7 +63,7 @@ impl Rate {
         if round.app_limited {
             return self.enter(sample.now, Phase::Cruise);
         }
-        if losses.ratio() > start::CHANCE_MOST {
+        if losses.ratio() > start::CHANCE_MAX {
             self.quiet = QUIET_ROUNDS;
             self.capacity = rate;
         } else {

@@ -4,7 +4,7 @@ use std::fmt::{Arguments, Debug};
 use std::os::fd::OwnedFd;
 
 use crate::hubs::{Hubs, Pipe};
-use crate::{FabricError, Way};
+use crate::{FabricError, OfferedEndpoint};
 
 /// The offered endpoint that was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,24 +20,24 @@ pub struct Taken<P> {
 }
 
 /// The fabrics of one side.
-pub trait Ground {
+pub trait Fabrics {
     /// Identifies a lane.
     type Pipe: Copy + Debug + PartialEq;
 
     /// A number that processes have in common if they may share memory.
     fn host(&mut self) -> u64;
     /// The endpoints to offer. `near`: the neighbour has an address of this host.
-    fn ways(&mut self, near: bool) -> Vec<Way>;
+    fn endpoints(&mut self, near: bool) -> Vec<OfferedEndpoint>;
     /// Ends an offer.
-    fn withdraw(&mut self, ways: &[Way]);
+    fn withdraw(&mut self, endpoints: &[OfferedEndpoint]);
     /// Chooses the first endpoint that can be reached from here. `near`: the neighbour shares memory with
     /// us.
-    fn take(&mut self, ways: &[Way], near: bool) -> Option<Taken<Self::Pipe>>;
+    fn take(&mut self, endpoints: &[OfferedEndpoint], near: bool) -> Option<Taken<Self::Pipe>>;
     /// Makes a lane from an offered endpoint to the neighbour's endpoint `name`.
     ///
     /// # Errors
     /// If it cannot be made.
-    fn join(&mut self, way: &Way, name: &[u8]) -> Result<Self::Pipe, FabricError>;
+    fn join(&mut self, endpoint: &OfferedEndpoint, name: &[u8]) -> Result<Self::Pipe, FabricError>;
     /// Tests a lane, which the neighbour calls `theirs`.
     fn probe(&mut self, pipe: Self::Pipe, theirs: u64);
     /// Whether packets have crossed in both directions.
@@ -54,25 +54,25 @@ pub trait Ground {
     fn remark(&mut self, what: Arguments<'_>);
 }
 
-impl Ground for Hubs {
+impl Fabrics for Hubs {
     type Pipe = Pipe;
 
     fn host(&mut self) -> u64 {
         Self::host(self)
     }
 
-    fn ways(&mut self, _near: bool) -> Vec<Way> {
-        Self::ways(self)
+    fn endpoints(&mut self, _near: bool) -> Vec<OfferedEndpoint> {
+        Self::endpoints(self)
     }
 
-    fn withdraw(&mut self, _ways: &[Way]) {}
+    fn withdraw(&mut self, _endpoints: &[OfferedEndpoint]) {}
 
-    fn take(&mut self, ways: &[Way], near: bool) -> Option<Taken<Pipe>> {
-        Self::take(self, ways, near)
+    fn take(&mut self, endpoints: &[OfferedEndpoint], near: bool) -> Option<Taken<Pipe>> {
+        Self::take(self, endpoints, near)
     }
 
-    fn join(&mut self, way: &Way, name: &[u8]) -> Result<Pipe, FabricError> {
-        Self::join(self, way, name)
+    fn join(&mut self, endpoint: &OfferedEndpoint, name: &[u8]) -> Result<Pipe, FabricError> {
+        Self::join(self, endpoint, name)
     }
 
     fn probe(&mut self, pipe: Pipe, theirs: u64) {

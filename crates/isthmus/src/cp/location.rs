@@ -13,7 +13,7 @@ use isthmus_wire::{Address, AsId, SubnetId};
 
 /// One side of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Location {
     /// A path on this host.
     Local(PathBuf),
     /// A path at a service.
@@ -40,14 +40,14 @@ impl Remote {
 const SSH: &str = "ssh://";
 
 /// Parses a place. As with scp, a colon before the first slash makes it remote.
-pub(crate) fn parse(text: &OsStr) -> Place {
+pub(crate) fn parse(text: &OsStr) -> Location {
     let bytes = text.as_bytes();
     if let Some(rest) = bytes.strip_prefix(SSH.as_bytes()) {
         // As with scp and curl, the path begins behind the slash: relative to home, or with a second slash absolute.
         let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
         let path = rest.get(end + 1..).unwrap_or_default().to_vec();
         let site = format!("{SSH}{}", String::from_utf8_lossy(&rest[..end]));
-        return Place::Remote(Remote { site, export: String::new(), path });
+        return Location::Remote(Remote { site, export: String::new(), path });
     }
     let site = |at: usize| std::str::from_utf8(&bytes[..at]).ok();
     let colons = (0..bytes.len()).filter(|at| bytes[*at] == b':');
@@ -57,14 +57,18 @@ pub(crate) fn parse(text: &OsStr) -> Place {
     let first = first.filter(|at| *at > 0 || is_bare_ipv6(bytes));
     // Names of sites are UTF-8.
     let named = direct.or(first).and_then(|at| Some((site(at)?, &bytes[at + 1..])));
-    let Some((site, rest)) = named else { return Place::Local(text.into()) };
+    let Some((site, rest)) = named else { return Location::Local(text.into()) };
     if site.contains('@') {
-        return Place::Remote(Remote { site: site.to_owned(), export: String::new(), path: rest.to_vec() });
+        return Location::Remote(Remote {
+            site: site.to_owned(),
+            export: String::new(),
+            path: rest.to_vec(),
+        });
     }
     let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
     let export = String::from_utf8_lossy(&rest[..end]).into_owned();
     let path = rest.get(end + 1..).unwrap_or_default().to_vec();
-    Place::Remote(Remote { site: site.to_owned(), export, path })
+    Location::Remote(Remote { site: site.to_owned(), export, path })
 }
 
 /// Whether a text begins with an IPv6 address without brackets, a port and a colon.
@@ -154,26 +158,26 @@ mod tests {
             ("::1:4290:data/", "\"::1:4290\" has an IPv6 address without brackets"),
             ("fd00::1:4290:data/x", "\"fd00::1:4290\" has an IPv6 address without brackets"),
         ] {
-            let Place::Remote(place) = parse(OsStr::new(text)) else { panic!("{text}: remote") };
+            let Location::Remote(place) = parse(OsStr::new(text)) else { panic!("{text}: remote") };
             let error = fault(&place);
             assert!(error.contains(part) && error.contains("HOST:PORT"), "{text}: {error}");
         }
-        assert_eq!(parse(OsStr::new("::x")), Place::Local("::x".into()));
+        assert_eq!(parse(OsStr::new("::x")), Location::Local("::x".into()));
     }
 
     #[test]
     fn a_port_that_is_none_is_said_to_be_none() {
-        let Place::Remote(place) = parse(OsStr::new("host:99999:data/")) else { panic!("remote") };
+        let Location::Remote(place) = parse(OsStr::new("host:99999:data/")) else { panic!("remote") };
         let error = fault(&place);
         assert!(error.contains("\"host:99999\" has no port from 0 to 65535"), "{error}");
-        let Place::Remote(place) = parse(OsStr::new("host:9:data/")) else { panic!("remote") };
+        let Location::Remote(place) = parse(OsStr::new("host:9:data/")) else { panic!("remote") };
         assert_eq!(place.site, "host:9");
     }
 
     #[test]
     fn places_read_as_people_write_them() {
         let remote = |site: &str, export: &str, path: &str| {
-            Place::Remote(Remote { site: site.to_owned(), export: export.to_owned(), path: path.into() })
+            Location::Remote(Remote { site: site.to_owned(), export: export.to_owned(), path: path.into() })
         };
         let parse = |text: &str| parse(OsStr::new(text));
         assert_eq!(parse("b:data/run/x"), remote("b", "data", "run/x"));
@@ -190,17 +194,17 @@ mod tests {
             ("ssh://b//data/", "ssh://b", "/data/"),
         ] {
             assert_eq!(parse(text), remote(site, "", path), "{text}");
-            let Place::Remote(place) = parse(text) else { panic!("{text}") };
+            let Location::Remote(place) = parse(text) else { panic!("{text}") };
             assert!(place.is_by_ssh(), "{text}");
         }
         for local in ["x", "/x:y", "./b:data", "a/b:c", ":x", "./me@b:x"] {
-            assert_eq!(parse(local), Place::Local(local.into()), "{local}");
+            assert_eq!(parse(local), Location::Local(local.into()), "{local}");
         }
         let odd = OsStr::from_bytes(b"b:data/\xff");
         let path = b"\xff".to_vec();
         let there = Remote { site: "b".to_owned(), export: "data".to_owned(), path };
-        assert_eq!(super::parse(odd), Place::Remote(there));
+        assert_eq!(super::parse(odd), Location::Remote(there));
         let odd = OsStr::from_bytes(b"\xff:x");
-        assert_eq!(super::parse(odd), Place::Local(odd.into()));
+        assert_eq!(super::parse(odd), Location::Local(odd.into()));
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The number of a process among those that the launcher started, and their count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ProcessNumber {
     /// From 0.
     pub index: u32,
     /// At least 1.
@@ -43,7 +43,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-impl Place {
+impl ProcessNumber {
     /// Process `index` of `count`.
     ///
     /// # Errors
@@ -66,8 +66,8 @@ impl Place {
                 text.parse()
                     .map_err(|_| Wrong(format!("{name} = {text:?} is no number; give --rank and --size")))
             };
-            let place = Self::new(number(index, &rank)?, number(count, &size)?);
-            return place.map(Some).map_err(|Wrong(why)| Wrong(format!("{index} and {count} say {why}")));
+            let process = Self::new(number(index, &rank)?, number(count, &size)?);
+            return process.map(Some).map_err(|Wrong(why)| Wrong(format!("{index} and {count} say {why}")));
         }
         Ok(None)
     }
@@ -77,33 +77,36 @@ impl Place {
 mod tests {
     use super::*;
 
-    fn place(variables: &[(&str, &str)]) -> Result<Option<Place>, Wrong> {
+    fn process(variables: &[(&str, &str)]) -> Result<Option<ProcessNumber>, Wrong> {
         let get = |name: &str| variables.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned());
-        Place::from_environment(get)
+        ProcessNumber::from_environment(get)
     }
 
     #[test]
     fn every_launcher_is_understood() {
         for (index, count) in LAUNCHERS {
-            assert_eq!(place(&[(index, "3"), (count, "4")]), Ok(Some(Place { index: 3, count: 4 })));
+            assert_eq!(
+                process(&[(index, "3"), (count, "4")]),
+                Ok(Some(ProcessNumber { index: 3, count: 4 }))
+            );
         }
     }
 
     #[test]
     fn a_batch_script_is_no_step_of_srun() {
-        assert_eq!(place(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "64")]), Ok(None));
+        assert_eq!(process(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "64")]), Ok(None));
     }
 
     #[test]
     fn daemons_that_srun_started_do_not_count() {
         let nested =
             [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2"), ("PMI_RANK", "5"), ("PMI_SIZE", "8")];
-        assert_eq!(place(&nested), Ok(Some(Place { index: 5, count: 8 })));
+        assert_eq!(process(&nested), Ok(Some(ProcessNumber { index: 5, count: 8 })));
     }
 
     #[test]
     fn what_cannot_be_is_an_error() {
-        assert!(place(&[("PMI_RANK", "4"), ("PMI_SIZE", "4")]).is_err());
-        assert!(place(&[("PMI_RANK", "one"), ("PMI_SIZE", "4")]).is_err());
+        assert!(process(&[("PMI_RANK", "4"), ("PMI_SIZE", "4")]).is_err());
+        assert!(process(&[("PMI_RANK", "one"), ("PMI_SIZE", "4")]).is_err());
     }
 }
