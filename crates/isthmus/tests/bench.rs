@@ -44,7 +44,8 @@ fn devices_are_listed_with_why_they_are_up_or_down() {
 
 /// What `isthmus devices` says of the device without a configuration, where an interface has only this address.
 fn device_with(address: &str, interface: &str) -> Option<String> {
-    let script = "ip link add near type veth peer name far && ip link set near up && ip link set far up \
+    let script = "ip link set lo up && ip link add near type veth peer name far \
+                  && ip link set near up && ip link set far up \
                   && { [ -z \"$2\" ] || ip addr add \"$2\" dev near; } \
                   && until ip -6 addr show dev near | grep -q 'inet6 fe80'; do sleep 0.05; done \
                   && echo ready && exec \"$1\" devices";

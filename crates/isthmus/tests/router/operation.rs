@@ -149,7 +149,7 @@ fn what_keeps_certificates_from_being_made_is_told_with_its_file() {
         (&["--out", "file"][..], 3, "file: "),
         (&["--out", "file/keys"], 3, "file/keys: "),
         (&["--out", "keys", "--name", "../evil"], 2, "cannot be the name of files"),
-        (&["--out", "keys", "--name", ""], 2, "a value is required"),
+        (&["--out", "keys", "--name", ""], 2, "cannot be the name of files"),
         (&["--out", "keys", "--name", "."], 2, "cannot be the name of files"),
         (&["--out", "keys", "--name", &long], 2, "cannot be the name of files"),
         (&["--out", "keys", "--name", "as1"], 3, "as1.pem is the authority's own file; use another --name"),
