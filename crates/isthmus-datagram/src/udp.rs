@@ -5,7 +5,7 @@ use std::fmt::Arguments;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
@@ -40,8 +40,8 @@ pub struct UdpSocket {
     drops: Drops,
     refused: Refused,
     own_refusal: OwnRefusal,
-    /// Whether packets have a DSCP other than 0.
-    marked: bool,
+    /// Most packets in one message. Count; 1 once the system has refused to cut a message.
+    packets_max: AtomicUsize,
     /// Hosts whose packets leave by an interface other than that of the kernel's route, and the index of it.
     by: HashMap<IpAddr, u32>,
     /// The flow labels of packets by IPv6; none are chosen by default.
@@ -78,6 +78,7 @@ impl UdpSocket {
         }
         enlarge(&socket, "UDP", say);
         let room = vec![0; MESSAGES * MESSAGE_BYTES];
+        let packets_max = AtomicUsize::new(state.max_gso_segments());
         Ok(Self {
             socket,
             state,
@@ -87,7 +88,7 @@ impl UdpSocket {
             drops: Drops::default(),
             refused: Refused::default(),
             own_refusal: OwnRefusal::default(),
-            marked: false,
+            packets_max,
             by: HashMap::new(),
             labels: Labels::default(),
         })
@@ -99,7 +100,6 @@ impl UdpSocket {
     /// # Errors
     /// The system's.
     pub fn mark(&mut self, dscp: u8, ecn: bool) -> io::Result<()> {
-        self.marked = dscp != 0 || ecn;
         set_class(&self.socket, dscp << 2 | if ecn { ECT_0 } else { 0 })
     }
 
@@ -132,7 +132,7 @@ impl UdpSocket {
 
     /// Most packets in one message.
     pub fn packets_max(&self) -> usize {
-        self.state.max_gso_segments()
+        self.packets_max.load(Ordering::Relaxed)
     }
 
     /// Reads a bounded number of packets. Gives each to `take`, with its sender, the time at which the system received it,
@@ -170,15 +170,16 @@ impl UdpSocket {
     /// Sends packets of `segment` bytes each. The last one may be shorter.
     pub fn send(&self, to: SocketAddr, segment: usize, packets: &[u8]) -> Sent {
         let by = if self.by.is_empty() { None } else { self.by.get(&to.ip()) };
-        let sent = self.labels.send(to, |to| match by {
-            Some(interface) => self.send_by(*interface, to, segment, packets),
-            None if self.marked => self.send_marked(to, segment, packets),
-            None => self.send_unmarked(to, segment, packets),
-        });
+        let control = |to: SocketAddr| match by {
+            // Whatever the kernel's route is. The source address stays that of the socket.
+            Some(interface) => Control::NONE.leaving_by(*interface, to.is_ipv4()),
+            None => Control::NONE,
+        };
+        let sent = self.labels.send(to, |to| self.send_cut(&|| control(to), to, segment, packets));
         let (sent, error) = match sent {
             Ok(()) => (Sent::Yes, None),
             Err(error) if is_full(&error) => (Sent::BLOCKED, Some(error)),
-            Err(error) if is_too_long(&error, packets.len() > segment) => (Sent::TooLong, None),
+            Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => (Sent::TooLong, None),
             Err(error) => (Sent::Dropped, Some(error)),
         };
         let none = sent == Sent::BLOCKED
@@ -196,22 +197,23 @@ impl UdpSocket {
         self.own_refusal.take()
     }
 
-    /// Sends with the socket's DSCP. quinn-udp would set 0 in each message.
-    fn send_marked(&self, to: SocketAddr, segment: usize, packets: &[u8]) -> io::Result<()> {
-        match self.send_with(Control::NONE, to, segment, packets) {
-            // quinn-udp takes note of that.
-            Err(error) if cannot_segment(&error) => self.send_unmarked(to, segment, packets),
-            sent => sent,
-        }
-    }
-
-    /// Sends by the interface of this index, whatever the kernel's route is. The source address stays that of the
-    /// socket.
-    fn send_by(&self, interface: u32, to: SocketAddr, segment: usize, packets: &[u8]) -> io::Result<()> {
-        let control = || Control::NONE.leaving_by(interface, to.is_ipv4());
+    /// Sends packets in one message, which the system cuts, or one by one where the system refuses that message. EINVAL
+    /// may also be about something else, such as an address that the host has lost: then single packets are refused
+    /// too, and later messages may be cut again. Older kernels say EINVAL for packets that are longer than the
+    /// interface carries, and of single ones that they are too long.
+    fn send_cut(
+        &self,
+        control: &dyn Fn() -> Control,
+        to: SocketAddr,
+        segment: usize,
+        packets: &[u8],
+    ) -> io::Result<()> {
         match self.send_with(control(), to, segment, packets) {
             Err(error) if cannot_segment(&error) && packets.len() > segment => {
-                packets.chunks(segment).try_for_each(|packet| self.send_with(control(), to, segment, packet))
+                let mut each = packets.chunks(segment);
+                each.try_for_each(|packet| self.send_with(control(), to, segment, packet))?;
+                self.packets_max.store(1, Ordering::Relaxed);
+                Ok(())
             }
             sent => sent,
         }
@@ -225,17 +227,6 @@ impl UdpSocket {
             message = message.with_control(&control.bytes[..control.len]);
         }
         self.socket.sendmsg(&message, 0).map(|_| ())
-    }
-
-    fn send_unmarked(&self, to: SocketAddr, segment: usize, packets: &[u8]) -> io::Result<()> {
-        let transmit = quinn_udp::Transmit {
-            destination: to,
-            ecn: None,
-            contents: packets,
-            segment_size: (packets.len() > segment).then_some(segment),
-            src_ip: None,
-        };
-        self.state.try_send(UdpSockRef::from(&self.socket), &transmit)
     }
 
     /// Empties the system's queue of errors. Gives `tell` the hosts that answered that no process
@@ -274,17 +265,7 @@ fn set_class(socket: &Socket, class: u8) -> io::Result<()> {
     socket.set_tos_v4(field)
 }
 
-/// Whether a packet is longer than the interface carries. Older kernels say EINVAL if they would have to cut a message
-/// into such packets (`has_many`). EIO would mean that the interface cannot cut messages at all.
-fn is_too_long(error: &io::Error, has_many: bool) -> bool {
-    match error.raw_os_error() {
-        Some(libc::EMSGSIZE) => true,
-        Some(libc::EINVAL) => has_many,
-        _ => false,
-    }
-}
-
-/// Whether the interface cannot cut messages into packets.
+/// Whether an error may mean that the interface cannot cut messages into packets.
 fn cannot_segment(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL))
 }
@@ -419,6 +400,28 @@ mod tests {
     fn what_the_interface_does_not_carry_is_dropped_and_harms_nothing() {
         let a = UdpSocket::bind("127.0.0.1:0".parse().expect("valid"), |_| {}).expect("loopback");
         assert_eq!(a.send("127.0.0.1:9".parse().expect("valid"), 70_000, &[0; 70_000]), Sent::TooLong);
+    }
+
+    /// The kernel says EINVAL for both a message that it does not cut, and a destination that cannot be.
+    #[test]
+    fn messages_that_the_system_does_not_cut_go_as_packets() {
+        let bind = || UdpSocket::bind("127.0.0.1:0".parse().expect("valid"), |_| {}).expect("loopback");
+        let (a, mut b) = (bind(), bind());
+        let most = a.packets_max();
+        let nowhere = "127.0.0.1:0".parse().expect("valid");
+        assert_eq!(a.send(nowhere, 1_000, &[7; 2_500]), Sent::Dropped, "it is not too long");
+        assert_eq!(a.packets_max(), most, "cutting was not what was refused");
+        // More packets than any kernel cuts a message into.
+        let to = b.socket.local_addr().expect("bound").as_socket().expect("IP");
+        let bytes: Vec<u8> = (0..400 * 20_u32).map(|i| (i % 251) as u8).collect();
+        assert_eq!(a.send(to, 20, &bytes), Sent::Yes);
+        assert_eq!(a.packets_max(), 1);
+        let mut got = Vec::new();
+        while got.len() < bytes.len() {
+            wait(&b);
+            b.receive(|_, packet| got.extend_from_slice(packet)).expect("no error");
+        }
+        assert!(got == bytes);
     }
 
     #[test]

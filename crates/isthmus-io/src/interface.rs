@@ -43,6 +43,12 @@ pub enum InterfaceError {
         /// The interfaces of this host.
         present: String,
     },
+    /// The setting names an interface that has no address without a zone.
+    #[error(
+        "interface `{0}` has only link-local IPv6 addresses, which need a zone. Give it another address, or correct \
+         the setting `interface`"
+    )]
+    LinkLocal(String),
     /// Too many rails, or rails with a transport that uses one interface.
     #[error(
         "`rails` takes at most 3 interfaces, and none where `transport` is ethernet; correct one of the two"
@@ -288,10 +294,8 @@ fn pick<'a>(all: &'a [Interface], kernel: &impl Kernel, wanted: &str) -> Result<
     if !wanted.is_empty() {
         let named =
             |i: &&Interface| i.name == wanted || device_of(&i.name) == wanted || wanted.parse() == Ok(i.ip());
-        let found = by_preference(&mut all.iter().filter(named)).ok_or_else(|| InterfaceError::Unknown {
-            wanted: wanted.to_owned(),
-            present: all.iter().map(|i| format!("{} ({})", i.name, i.ip())).collect::<Vec<_>>().join(", "),
-        })?;
+        let found =
+            by_preference(&mut all.iter().filter(named)).ok_or_else(|| unusable(all, wanted, &named))?;
         return Ok(chosen(found, Why::Named));
     }
     let has_link = |i: &&Interface| !i.is_loopback() && kernel.link(device_of(&i.name)) == LinkState::Up;
@@ -324,6 +328,15 @@ fn pick<'a>(all: &'a [Interface], kernel: &impl Kernel, wanted: &str) -> Result<
     let own = by_preference(&mut all.iter().filter(|i| i.is_loopback()));
     let nothing = Chosen { ip: Ipv4Addr::LOCALHOST.into(), interface: String::new(), why };
     Ok(own.map_or(nothing, |found| chosen(found, why)))
+}
+
+/// Why `wanted`, which these interfaces are, names no address to use.
+fn unusable(all: &[Interface], wanted: &str, named: &dyn Fn(&&Interface) -> bool) -> InterfaceError {
+    if all.iter().any(|i| named(&i)) {
+        return InterfaceError::LinkLocal(wanted.to_owned());
+    }
+    let present = all.iter().map(|i| format!("{} ({})", i.name, i.ip())).collect::<Vec<_>>().join(", ");
+    InterfaceError::Unknown { wanted: wanted.to_owned(), present }
 }
 
 /// Whether it is an IPv4 address that no router forwards (169.254.0.0/16). Servers have such an address at the
@@ -461,6 +474,8 @@ pub(crate) mod tests {
             let kernel = Made { devices: &["usb0", "eth0"], ..Made::default() };
             assert_eq!(picked(all, &kernel), (expected.to_owned(), Why::Carrier));
         }
+        let error = pick(&[interface("eth0", "fe80::1")], &Made::default(), "eth0").expect_err("no address");
+        assert!(error.to_string().contains("`eth0` has only link-local IPv6"), "{error}");
         let only = picked(&[("eth0", "fe80::1")], &Made::default());
         assert_eq!(only, ("127.0.0.1".to_owned(), Why::LinkLocalOnly));
     }

@@ -69,7 +69,10 @@ impl Admission {
         let sessions = self.guests.values().filter(|guest| guest.state == State::Session).count();
         if sessions >= self.sessions * if succeeds { 2 } else { 1 } {
             // The same command continues later, as after a lost connection.
-            return Err(MoverError::Lost(format!("it has {sessions} sessions already")));
+            return Err(MoverError::Lost(format!(
+                "it has as many sessions as it may at once ({})",
+                self.sessions
+            )));
         }
         if let Some(guest) = self.guests.get_mut(&order) {
             guest.state = State::Session;

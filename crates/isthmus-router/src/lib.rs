@@ -59,4 +59,4 @@ mod tls;
 mod wire;
 
 pub use daemon::{RunError, RunOptions, check, run};
-pub use isthmus_trust::{Keygen, Made, Role};
+pub use isthmus_trust::{Keygen, Made, Role, check_name};

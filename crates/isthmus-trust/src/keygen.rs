@@ -1,7 +1,7 @@
 //! Makes the certificates of a site: its authority's, and those of routers and hosts that the authority signs.
 
 use std::fmt;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -16,6 +16,8 @@ use crate::role::{Fingerprint, Role};
 use crate::tls::uri_of;
 
 const AUTHORITY_DAYS: i64 = 3650;
+/// Longest name of a router's or host's certificate: file systems take 255 bytes, with the suffix. Bytes.
+const NAME_MAX: usize = 200;
 
 /// The certificates to make.
 #[derive(Clone, Debug)]
@@ -53,11 +55,20 @@ impl Keygen<'_> {
 
     /// Like [`Keygen::make`], but the certificate is accepted for `role` only.
     pub fn make_as(&self, role: Option<Role>) -> io::Result<Made> {
-        DirBuilder::new().recursive(true).mode(0o700).create(self.folder)?;
+        check_name(self.name).map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(self.folder)
+            .map_err(|error| at(self.folder, &error))?;
         let place = |name: &str| self.folder.join(name);
         let authority = place(&format!("as{}.pem", self.as_id));
         let authority_key = place(&format!("as{}.key", self.as_id));
         let (certificate, key) = (place(&format!("{}.pem", self.name)), place(&format!("{}.key", self.name)));
+        if certificate == authority {
+            let message = format!("{} is the authority's own file; use another --name", authority.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
         if let Some(there) = [&certificate, &key].into_iter().find(|file| file.exists()) {
             let message =
                 format!("{} is there already; move it away, or use another --name", there.display());
@@ -81,7 +92,8 @@ impl Keygen<'_> {
         let params = self.authority_params(AUTHORITY_DAYS)?;
         if key_file.exists() {
             // A signature needs only the authority's name and key.
-            let key = KeyPair::from_pem(&std::fs::read_to_string(key_file)?).map_err(unusable)?;
+            let text = std::fs::read_to_string(key_file).map_err(|error| at(key_file, &error))?;
+            let key = KeyPair::from_pem(&text).map_err(|error| at(key_file, &unusable(error)))?;
             return Ok(Issuer::new(params, key));
         }
         let key = KeyPair::generate().map_err(unusable)?;
@@ -126,11 +138,34 @@ pub(crate) fn unusable(error: rcgen::Error) -> io::Error {
     io::Error::other(format!("cannot make a certificate: {error}"))
 }
 
+/// Says whether certificates and their files can have this name. The error says what a name must be.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let is_file = !name.contains('/') && !name.starts_with('.') && !name.chars().any(char::is_control);
+    if is_file && (1..=NAME_MAX).contains(&name.len()) {
+        return Ok(());
+    }
+    Err(format!(
+        "{name:?} cannot be the name of files: expected 1 to {NAME_MAX} bytes without \"/\", not beginning with \".\""
+    ))
+}
+
+/// Names the file that an error is about.
+fn at(file: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", file.display()))
+}
+
+/// Writes a new file. A file that could not be written whole is removed: it would keep the next attempt from success.
 fn write(file: &Path, mode: u32, text: &str) -> io::Result<()> {
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
-    let mut open: File =
-        OpenOptions::new().write(true).create_new(true).mode(mode).open(file).map_err(named)?;
-    open.write_all(text.as_bytes()).map_err(named)
+    let mut open = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(file)
+        .map_err(|error| at(file, &error))?;
+    open.write_all(text.as_bytes()).map_err(|error| {
+        let _ = std::fs::remove_file(file);
+        at(file, &error)
+    })
 }
 
 impl fmt::Display for Made {

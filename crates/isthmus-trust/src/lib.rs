@@ -17,7 +17,7 @@ mod throwaway;
 mod tls;
 mod why;
 
-pub use keygen::{Keygen, Made};
+pub use keygen::{Keygen, Made, check_name};
 pub use role::{Fingerprint, Role};
 pub use throwaway::Throwaway;
 pub use tls::{Files, Trust, TrustError, is_refused, peer_as, peer_fingerprint};

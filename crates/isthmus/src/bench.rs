@@ -26,6 +26,8 @@ use report::{Row, Summary};
 use serve::{Others, ServerAddresses};
 use substrate::Client;
 
+use crate::output::has_failed;
+
 const FAILED: u8 = 3;
 
 /// Measure latency and goodput, and compare them with other programs in the same run
@@ -79,7 +81,7 @@ struct Run {
     depth: u32,
     /// Measure to the process that printed WHERE, an `isthmus bench serve` [default: a new process on this host]
     #[arg(long, value_name = "WHERE")]
-    to: Option<String>,
+    to: Option<ServerAddresses>,
     /// Repeat all measurements N times, then print medians and ratios to the other programs
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
@@ -179,10 +181,11 @@ fn measure(test: Test, run: &Run) -> Result<(), Fault> {
         summary.borrow_mut().add(&row, ours);
     };
     report::head(run.json, test == Test::Pingpong);
-    for round in 0..run.rounds {
+    // Nobody sees what is measured after a row that could not be written.
+    for round in (0..run.rounds).take_while(|_| !has_failed()) {
         one_round(test, run, round, &say)?;
     }
-    if run.rounds > 1 {
+    if run.rounds > 1 && !has_failed() {
         summary.into_inner().print(run.json);
     }
     Ok(())
@@ -195,10 +198,10 @@ fn one_round(test: Test, run: &Run, round: u32, say: &impl Fn(Row, bool)) -> Res
         named => named.iter().map(Some).collect(),
     };
     let mut others = None;
-    for transport in transports {
+    for transport in transports.into_iter().take_while(|_| !has_failed()) {
         let mut at =
             At { device: run.at.device.clone(), transport: transport.into_iter().cloned().collect() };
-        let other = Others::find(run.to.as_deref(), &at)?;
+        let other = Others::find(run.to.as_ref(), &at)?;
         if run.to.is_none() && at.transport == ["udp"] {
             at.transport = vec![serve::UDP_WITHIN_HOST.to_owned()];
         }
@@ -207,7 +210,9 @@ fn one_round(test: Test, run: &Run, round: u32, say: &impl Fn(Row, bool)) -> Res
         others = Some(other);
     }
     match others {
-        Some(others) if !run.alone => beside(test, run, &others.server, &|row| say(row, false)),
+        Some(others) if !run.alone && !has_failed() => {
+            beside(test, run, &others.server, &|row| say(row, false))
+        }
         _ => Ok(()),
     }
 }
@@ -227,7 +232,8 @@ fn measure_substrate(
     let mut levels = test.levels().to_vec();
     let first = round as usize % levels.len();
     levels.rotate_left(first);
-    for level in levels.into_iter().filter(|level| run.level.is_none_or(|only| only == *level)) {
+    let wanted = |level: &Level| run.level.is_none_or(|only| only == *level);
+    for level in levels.into_iter().filter(wanted).take_while(|_| !has_failed()) {
         let client = Client { at, server, level };
         say(match test {
             Test::Pingpong => client.pingpong(size, count)?,

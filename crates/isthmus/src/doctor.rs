@@ -356,12 +356,13 @@ fn encryption(settings: &Settings) -> Finding {
     }
 }
 
-/// Keeps the endpoint answering. Delivery of a message needs no action of the program.
+/// Keeps the endpoint answering. Delivery of a message needs no action of the program. Returns at once if the address
+/// could not be written: nobody would know where to ask.
 fn listen(endpoint: &Endpoint, limit: Duration) {
     outln!("listening at {}", endpoint.address());
     let start = Instant::now();
     let mut done = Vec::new();
-    while start.elapsed() < limit {
+    while !crate::output::has_failed() && start.elapsed() < limit {
         endpoint.wait(Some(Duration::from_millis(100)));
         endpoint.poll(&mut done);
         done.clear();

@@ -83,13 +83,13 @@ struct KeygenArgs {
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
     /// Name the router, and its files, NAME
-    #[arg(long, default_value = "router")]
+    #[arg(long, default_value = "router", value_parser = certificate_name)]
     name: String,
     /// Restrict the certificate to one role: router, mover (serve and cp) or host (MPI programs) [default: any role]
     #[arg(long)]
     role: Option<Role>,
     /// Let the router's certificate be valid for this time. The authority's certificate is valid for ten years
-    #[arg(long, default_value_t = 825)]
+    #[arg(long, default_value_t = 825, value_parser = clap::value_parser!(u32).range(1..=36_500))]
     days: u32,
 }
 
@@ -119,6 +119,10 @@ fn run(args: &RunArgs) -> Result<(), RunError> {
         drain: Duration::from_nanos(args.drain.0),
         threads: args.threads,
     })
+}
+
+fn certificate_name(name: &str) -> Result<String, String> {
+    isthmus_router::check_name(name).map(|()| name.to_owned())
 }
 
 fn keygen(args: &KeygenArgs) -> Result<(), RunError> {

@@ -42,6 +42,51 @@ fn devices_are_listed_with_why_they_are_up_or_down() {
     assert_eq!(names, ["bad", "good", "raw"]);
 }
 
+/// What `isthmus devices` says of the device without a configuration, where an interface has only this address.
+fn device_with(address: &str, interface: &str) -> Option<String> {
+    let script = "ip link set lo up && ip link add near type veth peer name far \
+                  && ip link set near up && ip link set far up \
+                  && { [ -z \"$2\" ] || ip addr add \"$2\" dev near; } \
+                  && until ip -6 addr show dev near | grep -q 'inet6 fe80'; do sleep 0.05; done \
+                  && echo ready && exec \"$1\" devices";
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--net", "timeout", "60", "sh", "-c", script, "sh"]);
+    command.args([env!("CARGO_BIN_EXE_isthmus"), address]).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    let output = command.env_remove("ISTHMUS_CONFIG").env("FI_ISTHMUS_INTERFACE", interface).output();
+    let said = text(&output.expect("unshare(1) is there").stdout);
+    let Some((_, said)) = said.split_once("ready\n") else {
+        eprintln!("skipped: this host allows no network of one's own");
+        return None;
+    };
+    Some(said.to_owned())
+}
+
+#[test]
+fn link_local_addresses_of_this_host_are_seen() {
+    // Two hosts that a cable joins may have nothing else.
+    for interface in ["", "near", "169.254.3.1"] {
+        let Some(said) = device_with("169.254.3.1/16", interface) else { return };
+        assert!(said.contains("up: near at 169.254.3.1"), "{interface}: {said}");
+    }
+    let Some(said) = device_with("", "") else { return };
+    assert!(said.contains("up: lo at 127.0.0.1") && said.contains("only link-local IPv6"), "{said}");
+    let Some(said) = device_with("", "near") else { return };
+    assert!(said.contains("down: interface `near` has only link-local IPv6 addresses"), "{said}");
+}
+
+#[test]
+fn where_to_measure_is_checked_before_anything_is_printed() {
+    for place in ["", "a,b,c", "isthmus://0.0/127.0.0.1:1,127.0.0.1:2,nix"] {
+        let output = isthmus(&["bench", "pingpong", "--to", place], LOOPBACK);
+        let said = text(&output.stderr);
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), String::new()), "{said}");
+        assert!(place.is_empty() || said.contains(&format!("`{place}` is not what")), "{said}");
+    }
+    let output = isthmus(&["bench", "pingpong", "--device", "nonesuch"], LOOPBACK);
+    let said = text(&output.stderr);
+    assert!(said.contains("no device is called `nonesuch`") && !said.contains("``"), "{said}");
+}
+
 #[test]
 fn a_wrong_configuration_is_refused_with_its_place() {
     let output = isthmus(&["devices"], "[device.wan]\nsubnet = 1\nwindow = 3\n");

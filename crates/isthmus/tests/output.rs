@@ -241,6 +241,30 @@ fn commands_whose_results_are_lost_say_so_by_their_status() {
     assert_eq!(status, Some(3));
 }
 
+/// They would go on for minutes, or for ever, and nobody would know their address.
+#[test]
+fn commands_that_go_on_end_when_their_first_result_is_lost() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let commands: [&[&str]; 5] = [
+        &["bench", "serve"],
+        &["bench", "pingpong", "--rounds", "1000"],
+        &["bench", "stream", "--rounds", "1000", "--json"],
+        &["doctor", "--listen", "--timeout", "1000s"],
+        &["top", "--interval", "50ms"],
+    ];
+    for words in commands {
+        for (out, expected) in [(full().into(), 3), (closed(), 0)] {
+            let mut command = Command::new("timeout");
+            command.args(["60", env!("CARGO_BIN_EXE_isthmus")]).args(words).current_dir(folder.path());
+            command.env("FI_ISTHMUS_INTERFACE", "127.0.0.1").env_remove("ISTHMUS_CONFIG");
+            let (status, done) = ran(command.stdin(Stdio::null()), out, Stdio::piped());
+            // What the doctor found of this host is its status, unless it is lost.
+            let usual = words[0] == "doctor" && expected == 0 && status == Some(1);
+            assert!(status == Some(expected) || usual, "{words:?}: {status:?} {}", text(&done.stderr));
+        }
+    }
+}
+
 #[test]
 fn errors_that_cannot_be_written_leave_the_status_as_it_is() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -21,7 +21,7 @@ const PIECE: usize = 1 << 20;
 pub(super) struct Args {
     /// Send to the process that printed WHERE, an `isthmus bench serve`
     #[arg(long, value_name = "WHERE")]
-    to: String,
+    to: ServerAddresses,
     /// Send messages of this length
     #[arg(long)]
     size: Size,
@@ -61,7 +61,7 @@ pub(super) fn main(args: &Args) -> ExitCode {
 
 /// The time of each message until its answer has arrived. Microseconds.
 fn measure(args: &Args) -> Result<Vec<f64>, Fault> {
-    let to = args.to.parse::<ServerAddresses>()?.tcp;
+    let to = args.to.tcp;
     let fragment = |number: u32, of: u64| {
         let edge = |number: u32| of * u64::from(number) / u64::from(args.streams);
         edge(number + 1) - edge(number)

@@ -39,6 +39,7 @@ const POLLS: u32 = 20_000;
 pub(super) const MESSAGE_MAX: u32 = 1 << 20;
 
 /// The addresses of a server.
+#[derive(Clone)]
 pub(super) struct ServerAddresses {
     pub(super) uri: String,
     pub(super) tcp: SocketAddr,
@@ -46,15 +47,20 @@ pub(super) struct ServerAddresses {
 }
 
 impl FromStr for ServerAddresses {
-    type Err = Fault;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, String> {
         // An address of several devices contains commas itself.
         let fields: Vec<&str> = text.rsplitn(3, ',').collect();
-        let [udp, tcp, uri] = fields[..] else {
-            return Err(format!("`{text}` is not what `isthmus bench serve` prints").into());
+        let parsed = match fields[..] {
+            [udp, tcp, uri] => {
+                tcp.parse().ok().zip(udp.parse().ok()).map(|(tcp, udp)| (uri.to_owned(), tcp, udp))
+            }
+            _ => None,
         };
-        Ok(Self { uri: uri.to_owned(), tcp: tcp.parse()?, udp: udp.parse()? })
+        let (uri, tcp, udp) =
+            parsed.ok_or_else(|| format!("`{text}` is not what `isthmus bench serve` prints"))?;
+        Ok(Self { uri, tcp, udp })
     }
 }
 
@@ -65,9 +71,9 @@ pub(super) struct Others {
 }
 
 impl Others {
-    pub(super) fn find(to: Option<&str>, at: &At) -> Result<Self, Fault> {
-        if let Some(text) = to {
-            return Ok(Self { server: text.parse()?, child: None });
+    pub(super) fn find(to: Option<&ServerAddresses>, at: &At) -> Result<Self, Fault> {
+        if let Some(server) = to {
+            return Ok(Self { server: server.clone(), child: None });
         }
         if at.transport == ["ethernet"] {
             return Err("frames go between hosts, not within one: run `isthmus bench serve --transport \
@@ -90,6 +96,10 @@ impl Others {
         let mut line = String::new();
         if let Some(out) = child.stdout.take() {
             BufReader::new(out).read_line(&mut line)?;
+        }
+        if line.is_empty() {
+            // It has said why.
+            return Err(format!("the other side ended with {}", child.wait()?).into());
         }
         Ok(Self { server: line.trim().parse()?, child: Some(child) })
     }
@@ -123,6 +133,10 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Fault> {
     let ip = endpoint.device().address().map_err(str::to_owned)?;
     let (tcp, udp) = plain(ip)?;
     outln!("{},{tcp},{udp}", endpoint.uri());
+    // Nobody would know where to measure.
+    if crate::output::has_failed() {
+        return Ok(());
+    }
     if args.until_eof {
         spawn(|| {
             let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());

@@ -26,7 +26,7 @@ const PROTOCOLS: [&str; 6] = [
 pub(super) struct Args {
     /// Send to the process that printed WHERE, an `isthmus bench serve`
     #[arg(long, value_name = "WHERE")]
-    to: String,
+    to: ServerAddresses,
     /// Send messages of this length
     #[arg(long, default_value = "64KiB")]
     size: Size,
@@ -65,7 +65,7 @@ struct Exchange {
 }
 
 fn measure(args: &Args) -> Result<serde_json::Value, Fault> {
-    let (at, server) = (At::default(), args.to.parse::<ServerAddresses>()?);
+    let (at, server) = (At::default(), &args.to);
     let client = Client { at: &at, server: &server, level: Level::Ro };
     let (endpoint, to) = client.connect(SINK)?;
     let sunk_before = client.sunk(&endpoint)?;

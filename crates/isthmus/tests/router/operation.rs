@@ -135,6 +135,37 @@ fn a_movers_certificate_starts_no_router() {
 }
 
 #[test]
+fn what_keeps_certificates_from_being_made_is_told_with_its_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("file"), "").expect("written");
+    let keygen = |words: &[&str]| {
+        let mut command = isthmus();
+        command.current_dir(folder.path()).args(["router", "keygen", "--as", "1"]).args(words);
+        let done = command.output().expect("isthmus starts");
+        (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    let long = "n".repeat(250);
+    for (words, status, expected) in [
+        (&["--out", "file"][..], 3, "file: "),
+        (&["--out", "file/keys"], 3, "file/keys: "),
+        (&["--out", "keys", "--name", "../evil"], 2, "cannot be the name of files"),
+        (&["--out", "keys", "--name", ""], 2, "cannot be the name of files"),
+        (&["--out", "keys", "--name", "."], 2, "cannot be the name of files"),
+        (&["--out", "keys", "--name", &long], 2, "cannot be the name of files"),
+        (&["--out", "keys", "--name", "as1"], 3, "as1.pem is the authority's own file; use another --name"),
+        (&["--out", "keys", "--days", "4294967295"], 2, "is not in 1..=36500"),
+    ] {
+        let (code, said) = keygen(words);
+        assert_eq!(code, Some(status), "{words:?}: {said}");
+        assert!(said.contains(expected), "{words:?}: {said}");
+        let made = std::fs::read_dir(folder.path().join("keys")).into_iter().flatten().count();
+        assert_eq!(made, 0, "{words:?}");
+    }
+    assert!(!folder.path().join("evil.key").exists());
+    assert_eq!(keygen(&["--out", "keys", "--name", "alice@site"]).0, Some(0));
+}
+
+#[test]
 fn a_drained_router_lets_lanes_end_and_takes_no_new_ones() {
     let sites = Sites::new();
     let (r2, s1) = sites.joined();
