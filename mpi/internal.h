@@ -279,6 +279,7 @@ struct pool {
     int count, ends;
     int *jobs, *results; // rings of slots
     int size, jobs_at, jobs_len, results_at, results_len;
+    int running; // jobs that a thread has begun
     struct transfer *transfer;
 };
 
@@ -289,6 +290,8 @@ void pool_start(struct pool *pool, struct transfer *transfer, int threads);
 void pool_put(struct pool *pool, int slot);
 // A slot whose job is done, or -1.
 int pool_take(struct pool *pool);
+// Drops the jobs that have not begun, and waits for the others.
+void pool_clear(struct pool *pool);
 // Waits this long, or until a job is done. Nanoseconds, less than a second.
 void pool_rest(struct pool *pool, int64_t most_ns);
 void pool_stop(struct pool *pool);
