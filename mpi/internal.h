@@ -178,6 +178,8 @@ void drop_memory(struct isthmus_mpi_coupling *coupling);
 void warm_memory(struct isthmus_mpi_coupling *coupling);
 // The length of a block, which has its own digest, for pieces of this length of a file of `bytes` bytes.
 int64_t block_of(int64_t piece, int64_t bytes);
+// This length, or a shorter one whose blocks divide a stripe.
+int64_t piece_in_stripe(int64_t piece, int64_t stripe, int64_t bytes);
 int64_t suggested_piece(const struct isthmus_mpi_coupling *coupling, int64_t bytes, int64_t storage, int64_t memory);
 
 // --- store ---------------------------------------------------------------------
