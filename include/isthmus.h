@@ -435,9 +435,9 @@ int isthmus_layout_of(const char *path, const char *description, isthmus_layout 
 
 /* Makes a schedule of the reads or writes of one file by workers: threads or processes that each read or
  * write one or more pieces at a time. It gives each worker a piece of the storage target with the fewest
- * pieces under way, so that no target has two while another with work has none. Pieces have at most `piece`
- * bytes. It reads and writes nothing itself. Returns ISTHMUS_INVALID for a layout with less than two
- * targets. */
+ * pieces under way, so that no target has two while another with work for that worker has none. Pieces have
+ * at most `piece` bytes. It reads and writes nothing itself. Returns ISTHMUS_INVALID for a layout with fewer
+ * than two targets. */
 int isthmus_schedule_create(const isthmus_layout *layout, uint64_t piece, isthmus_schedule *schedule);
 
 /* Adds a range of the file. With ISTHMUS_ANY_WORKER any worker may take it, in pieces that each lie within
@@ -445,7 +445,8 @@ int isthmus_schedule_create(const isthmus_layout *layout, uint64_t piece, isthmu
  * its memory to be written. */
 int isthmus_schedule_add(isthmus_schedule schedule, uint32_t worker, uint64_t offset, uint64_t len);
 
-/* The next piece for a worker, or ISTHMUS_AGAIN if none waits for it. */
+/* The next piece for a worker, or ISTHMUS_AGAIN if none waits for it. For ISTHMUS_ANY_WORKER it is a piece
+ * that any worker may take. */
 int isthmus_schedule_take(isthmus_schedule schedule, uint32_t worker, uint64_t *offset, uint64_t *len);
 
 /* Tells that the piece that was taken at `offset` is read or written. */

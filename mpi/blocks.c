@@ -423,8 +423,12 @@ static int take_ended(struct transfer *t)
         int request = t->ended[i], of = error == MPI_ERR_IN_STATUS ? t->statuses[i].MPI_ERROR : MPI_SUCCESS;
         if (of == MPI_SUCCESS && is_exchanged(t, request))
             of = t->c->exchange->error(t->c, &t->statuses[i]);
-        if (request >= 2 * t->count && request < 3 * t->count)
+        int is_file = request >= 2 * t->count && request < 3 * t->count;
+        // Once the other side is lost, no slot counts any more.
+        if (is_file && !t->lost)
             on_file(t, request - 2 * t->count, &t->statuses[i], of);
+        else if (is_file)
+            continue;
         else if (of != MPI_SUCCESS)
             lose(t, of);
         else if (request == word_request(t))

@@ -68,10 +68,11 @@ static int64_t left(const struct transfer *t)
     return bytes;
 }
 
-// Whole blocks, at least one.
+// Whole pieces, or less than one piece in whole blocks, at least one.
 static int64_t rounded(const struct transfer *t, int64_t bytes)
 {
-    return bytes > t->block ? bytes / t->block * t->block : t->block;
+    int64_t unit = bytes < t->piece ? t->block : t->piece;
+    return bytes > unit ? bytes / unit * unit : unit;
 }
 
 // At rank 0: the next portion for this rank.
@@ -205,8 +206,8 @@ void deal_turn(struct transfer *t)
     if (!t->sends || t->what != KIND_FILE || t->lost || t->stopped || deal->asking || deal->none ||
         deal->taken.next < deal->taken.end || deal->under_way >= most_under_way(t))
         return;
-    // A piece that waits for a disk thread would keep a target from another rank.
-    if (by_target(t) && t->reading >= t->options.threads)
+    // A piece that waits for a disk thread, or for memory, would keep a target from another rank.
+    if (by_target(t) && (t->reading >= t->options.threads || !t->unused_count))
         return;
     if (t->c->rank == 0) {
         struct grant grant = portion(t, 0);
@@ -270,6 +271,10 @@ int deal_next(struct transfer *t, struct slot *slot)
     // By storage target rank 0 counts each piece that it gives, so a slot takes the whole.
     if (most > t->piece || by_target(t))
         most = t->piece;
+    // Other pieces end where a multiple of their length does, so that they do not straddle stripes of the receiver's file.
+    int64_t aligned = t->piece - taken->next % t->piece;
+    if (most > aligned && !by_target(t))
+        most = aligned;
     if (t->stopped)
         taken->next = taken->end;
     while (taken->next < taken->end && is_had(t, taken->next))

@@ -178,6 +178,8 @@ void drop_memory(struct isthmus_mpi_coupling *coupling);
 void warm_memory(struct isthmus_mpi_coupling *coupling);
 // The length of a block, which has its own digest, for pieces of this length of a file of `bytes` bytes.
 int64_t block_of(int64_t piece, int64_t bytes);
+// This length, or a shorter one whose blocks divide a stripe.
+int64_t piece_in_stripe(int64_t piece, int64_t stripe, int64_t bytes);
 int64_t suggested_piece(const struct isthmus_mpi_coupling *coupling, int64_t bytes, int64_t storage, int64_t memory);
 
 // --- store ---------------------------------------------------------------------
@@ -279,6 +281,7 @@ struct pool {
     int count, ends;
     int *jobs, *results; // rings of slots
     int size, jobs_at, jobs_len, results_at, results_len;
+    int running; // jobs that a thread has begun
     struct transfer *transfer;
 };
 
@@ -289,6 +292,8 @@ void pool_start(struct pool *pool, struct transfer *transfer, int threads);
 void pool_put(struct pool *pool, int slot);
 // A slot whose job is done, or -1.
 int pool_take(struct pool *pool);
+// Drops the jobs that have not begun, and waits for the others.
+void pool_clear(struct pool *pool);
 // Waits this long, or until a job is done. Nanoseconds, less than a second.
 void pool_rest(struct pool *pool, int64_t most_ns);
 void pool_stop(struct pool *pool);

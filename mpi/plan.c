@@ -79,6 +79,14 @@ int64_t suggested_piece(const struct isthmus_mpi_coupling *c, int64_t bytes, int
     return block;
 }
 
+// Pieces can be read by storage target if blocks divide a stripe. Long blocks of a long file may not, so the piece
+// becomes shorter. Very short stripes would need too many digests.
+int64_t piece_in_stripe(int64_t piece, int64_t stripe, int64_t bytes)
+{
+    int64_t part = stripe & -stripe;
+    return stripe % block_of(piece, bytes) && part >= 256 * KIB ? part : piece;
+}
+
 // The bytes that a rank has under way: twice its share of the bandwidth-delay product, at the rate of the last transfer
 // or at 10 Gb/s, whichever is more. A larger window would only touch new memory.
 int64_t window_of(const struct isthmus_mpi_coupling *c, int64_t piece, int64_t memory)

@@ -17,9 +17,11 @@ static void *serve(void *argument)
         int slot = pool->jobs[pool->jobs_at];
         pool->jobs_at = (pool->jobs_at + 1) % pool->size;
         pool->jobs_len--;
+        pool->running++;
         pthread_mutex_unlock(&pool->lock);
         slot_job(pool->transfer, slot);
         pthread_mutex_lock(&pool->lock);
+        pool->running--;
         pool->results[(pool->results_at + pool->results_len++) % pool->size] = slot;
         pthread_cond_signal(&pool->done);
     }
@@ -78,6 +80,15 @@ int pool_take(struct pool *pool)
     }
     pthread_mutex_unlock(&pool->lock);
     return slot;
+}
+
+void pool_clear(struct pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->jobs_len = 0;
+    while (pool->running)
+        pthread_cond_wait(&pool->done, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
 }
 
 void pool_rest(struct pool *pool, int64_t most_ns)

@@ -147,8 +147,14 @@ void store_reserve(struct store *store, int64_t bytes, struct trouble *trouble)
 {
     struct statvfs system;
     const char *path = written_path(store);
-    int64_t end = (store->base > 0 ? store->base : 0) + bytes;
+    int64_t base = store->base > 0 ? store->base : 0;
     struct stat about;
+    if (bytes > INT64_MAX - base) {
+        note(trouble, ISTHMUS_MPI_FILE, "no file has %" PRId64 " bytes from byte %" PRId64 " on, so %.200s cannot", bytes, base,
+             store->path);
+        return;
+    }
+    int64_t end = base + bytes;
     if (stat(path, &about) < 0) {
         note_errno(trouble, errno, "cannot look at %.200s", store->path);
         return;
@@ -186,6 +192,10 @@ void store_read(struct store *store, char *memory, int64_t length, int64_t offse
 void store_write_all(struct store *store, const char *memory, int64_t length, int64_t offset, struct trouble *trouble)
 {
     int64_t base = store->base > 0 ? store->base : 0;
+    if (offset > INT64_MAX - base - length) {
+        note_errno(trouble, EFBIG, "cannot write %.200s", store->path);
+        return;
+    }
     for (int64_t done = 0; done < length;) {
         int64_t at = base + offset + done;
         ssize_t put = ways_act(&store->ways, 1, (char *)memory + done, length - done, at);

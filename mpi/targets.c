@@ -51,8 +51,9 @@ static int64_t base_of(const struct transfer *t)
 
 int by_target(const struct transfer *t)
 {
+    // No file has a range that ends beyond INT64_MAX. Rank 0 refuses it (store_reserve), but the others go on until then.
     return t->what == KIND_FILE && t->target_count > 1 && !t->options.in_turn && t->stripe % t->block == 0 &&
-           base_of(t) % t->block == 0;
+           base_of(t) % t->block == 0 && t->bytes <= INT64_MAX - base_of(t);
 }
 
 // The schedule is used by rank 0 only, with arguments that it takes. So a refusal is a fault of ours.

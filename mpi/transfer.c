@@ -131,6 +131,8 @@ static void measure(struct transfer *t, const struct opening *opening, const str
         return;
     int64_t storage = t->stripe ? t->stripe : store_size(&t->store);
     t->piece = t->options.block ? t->options.block : suggested_piece(t->c, t->bytes, storage, t->options.memory);
+    if (!t->options.block && t->target_count > 1)
+        t->piece = piece_in_stripe(t->piece, t->stripe, t->bytes);
     t->block = t->what == KIND_FILE ? block_of(t->piece, t->bytes) : t->piece;
 }
 

@@ -56,6 +56,8 @@ static void abandon(struct transfer *t)
             MPI_Cancel(&t->requests[i]);
         MPI_Request_free(&t->requests[i]);
     }
+    // A disk thread must not write to a descriptor after it is closed.
+    pool_clear(&t->pool);
     if (!ours) {
         t->c->memory = NULL;
         t->c->memory_len = 0;

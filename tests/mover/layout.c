@@ -32,6 +32,8 @@ int main(void)
     CHECK(suggested_piece(&near, 100000, 4096, 128 * MIB) == 64 * KIB, "a short file");
     CHECK(block_of(10 * MIB, 100000000) == 256 * KIB && block_of(999999, 100000000) == 999999, "odd pieces");
     CHECK(block_of(65 * 4096, 100000000) == 65 * 4096 && block_of(63 * 4096, 1 << 30) == 4096, "many blocks");
+    CHECK(piece_in_stripe(16 * MIB, MIB, 100 * MIB) == 16 * MIB && piece_in_stripe(16 * MIB, MIB, (int64_t)1 << 40) == MIB, "long blocks");
+    CHECK(piece_in_stripe(4 * MIB, 3 * MIB, 100 * MIB) == 4 * MIB && piece_in_stripe(16 * MIB, 64 * KIB, MIB) == 16 * MIB, "short stripes");
     // Shares begin where pieces do, and are all of it.
     int64_t bounds[8];
     bounds_of_blocks(bounds, 7, 100 * MIB + 1, 4 * MIB);

@@ -321,6 +321,20 @@ static void pipe_as_a_place(void)
     whole(100003, 55, (struct isthmus_mpi_options){0});
 }
 
+// A place where no file can have bytes, at the beginning of a block.
+static void place_beyond(void)
+{
+    const char *to = path_of("beyond", 0);
+    const int64_t at = INT64_MAX >> 20 << 20;
+    expect(sends ? isthmus_mpi_send_file(coupling, path_of("good", 0), 0, -1, NULL, NULL)
+                 : isthmus_mpi_receive_file(coupling, to, at, NULL, NULL),
+           ISTHMUS_MPI_FILE, "no file has 3000001 bytes from byte");
+    if (!sends && rank == 0)
+        CHECK(unlink(to) == 0, "no %s", to);
+    number++;
+    whole(100003, 56, (struct isthmus_mpi_options){0});
+}
+
 // So far behind that others are there before it: few are under way at once.
 enum { DAMAGED_AT = 40 << 16, DAMAGED_SIZE = 3000001 };
 
@@ -626,6 +640,7 @@ int main(int argc, char **argv)
     arrays();
     files_that_fail();
     pipe_as_a_place();
+    place_beyond();
     disk_that_fills();
     blocks_that_are_damaged();
     file_that_somebody_receives();

@@ -1,8 +1,10 @@
 //! Every C call enters here. Panics are caught here, and refusals get their text.
 
 use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 
 use isthmus_substrate::Error;
 
@@ -124,4 +126,14 @@ pub(crate) unsafe fn text<'a>(from: *const c_char) -> Result<Option<&'a str>, Re
     // SAFETY: by this function's contract.
     let text = unsafe { CStr::from_ptr(from) };
     text.to_str().map(Some).map_err(|_| invalid("a text that is not UTF-8"))
+}
+
+/// A path that C points to, which need not be UTF-8.
+///
+/// # Safety
+/// As for [`text`].
+pub(crate) unsafe fn path<'a>(from: *const c_char) -> Option<&'a Path> {
+    // SAFETY: not null, and a text by this function's contract.
+    let path = (!from.is_null()).then(|| unsafe { CStr::from_ptr(from) })?;
+    Some(Path::new(OsStr::from_bytes(path.to_bytes())))
 }

@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int};
-use std::path::Path;
 use std::sync::Arc;
 
 use isthmus_layout::{Description, Layout, Piece, STRIPE_MAX, Schedule};
 use parking_lot::Mutex;
 
-use crate::door::{Refusal, enter, give, invalid, look, text};
+use crate::door::{Refusal, enter, give, invalid, look, path};
 use crate::table::next_name;
 use crate::types::{ANY_WORKER, LayoutRecord, ScheduleName, Status, TARGETS_MAX};
 
@@ -36,20 +35,19 @@ fn record(layout: &Layout) -> Result<LayoutRecord, Refusal> {
 /// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isthmus_layout_of(
-    path: *const c_char,
+    file: *const c_char,
     description: *const c_char,
     layout: *mut LayoutRecord,
 ) -> c_int {
     let body = || {
         // SAFETY: C's promise.
-        let (path, description) = unsafe { (text(path)?, text(description)?) };
-        let path = Path::new(path.ok_or_else(|| invalid("a null pointer where a path is to be read"))?);
+        let (file, description) = unsafe { (path(file), path(description)) };
+        let file = file.ok_or_else(|| invalid("a null pointer where a path is to be read"))?;
         let found = match description {
-            None => Layout::at(path),
+            None => Layout::at(file),
             Some(description) => {
-                let read = Description::read(Path::new(description));
-                let read = read.map_err(|fault| invalid(&fault.to_string()))?;
-                read.layout(path).unwrap_or_default()
+                let read = Description::read(description).map_err(|fault| invalid(&fault.to_string()))?;
+                read.layout(file).unwrap_or_default()
             }
         };
         // SAFETY: C's promise.

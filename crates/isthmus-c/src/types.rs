@@ -33,7 +33,7 @@ handles! {
 }
 
 /// Most storage targets of a layout. Count.
-pub const TARGETS_MAX: usize = 2048;
+pub const TARGETS_MAX: usize = isthmus_layout::TARGETS_MAX;
 /// Stands for all workers of a schedule.
 pub const ANY_WORKER: u32 = u32::MAX;
 

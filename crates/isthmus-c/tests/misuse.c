@@ -37,6 +37,7 @@ static void schedules(void)
     REFUSED(ISTHMUS_INVALID, isthmus_layout_of("/", "/no/such/description", &layout));
     CHECK(isthmus_layout_of("/no/such/file", NULL, &none));
     REQUIRE(none.stripe == 0 && none.count == 0);
+    CHECK(isthmus_layout_of("/no/such/file-\xff", NULL, &none)); /* a name need not be UTF-8 */
     REFUSED(ISTHMUS_INVALID, isthmus_schedule_create(NULL, 100, &schedule));
     REFUSED(ISTHMUS_INVALID, isthmus_schedule_create(&none, 100, &schedule));
     layout = (isthmus_layout){.stripe = UINT64_MAX, .count = 2, .targets = {5, 6}};

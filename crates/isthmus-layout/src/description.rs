@@ -16,12 +16,10 @@ use std::path::{Path, PathBuf};
 use isthmus_units::Size;
 use serde::Deserialize;
 
-use crate::{Layout, STRIPE_MAX};
+use crate::{Layout, STRIPE_MAX, TARGETS_MAX};
 
 /// Shortest stripe. Bytes; a page, because direct reads begin at pages.
 const STRIPE_MIN: u64 = 4096;
-/// Most targets of a file. Count; Lustre has up to 2000.
-const TARGETS_MAX: usize = 2048;
 
 /// Why a description is of no use.
 #[derive(Debug, thiserror::Error)]

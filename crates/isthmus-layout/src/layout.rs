@@ -14,6 +14,8 @@ const USUAL: u64 = 1 << 20;
 const LONGEST: u64 = 4 << 20;
 /// Longest stripe. Bytes; so that an offset plus a stripe of each target is no overflow.
 pub const STRIPE_MAX: u64 = 1 << 40;
+/// Most storage targets of a file. Count; Lustre has up to 2000.
+pub const TARGETS_MAX: usize = 2048;
 /// Lustre's attribute.
 const ATTRIBUTE: &str = "lustre.lov";
 /// Longest attribute that is read. Bytes; enough for some thousands of stripes.
@@ -164,7 +166,7 @@ fn recorded(read: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>) -> Option
 
 /// The length of a stripe and the target of each, if there are several. Versions 1 and 3 begin alike: magic, pattern,
 /// owner, length and number of stripes. Version 3 adds the name of a pool. A folder has no targets yet. Other layouts,
-/// such as composite ones, give `None`.
+/// such as composite ones or ones with more than [`TARGETS_MAX`] targets, give `None`.
 fn striped(layout: &[u8]) -> Option<(u64, Vec<u32>)> {
     let magic = u32::from_le_bytes(*layout.first_chunk()?);
     let size = u32::from_le_bytes(*layout.get(24..)?.first_chunk()?);
@@ -179,7 +181,8 @@ fn striped(layout: &[u8]) -> Option<(u64, Vec<u32>)> {
     }
     let entries = layout.get(head..).unwrap_or_default().chunks_exact(STRIPE_LEN).take(count.into());
     let target = |entry: &[u8]| Some(u32::from_le_bytes(*entry.get(TARGET_AT..)?.first_chunk()?));
-    Some((size.into(), entries.filter_map(target).collect()))
+    let targets: Vec<u32> = entries.filter_map(target).collect();
+    (targets.len() <= TARGETS_MAX).then_some((size.into(), targets))
 }
 
 #[cfg(test)]
@@ -248,6 +251,8 @@ mod tests {
         assert_eq!(stripe_of(&recorded(3, 4 << 20, 8)), Some(4 << 20));
         assert_eq!(stripe_of(&recorded(3, 4 << 20, 1)), None, "on one target any length will do");
         assert_eq!(stripe_of(&recorded(6, 4 << 20, 8)), None, "a layout that changes along the file");
+        assert_eq!(stripe_of(&recorded(3, 1 << 20, TARGETS_MAX as u16)), Some(1 << 20));
+        assert_eq!(stripe_of(&recorded(3, 1 << 20, TARGETS_MAX as u16 + 1)), None, "too many targets");
         assert_eq!(stripe_of(&recorded(1, 1 << 20, 2)[..29]), None, "cut off");
         assert_eq!(stripe_of(&[]), None);
     }

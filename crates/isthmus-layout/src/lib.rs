@@ -18,6 +18,6 @@ mod load;
 mod schedule;
 
 pub use description::{Description, Fault};
-pub use layout::{Layout, STRIPE_MAX, Turns, Volume, block_for};
+pub use layout::{Layout, STRIPE_MAX, TARGETS_MAX, Turns, Volume, block_for};
 pub use load::Load;
 pub use schedule::{Piece, Schedule, Worker};

@@ -16,10 +16,10 @@ const MEMORY: &str = "/dev/shm";
 
 /// Repeat the experiments of the papers behind Isthmus, and compare their figures with ours
 ///
-/// Sections: movement (a file between 16 and 16 MPI ranks), cci (latency and remote writes by size), parallel
-/// (messages over several TCP connections), distance (MPI_Sendrecv over long and lossy links), protocols (shares
-/// of preposted receives, and protocols exchanged at run time), routes (route maps, four organisations, five
-/// networks).
+/// Sections: movement (a file between 16 and 16 MPI ranks), storage (files on storage targets of unlike speed), cci
+/// (latency and remote writes by size), parallel (messages over several TCP connections), distance (MPI_Sendrecv
+/// over long and lossy links), protocols (shares of preposted receives, and protocols exchanged at run time), routes
+/// (route maps, four organisations, five networks).
 ///
 /// Every run has its own lab (isthmus lab) and a time limit. The results are three files: samples.jsonl with each
 /// run's figures and circumstances, papers.html with tables and plots, and papers.md with pictures. Without --full
