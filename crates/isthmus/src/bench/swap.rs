@@ -66,7 +66,7 @@ struct Exchange {
 
 fn measure(args: &Args) -> Result<serde_json::Value, Fault> {
     let (at, server) = (At::default(), &args.to);
-    let client = Client { at: &at, server: &server, level: Level::Ro };
+    let client = Client { at: &at, server, level: Level::Ro };
     let (endpoint, to) = client.connect(SINK)?;
     let sunk_before = client.sunk(&endpoint)?;
     let message = Bytes::from(vec![7; args.size.0.max(1) as usize]);
