@@ -118,7 +118,7 @@ def options_of(words):
     add("--routed", nargs="?", const="three", choices=list(routed.SHAPES), help="the sites share no network; routers join them across three networks or five (three)")
     add("--links", choices=list(routed.TRANSPORTS), default="auto", help="with --routed: what goes between the sites (auto)")
     add("--no-kill", action="store_true", help="with --routed: kill no router")
-    add("--limit", type=float, help="end a run after so many seconds; default: 30 + 5 times the floor")
+    add("--limit", type=float, help="end a run after so many seconds; default: 30 + 5 times the least possible")
     options = parser.parse_args(words)
     if options.no_kill and not options.routed:
         parser.error("--no-kill is about the routers of --routed")
@@ -369,14 +369,14 @@ def tell(options, source, digest, floor, ours, stock):
     print(f"""
 {source}: {size / 1e6:.1f} MB in blocks of {options.block}, {options.ranks} + {options.ranks} ranks, {mpis.MPIS[options.mpi].title}
 link: {options.rate}, {options.rtt} round trip, loss {options.loss}, MTU {options.mtu}{f", {options.routed} networks joined by two routers each, encrypted between the sites" if options.routed else ""}
-  floor          {size / floor / 1e6:8.1f} MB/s  {floor:8.3f} s""")
+  the limit      {size / floor / 1e6:8.1f} MB/s  {floor:8.3f} s""")
     for name, run in (("Isthmus", ours), ("stock tcp", stock)):
         if run is None:
             continue
         if "error" in run.result:
             print(f"  {name:14} {run.result['error']}")
             continue
-        print(f"  {name:14} {run.rate_MBps:8.1f} MB/s  {run.result['seconds']:8.3f} s  {floor / run.result['seconds']:.3f} of the floor")
+        print(f"  {name:14} {run.rate_MBps:8.1f} MB/s  {run.result['seconds']:8.3f} s  {floor / run.result['seconds']:.3f} of the limit")
         print(f"  {'':14} emulator: {lateness(run.report)}")
         if run.result.get("killed"):
             print(f"  {'':14} {run.result['killed']}")
@@ -407,7 +407,7 @@ def main():
         source = options.file or generated(size_of(options.size))
         floor = floor_s(source.stat().st_size, options)
         limit = options.limit or 30 + 5 * floor
-        progress(f"over Isthmus; the floor is {floor:.2f} s")
+        progress(f"over Isthmus; the limit is {floor:.2f} s")
         ours = measure("isthmus", source, program, options, limit)
         if "error" in ours.result:
             raise Trouble(ours.result["error"])

@@ -138,7 +138,7 @@ impl Up {
     fn name(self) -> &'static str {
         match self {
             Self::Mbps => "goodput, Mb/s",
-            Self::Fraction => "fraction of the floor",
+            Self::Fraction => "fraction of the limit",
             Self::Share => "iperf3's fraction of the link",
             Self::Resumed => "until data came, round trips",
         }
@@ -147,7 +147,7 @@ impl Up {
     fn title(self) -> &'static str {
         match self {
             Self::Mbps => "Goodput",
-            Self::Fraction => "Fraction of the floor",
+            Self::Fraction => "Fraction of the limit",
             Self::Share => "What iperf3 keeps",
             Self::Resumed => "Round trips until data came again",
         }
@@ -461,6 +461,6 @@ mod tests {
         };
         let page = page(&[shared]);
         assert!(page.contains("which is to be 0.4 or more") && page.contains("0.625, 0.375"), "{page}");
-        assert!(page.contains("fraction of the link") && !page.contains("fraction of the floor"), "{page}");
+        assert!(page.contains("fraction of the link") && !page.contains("fraction of the limit"), "{page}");
     }
 }

@@ -321,7 +321,7 @@ fn said(sample: &Sample) -> String {
                 (_, Some(resumed)) => {
                     format!("data again {:.2} round trips after the outage", resumed / sample.link.rtt_s())
                 }
-                _ => format!("{:.3} of the floor", sample.fraction()),
+                _ => format!("{:.3} of the limit", sample.fraction()),
             };
             format!("{what} {seconds:8.3} s  {came}{spoiled}")
         }

@@ -58,7 +58,7 @@ pub(crate) fn groups(samples: &[Sample]) -> Vec<Group> {
 /// Medians of a cell's samples. A failed run counts as slower than all others.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Cell {
-    /// Fraction of the floor, or iperf3's share of the link; `None` without samples.
+    /// Fraction of the limit, or iperf3's share of the link; `None` without samples.
     pub(crate) fraction: Option<f64>,
     /// Rate reached. Mb/s.
     pub(crate) mbps: Option<f64>,
@@ -162,13 +162,13 @@ pub(crate) fn grids(group: &Group) -> Vec<Grid> {
             let what = "round trips from when the link was back after 2 s until data came";
             vec![grid(group, &format!("outage: {what}"), |cell| cell.text(cell.resumed, 2))]
         }
-        "pingpong" => vec![grid(group, "pingpong: fraction of the floor", fraction)],
+        "pingpong" => vec![grid(group, "pingpong: fraction of the limit", fraction)],
         work => {
             let on = group.samples.first().filter(|_| work == "preposted");
             let on = on.map_or(String::new(), |sample| format!(", {}", sample.link.title()));
             let what = format!("{work}, {} MB{on}", megabytes(group.bytes));
             let mut grids = vec![
-                grid(group, &format!("{what}: fraction of the floor"), fraction),
+                grid(group, &format!("{what}: fraction of the limit"), fraction),
                 grid(group, &format!("{what}: Mb/s"), |cell| cell.text(cell.mbps, 1)),
             ];
             if group.is_of_catalogue() {

@@ -15,7 +15,7 @@ pub(super) fn said(sample: &FileSample) -> String {
     let spoiled = if sample.spoiled() { "  (the emulator was late)" } else { "" };
     match (sample.seconds, &sample.error) {
         (Some(seconds), _) => {
-            format!("{what} {seconds:8.3} s  {:.3} of the floor{spoiled}", sample.fraction())
+            format!("{what} {seconds:8.3} s  {:.3} of the limit{spoiled}", sample.fraction())
         }
         (None, error) => format!("{what} failed: {}", error.as_deref().unwrap_or("?")),
     }
@@ -127,7 +127,7 @@ pub(super) fn text(samples: &[FileSample], missing: &[String]) -> String {
 }
 
 fn grid(title: String, rows: &[Row]) -> Grid {
-    let head = ["median", "s", "MB/s", "of the floor", "with fsync after it", "most MB here, there"];
+    let head = ["median", "s", "MB/s", "of the limit", "with fsync after it", "most MB here, there"];
     let texts = |row: &Row| {
         let Row { contender, seconds, rate, fraction, synced, peak_here, peak_there, marks, .. } = row;
         let peaks = format!("{peak_here:.0}, {peak_there:.0}");
@@ -156,7 +156,7 @@ pub(super) fn page(samples: &[FileSample], missing: &[String]) -> String {
         let _ = write!(out, "<h2>{}</h2>", escaped(&subject.title()));
         let values: Vec<_> =
             rows.iter().map(|row| (row.contender.as_str(), row.fractions.as_slice())).collect();
-        bars(&mut out, "fraction of the floor: bar the median, dots the runs", &all, &values);
+        bars(&mut out, "fraction of the limit: bar the median, dots the runs", &all, &values);
         table(&mut out, &grid(String::new(), &rows));
     }
     failures(&mut out, samples);

@@ -9,7 +9,7 @@ use std::path::Path;
 /// How the values of a row are judged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Better {
-    /// More is better. The floor is this much less than the stored value.
+    /// More is better. The floor is this much less than the stored value, and at least nine tenths of it.
     More(f64),
     /// Less is better. The limit is this much more than the stored value.
     Less(f64),
@@ -57,7 +57,7 @@ fn worse_row(old: &str, new: &str, better: &[Better]) -> Vec<String> {
     for (before, now) in before.into_iter().zip(now) {
         let is_worse = match (value(before), value(now)) {
             (Some(before), Some(now)) => match judges.next().expect("a judge for each value") {
-                Better::More(slack) => now < before - slack - ROUNDING,
+                Better::More(slack) => now < before - slack.min(before * MORE_PART) - ROUNDING,
                 Better::Less(slack) => now > before + slack + ROUNDING,
                 Better::Same => (now - before).abs() > ROUNDING,
                 Better::Either => false,
@@ -71,6 +71,8 @@ fn worse_row(old: &str, new: &str, better: &[Better]) -> Vec<String> {
     worse
 }
 
+/// Largest part of a stored value that its floor may lie below it: the floor of a small value must be able to fail, too.
+const MORE_PART: f64 = 0.1;
 /// A value may be at its limit: decimal fractions are not exact.
 const ROUNDING: f64 = 1e-9;
 
@@ -91,6 +93,8 @@ fn a_row_may_improve_and_fails_below_its_floor() {
     let old = "Title 0.5.\n\nRTT ms       24    100\n0.1 % lost  9000  0.90 6.0 (0.5)  0.80 5.0 (0.5)\n";
     let judges = [Better::More(0.02), Better::Less(0.5), Better::Either];
     assert_eq!(worse(old, &old.replace("0.90", "0.91"), &[Better::Same]), ["0.1 % lost: 0.91, not 0.90"]);
+    assert_eq!(worse("a  0.020\n", "a  0.018\n", &judges), [""; 0]);
+    assert_eq!(worse("a  0.020\n", "a  0.017\n", &judges), ["a: 0.017, not 0.020"]);
     let worse = |from: &str, to: &str| worse(old, &old.replacen(from, to, 1), &judges);
     for (from, to) in [
         ("0.90", "0.99"),
