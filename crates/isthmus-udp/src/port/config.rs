@@ -16,8 +16,8 @@ pub struct PortConfig {
     pub stream: StreamConfig,
     /// Whether peers may open streams. Default true.
     pub accepts: bool,
-    /// Whether peers may open streams only within a session, see [`Port::expect`](super::Port::expect). If so, others get no answer at all.
-    /// Default false.
+    /// Whether peers may open streams only within a session, see [`Port::expect`](super::Port::expect). If so, others
+    /// get no answer at all. Default false.
     pub sessions_only: bool,
     /// Secret that a peer outside of a session must know to open a stream. If it is set, packets of others get no
     /// answer at all. Default: everybody may open streams.
@@ -31,9 +31,9 @@ pub struct PortConfig {
     /// saves it a round trip. Default 4.
     pub strangers_trusted: usize,
     /// Most guests: streams that a peer opened without a session and the application has not admitted
-    /// ([`Port::admit_stream`](super::Port::admit_stream)). For a further one, the one that the application released first goes. If it has released
-    /// none, the further one gets no answer yet. Default: no bound; with [`PortConfig::at`] and [`PortConfig::framed`]
-    /// [`GUESTS_MAX`].
+    /// ([`Port::admit_stream`](super::Port::admit_stream)). For a further one, the one that the application released
+    /// first goes. If it has released none, the further one gets no answer yet. Default: no bound; with
+    /// [`PortConfig::at`] and [`PortConfig::framed`] [`GUESTS_MAX`].
     pub guests_max: usize,
     /// Most memory for unread data of guests. Beyond it the largest one fails. Bytes. Default: no bound; with
     /// [`PortConfig::at`] and [`PortConfig::framed`] [`GUESTS_MEMORY`].
