@@ -377,14 +377,58 @@ def test_a_table_shows_single_runs_or_medians_and_a_changed_file_is_noticed(meas
     assert "no table for other.csv" in run_measured(measured, monkeypatch)
 
 
-def test_samples_of_bench_wan_become_rows_of_single_runs(measured, monkeypatch, tmp_path):
-    link = {"rate": "1Gbit", "rtt": "24ms", "loss": "0%", "mtu": 9000}
-    run = {"version": "1.0", "kernel": "6.18", "link": link, "contender": "isthmus", "floor_s": 4.0, "seconds": 5.0, "emulator": {}}
-    runs = [run, {**run, "seconds": 4.0, "emulator": {"spoiled": True}}, {**run, "seconds": None, "not_ended_s": 8.0}]
+LINK = {"rate": "1Gbit", "rtt": "24ms", "loss": "0%", "mtu": 9000}
+RUN = {"version": "1.0", "kernel": "6.18", "work": "stream", "bytes": 1000, "link": LINK, "contender": "isthmus", "floor_s": 4.0, "seconds": 5.0, "emulator": {}}
+WAN = "# isthmus bench wan\n# Isthmus 0.9, kernel 6.1\nRTT,Program,Loss,unit,mark,kept,runs,values\n24 ms,Isthmus,0 %,,,median,5,0.9\n"
+
+
+def take(module, monkeypatch, file, runs):
+    """`--take` with these runs and the table wan, whose file is `file` at first."""
+    (module.DATA / "wan.csv").write_text(file)
+    module.PAGE.write_text("<!-- table wan: RTT, Program | Loss -->\n<!-- end -->")
+    samples = module.DATA.parent / "samples.jsonl"
+    samples.write_text("".join(json.dumps(sample) + "\n" for sample in runs))
+    return run_measured(module, monkeypatch, "--take", str(samples), "wan")
+
+
+def test_samples_of_bench_wan_become_rows_of_single_runs(measured, monkeypatch):
+    runs = [RUN, {**RUN, "seconds": 4.0, "emulator": {"spoiled": True}}, {**RUN, "seconds": None, "not_ended_s": 8.0}]
+    failed = {**RUN, "contender": "stock-bbr", "seconds": None}
+    assert take(measured, monkeypatch, WAN, [*runs, failed, {**RUN, "contender": "iperf3-cubic-x8"}]) == 0
+    assert measured.PAGE.read_text().splitlines()[3:] == [
+        "| 24 ms | Isthmus | 0.800, 1.000, 0.500* |",
+        "| | stock `tcp`, `bbr` | 0.000 |",
+        "| | iperf3 `cubic` x8 | 0.800 |",
+        "<!-- end -->",
+    ]
+    assert measured.PAGE.read_text().endswith("-->\n")
+    assert (measured.DATA / "wan.csv").read_text().splitlines()[:2] == ["# isthmus bench wan", "# Isthmus 1.0, kernel 6.18"]
+
+
+def test_links_of_a_catalogue_have_a_row_for_each_size_of_packets(measured, tmp_path):
+    runs = [{**RUN, "link": {**LINK, "name": "jitter 3 ms", "mtu": mtu}} for mtu in (1500, 9000)]
     (tmp_path / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in runs))
-    measured.PAGE.write_text("<!-- table wan: RTT, Program | Loss -->\n<!-- end -->\n")
-    assert run_measured(measured, monkeypatch, "--take", str(tmp_path / "samples.jsonl"), "wan") == 0
-    assert "| 24 ms | isthmus | 0.800, 1.000, 0.500* |\n" in measured.PAGE.read_text()
+    data = measured.DATA / "wild.csv"
+    data.write_text("# isthmus bench wan --links wild\nLink,Program,unit,mark,kept,runs,values\n")
+    assert measured.take(tmp_path / "samples.jsonl", "wild") is None
+    assert [row["Link"] for row in measured.read(data)] == ["jitter 3 ms; 24ms, MTU 1500", "jitter 3 ms; 24ms, MTU 9000"]
+
+
+@pytest.mark.parametrize(
+    ("file", "runs", "why"),
+    [
+        (WAN, [], "has no samples"),
+        (WAN.replace("Loss", "Ahead"), [RUN], "has the columns RTT, Program, Ahead"),
+        (WAN, [RUN, {**RUN, "bytes": 2000}], "differ in bytes for the one cell 24 ms, Isthmus, 0 %"),
+    ],
+)
+def test_samples_that_do_not_fit_a_file_leave_it_as_it_is(measured, monkeypatch, file, runs, why):
+    assert why in take(measured, monkeypatch, file, runs)
+    assert (measured.DATA / "wan.csv").read_text() == file
+
+
+def test_samples_need_a_file_with_the_command(measured, monkeypatch, tmp_path):
+    assert "there is no new.csv" in run_measured(measured, monkeypatch, "--take", str(tmp_path / "samples.jsonl"), "new")
 
 
 class NoLauncher:

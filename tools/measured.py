@@ -23,6 +23,9 @@ that is no number, and `none` an empty cell that keeps the order of the columns.
     tools/measured.py                       writes the tables
     tools/measured.py --check               fails if the page is not what the files say
     tools/measured.py --take SAMPLES NAME   replaces docs/measured/NAME.csv by the samples of `isthmus bench wan`
+
+`--take` keeps the columns of the file and its first line, which has the command. Correct that line if another command
+made the samples. In a new file write these two lines first.
 """
 
 import argparse
@@ -127,7 +130,7 @@ def page(text):
         head = found[0].splitlines()[0]
         return f"{head}\n{table(found['name'], begins, found['titles'])}"
 
-    return TABLE.sub(written, text)
+    return TABLE.sub(written, text).rstrip("\n") + "\n"
 
 
 def unused(text):
@@ -136,35 +139,84 @@ def unused(text):
     return sorted(path.name for path in DATA.glob("*.csv") if path.stem not in named)
 
 
+def spaced(text):
+    """24ms as 24 ms."""
+    return re.sub(r"(?<=\d)(?=[a-z%])", " ", text)
+
+
+def link_name(sample):
+    """The name of a link in the reports of `isthmus bench wan`."""
+    link = sample["link"]
+    return f"{link['name']}; {link['rtt']}, MTU {link['mtu']}" if link.get("name") else f"{link['rtt']}, {link['loss']}"
+
+
+def program(sample):
+    """The page's name of a contender."""
+    kind, _, which = sample["contender"].partition("-")
+    if kind == "iperf3":
+        control, _, streams = which.rpartition("-")
+        return f"iperf3 `{control}` {streams}"
+    own = {"isthmus": "Isthmus", "stock": "stock `tcp`"}.get(kind, kind)
+    return f"{own}, `{which}`" if which else own
+
+
+# The columns that `take` can fill.
+COLUMNS = {
+    "Link": link_name,
+    "RTT": lambda sample: spaced(sample["link"]["rtt"]),
+    "Loss": lambda sample: spaced(sample["link"]["loss"]),
+    "Program": program,
+}
+
+
+def fraction(sample):
+    """The fraction of the floor as in the reports of `isthmus bench wan`. A run that did not end counts as the most that
+    it can have reached, one that failed as 0, and of two flows that share a link iperf3's share counts."""
+    took = sample["seconds"] or sample.get("not_ended_s")
+    shares = sample.get("shares")
+    return f"{shares['theirs'] if shares else sample['floor_s'] / took if took else 0:.3f}"
+
+
 def take(samples, name):
-    """Writes the fractions of the floor that `isthmus bench wan` measured, one row for each link and program."""
-    found = collections.defaultdict(list)
-    late = set()
-    for sample in map(json.loads, Path(samples).read_text().splitlines()):
-        link = sample["link"]
-        rtt, loss = (re.sub(r"(?<=\d)(?=[a-z%])", " ", link[name]) for name in ("rtt", "loss"))
-        key = (link.get("name") or rtt, sample["contender"], loss)
-        # As in the reports of `isthmus bench wan`: a run that does not end counts as the most that it can have reached.
-        took = sample["seconds"] or sample.get("not_ended_s")
-        if took:
-            found[key].append(f"{sample['floor_s'] / took:.3f}")
-        if sample["emulator"].get("spoiled"):
-            late.add(key)
-    with (DATA / f"{name}.csv").open("w") as file:
-        file.write(f"# Samples of isthmus bench wan, {sample['version']}, kernel {sample['kernel']}.\n")
+    """Writes the fractions of the floor that `isthmus bench wan` measured, one row for each cell. Returns what is wrong
+    with the samples or the file."""
+    path = DATA / f"{name}.csv"
+    if not path.exists():
+        return f"there is no {path.name}: write two lines, # with the command and the names of the columns"
+    lines = path.read_text().splitlines()
+    header = next(csv.reader(line for line in lines if not line.startswith("#")), [])
+    keys = header[: -len(OWN)]
+    if header[-len(OWN) :] != OWN or not set(keys) <= set(COLUMNS):
+        return f"{path.name} has the columns {', '.join(keys)}; --take fills only {', '.join(COLUMNS)}"
+    taken = [json.loads(line) for line in Path(samples).read_text().splitlines() if line.strip()]
+    if not taken:
+        return f"{samples} has no samples"
+    cells = collections.defaultdict(list)
+    for sample in taken:
+        cells[tuple(COLUMNS[key](sample) for key in keys)].append(sample)
+    for at, own in cells.items():
+        differ = [key for key in ("work", "contender", "bytes", "ahead", "link") if any(one.get(key) != own[0].get(key) for one in own)]
+        if differ:
+            return f"{samples} has runs that differ in {', '.join(differ)} for the one cell {', '.join(at)}"
+    with path.open("w") as file:
+        file.write(next((f"{line}\n" for line in lines if line.startswith("#")), ""))
+        versions, kernels = (", ".join(sorted({sample[key] for sample in taken})) for key in ("version", "kernel"))
+        file.write(f"# Isthmus {versions}, kernel {kernels}\n")
         out = csv.writer(file, lineterminator="\n")
-        out.writerow(["RTT", "Program", "Loss", *OWN])
-        for key, values in found.items():
-            out.writerow([*key, "", "*" if key in late else "", "samples", len(values), " ".join(values)])
+        out.writerow(header)
+        for at, own in cells.items():
+            mark = "*" if any(sample["emulator"].get("spoiled") for sample in own) else ""
+            out.writerow([*at, "", mark, "samples", len(own), " ".join(map(fraction, own))])
+    return None
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the page differs")
-    parser.add_argument("--take", nargs=2, metavar=("SAMPLES", "NAME"), help="make NAME.csv from the samples of isthmus bench wan first")
+    parser.add_argument("--take", nargs=2, metavar=("SAMPLES", "NAME"), help="replace NAME.csv by the samples of isthmus bench wan first")
     options = parser.parse_args()
-    if options.take:
-        take(*options.take)
+    if options.take and (wrong := take(*options.take)):
+        return wrong
     text = PAGE.read_text()
     new = page(text)
     if unused(text):
