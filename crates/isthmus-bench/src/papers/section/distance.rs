@@ -89,8 +89,10 @@ fn step(
     loss: f64,
 ) -> Step {
     let link = link(rate, rtt_us, loss);
-    let floor_s = f64::from(times) * link.floor_s(MESSAGE);
-    let within_s = (context.of(6.0, 20.0) + 8.0 * floor_s).ceil().min(context.of(12.0, 300.0));
+    // As in `bench wan`: both send at once, and wait for half a round trip.
+    let floor_s = f64::from(times) * link.arrival_floor_s(MESSAGE);
+    let slowest_s = f64::from(times) * link.floor_s(MESSAGE);
+    let within_s = (context.of(6.0, 20.0) + 8.0 * slowest_s).ceil().min(context.of(12.0, 300.0));
     // Extra time for the program until its time begins to count.
     let limit_s = within_s + 15.0;
     Step {
