@@ -172,7 +172,11 @@ fn goodput_over_wild_links_is_above_its_floors() {
     if only.is_none() {
         // `rate` has floors of its own. BBR is here for comparison.
         let cubic = [Better::More(0.03), Better::Less(0.05)];
-        compare(TABLE, &text, &[&[Better::Either; 2], &cubic[..], &[Better::Either; 2], &[Better::Same; 2]].concat());
+        compare(
+            TABLE,
+            &text,
+            &[&[Better::Either; 2], &cubic[..], &[Better::Either; 2], &[Better::Same; 2]].concat(),
+        );
     }
 }
 
