@@ -2,8 +2,8 @@
 //!
 //! Where the way back carries a hundredth of what the way there does, an acknowledgement each millisecond waits in a
 //! queue there, or is lost in it. The sender sees that queue: it is what a round trip takes beyond the least one and the
-//! queue on the way there. While it stays long, the sender doubles the time between acknowledgements each round. After
-//! RFC 5690 (acknowledgement congestion control) and draft-ietf-quic-ack-frequency.
+//! queue on the way there. While it stays long and does not drain, the sender doubles the time between acknowledgements
+//! each round. After RFC 5690 (acknowledgement congestion control) and draft-ietf-quic-ack-frequency.
 
 use crate::Micros;
 
@@ -30,8 +30,9 @@ pub(crate) struct Spacing {
     /// The peer is to be told now, and in how many rounds after this one.
     due: bool,
     tells: u8,
-    /// Shortest queue on the way back in this round.
+    /// Shortest queue on the way back in this round, and in the round before it.
     back_us: Option<Micros>,
+    before_us: Micros,
     /// What the peer asks us for.
     granted_us: Micros,
 }
@@ -45,13 +46,23 @@ impl Spacing {
     /// A round has ended. Acknowledgements come each `own_us` if nothing else is asked for.
     pub(crate) fn end_round(&mut self, now: Micros, own_us: Micros, rtt_least_us: Micros) {
         let Some(back_us) = self.back_us.take() else { return };
+        let drains = back_us < std::mem::replace(&mut self.before_us, back_us);
         if back_us >= (rtt_least_us / QUEUE_PART).max(QUEUE_US) {
+            if drains {
+                // What was asked for has its effect.
+                self.settled_at = now;
+                return self.tell_again();
+            }
             let most_us = (rtt_least_us / PART_MAX).min(MAX_US);
             self.ask(now, (2 * self.asked_us.max(own_us)).min(most_us));
         } else if self.asked_us > 0 && now >= self.settled_at + RELAX_US {
             let half = self.asked_us / 2;
             self.ask(now, if half > own_us { half } else { 0 });
         }
+        self.tell_again();
+    }
+
+    fn tell_again(&mut self) {
         self.due |= self.tells > 0;
         self.tells = self.tells.saturating_sub(1);
     }
@@ -112,6 +123,19 @@ mod tests {
         assert_eq!(later, [25_000, 12_500, 6_250, 3_125, 1_562, 0].map(Some));
         let after = [1, 2, 3].map(|at| round(10 + 6 * RELAX_US + at, &[0]));
         assert_eq!(after, [Some(0), Some(0), None], "this may be lost, too");
+    }
+
+    #[test]
+    fn while_the_queue_on_the_way_back_drains_nothing_more_is_asked_for() {
+        let mut spacing = Spacing::default();
+        let asked: Vec<_> = [80_000, 90_000, 70_000, 50_000, 50_000, 30_000]
+            .map(|wait| {
+                spacing.note(wait);
+                spacing.end_round(0, 1_000, 100_000);
+                spacing.asked_us()
+            })
+            .to_vec();
+        assert_eq!(asked, [2_000, 4_000, 4_000, 4_000, 8_000, 8_000]);
     }
 
     #[test]
