@@ -49,7 +49,7 @@ impl Spacing {
         let drains = back_us < std::mem::replace(&mut self.before_us, back_us);
         if back_us >= (rtt_least_us / QUEUE_PART).max(QUEUE_US) {
             if drains {
-                // What was asked for has its effect.
+                // The request takes effect.
                 self.settled_at = now;
                 return self.tell_again();
             }

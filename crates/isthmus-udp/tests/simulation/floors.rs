@@ -37,7 +37,7 @@ pub(crate) fn compare(folder: &str, kept: &str, new: &str, better: &[Better]) {
     assert!(worse.is_empty(), "{kept}: below its floor; if it is meant, write the table anew: {worse:#?}");
 }
 
-/// What is worse in the new table.
+/// Lists the values that are worse in the new table.
 fn worse(old: &str, new: &str, better: &[Better]) -> Vec<String> {
     let (old, new): (Vec<_>, Vec<_>) = (old.lines().collect(), new.lines().collect());
     if old.len() != new.len() {

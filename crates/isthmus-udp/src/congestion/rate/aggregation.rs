@@ -25,7 +25,7 @@ pub(super) struct Aggregation {
     /// Longest that an acknowledgement waited on its way in the same rounds. Microseconds.
     waits_us: [Micros; 2],
     rounds: u32,
-    /// The highest capacity in these rounds. Bytes/s (wire).
+    /// The capacity when these rounds began. Bytes/s (wire).
     capacity: f64,
 }
 
