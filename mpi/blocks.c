@@ -327,9 +327,8 @@ static void write_by_mpiio(struct transfer *t, int index)
         has_been_written(t, index);
         return;
     }
-    int64_t base = t->store.base > 0 ? t->store.base : 0;
-    int error = MPI_File_iwrite_at(t->store.file, base + slot->offset, slot->memory, (int)slot->length, MPI_BYTE,
-                                   &t->requests[2 * t->count + index]);
+    int error = MPI_File_iwrite_at(t->store.file, store_base(&t->store) + slot->offset, slot->memory, (int)slot->length,
+                                   MPI_BYTE, &t->requests[2 * t->count + index]);
     if (error != MPI_SUCCESS) {
         note_mpi(&slot->trouble, error, "cannot write %.200s", t->store.path);
         fail_here(t, &slot->trouble);

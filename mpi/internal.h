@@ -235,6 +235,8 @@ void store_open(struct store *store, MPI_Comm local, int cache, struct trouble *
 void store_reserve(struct store *store, int64_t bytes, struct trouble *trouble);
 // A good length for reads according to the file system; 0: unknown.
 int64_t store_size(const struct store *store);
+// The file offset of the transfer's first byte.
+int64_t store_base(const struct store *store);
 void store_read(struct store *store, char *memory, int64_t length, int64_t offset, struct trouble *trouble);
 void store_write_all(struct store *store, const char *memory, int64_t length, int64_t offset, struct trouble *trouble);
 // As store_write_all, but leaves zeros out of a file with holes.

@@ -143,11 +143,16 @@ void store_open(struct store *store, MPI_Comm local, int cache, struct trouble *
     }
 }
 
+int64_t store_base(const struct store *store)
+{
+    return store->base > 0 ? store->base : 0;
+}
+
 void store_reserve(struct store *store, int64_t bytes, struct trouble *trouble)
 {
     struct statvfs system;
     const char *path = written_path(store);
-    int64_t base = store->base > 0 ? store->base : 0;
+    int64_t base = store_base(store);
     struct stat about;
     if (bytes > INT64_MAX - base) {
         note(trouble, ISTHMUS_MPI_FILE, "no file has %" PRId64 " bytes from byte %" PRId64 " on, so %.200s cannot", bytes, base,
@@ -191,7 +196,7 @@ void store_read(struct store *store, char *memory, int64_t length, int64_t offse
 
 void store_write_all(struct store *store, const char *memory, int64_t length, int64_t offset, struct trouble *trouble)
 {
-    int64_t base = store->base > 0 ? store->base : 0;
+    int64_t base = store_base(store);
     if (offset > INT64_MAX - base - length) {
         note_errno(trouble, EFBIG, "cannot write %.200s", store->path);
         return;

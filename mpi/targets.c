@@ -43,17 +43,11 @@ void targets_look(struct transfer *t, struct trouble *trouble)
     t->target_count = (int)targets->layout.count;
 }
 
-// The file offset of the transfer's first byte.
-static int64_t base_of(const struct transfer *t)
-{
-    return t->store.base > 0 ? t->store.base : 0;
-}
-
 int by_target(const struct transfer *t)
 {
     // No file has a range that ends beyond INT64_MAX. Rank 0 refuses it (store_reserve), but the others go on until then.
     return t->what == KIND_FILE && t->target_count > 1 && !t->options.in_turn && t->stripe % t->block == 0 &&
-           base_of(t) % t->block == 0 && t->bytes <= INT64_MAX - base_of(t);
+           store_base(&t->store) % t->block == 0 && t->bytes <= INT64_MAX - store_base(&t->store);
 }
 
 // The schedule is used by rank 0 only, with arguments that it takes. So a refusal is a fault of ours.
@@ -72,7 +66,8 @@ static int64_t add_missing(struct transfer *t)
         while (end < t->bytes && !is_had(t, end))
             end += t->bytes - end < t->block ? t->bytes - end : t->block;
         if (end > at)
-            must(t, isthmus_schedule_add(t->targets->schedule, ISTHMUS_ANY_WORKER, (uint64_t)(base_of(t) + at), (uint64_t)(end - at)));
+            must(t, isthmus_schedule_add(t->targets->schedule, ISTHMUS_ANY_WORKER,
+                                         (uint64_t)(store_base(&t->store) + at), (uint64_t)(end - at)));
         all += end - at;
         at = end > at ? end : at + t->block;
     }
@@ -98,19 +93,19 @@ struct range targets_take(struct transfer *t, int rank)
     if (isthmus_schedule_take(t->targets->schedule, worker, &offset, &length) != ISTHMUS_SUCCESS)
         return (struct range){0, 0};
     t->targets->busy[rank]++;
-    return (struct range){(int64_t)offset - base_of(t), (int64_t)(offset + length) - base_of(t)};
+    return (struct range){(int64_t)offset - store_base(&t->store), (int64_t)(offset + length) - store_base(&t->store)};
 }
 
 void targets_arrived(struct transfer *t, int rank, struct range piece)
 {
-    must(t, isthmus_schedule_add(t->targets->schedule, (uint32_t)rank, (uint64_t)(base_of(t) + piece.next),
+    must(t, isthmus_schedule_add(t->targets->schedule, (uint32_t)rank, (uint64_t)(store_base(&t->store) + piece.next),
                                  (uint64_t)(piece.end - piece.next)));
 }
 
 void targets_done(struct transfer *t, int rank, struct range piece)
 {
     t->targets->busy[rank]--;
-    must(t, isthmus_schedule_done(t->targets->schedule, (uint64_t)(base_of(t) + piece.next)));
+    must(t, isthmus_schedule_done(t->targets->schedule, (uint64_t)(store_base(&t->store) + piece.next)));
 }
 
 void targets_end(struct transfer *t)
