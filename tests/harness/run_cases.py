@@ -1,5 +1,6 @@
 """`isthmus run`: jobs whose parts are at two sites, and their ends, good and bad."""
 
+import contextlib
 import ctypes.util
 import os
 import re
@@ -457,13 +458,26 @@ def pmix_env(c, own):
 
 def pmix(c):
     """Open MPI 5 in two parts, with a PMIx server beside each process. A rank aborts; a rank is killed."""
-    a, b = sites(c)
+    with emptied() as folder:
+        return pmix_in(c, {**pmix_env(c, own=False), "TMPDIR": folder})
+
+
+@contextlib.contextmanager
+def emptied():
+    """A folder for temporary files, in which a job must leave none."""
     folder = tempfile.mkdtemp(prefix="pmix-")
+    yield folder
+    if left := os.listdir(folder):
+        raise Failure(f"left in $TMPDIR: {left}")
+    os.rmdir(folder)
+
+
+def pmix_in(c, env):
+    a, b = sites(c)
 
     def parts(words):
         at = meeting(c)
         # Part 2 has a process for each rank.
-        env = {**pmix_env(c, own=False), "TMPDIR": folder}
         return [Part(c, a, "1/2", words, "-n", 2, "--pmix", at=at, env=env),
                 *(Part(c, b, "2/2", words, "--rank", rank, "--size", 2, "--pmix", at=at, env=env, suffix=f".{rank}") for rank in range(2))]
 
@@ -477,9 +491,6 @@ def pmix(c):
         cases.await_file(progress, job.parts[0].job)
         os.kill(max(job.parts[0].job.pids("churn")), signal.SIGKILL)
         told = job.fail(r"the job ends: rank [01] \(part 1, host \S+\) was ended by SIGKILL|^$", 137, time.monotonic())
-    if left := list(Path(folder).glob("isthmus-pmix-*")):
-        raise Failure(f"left: {left}")
-    shutil.rmtree(folder)
     return f"{said}; {told}"
 
 
@@ -497,7 +508,8 @@ def pmix_missing(c):
 def pmix_goes_on(c):
     """A rank of Open MPI, and each part, is killed. The others hear of it by PMIx, shrink their world by ULFM, and finish."""
     # Open MPI 5.0.11 may crash if a second loss comes while it shrinks the world after the first.
-    return goes_on(c, "shrink", single=1, options=("--pmix",), env=pmix_env(c, own=True))
+    with emptied() as folder:
+        return goes_on(c, "shrink", single=1, options=("--pmix",), env={**pmix_env(c, own=True), "TMPDIR": folder})
 
 
 # --- two Slurm clusters -----------------------------------------------------------

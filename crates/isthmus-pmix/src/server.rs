@@ -158,6 +158,10 @@ fn init(library: &Library, world: &World, space: &CStr, folder: &Path) -> Result
     job.text(c"pmix.pmap", text(ranks)?);
     job.text(c"pmix.lpeers", text(peers)?);
     job.text(c"pmix.jobid", space.to_owned());
+    // Else libpmix and the ranks' MPI make their files beside the folder, and nobody removes them.
+    for key in [c"pmix.tmpdir", c"pmix.nsdir"] {
+        job.text(key, text(folder.display().to_string())?);
+    }
     let (infos, count) = job.as_c();
     let here = c_int::try_from(world.count).unwrap_or(c_int::MAX);
     // SAFETY: a terminated name, and values that outlive the call.
