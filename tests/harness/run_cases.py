@@ -43,16 +43,18 @@ class Part:
 
     def runs(self):
         """The processes of `isthmus run`."""
-        return [pid for pid in self.job.pids("isthmus") if is_run(pid)]
+        return [pid for pid in self.job.pids("isthmus") if subcommand(pid) == "run"]
+
+    def servers(self):
+        """The processes that serve PMIx."""
+        return [pid for pid in self.job.pids("isthmus") if subcommand(pid) == "run-pmix"]
 
 
-def is_run(pid):
+def subcommand(pid):
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read().split(b"\0")
-        return words[1:2] == [b"run"]
+        return (Path(f"/proc/{pid}/cmdline").read_text().split("\0") + [""])[1]
     except OSError:
-        return False
+        return ""
 
 
 def rank_env(c):
@@ -491,6 +493,11 @@ def pmix_in(c, env):
         cases.await_file(progress, job.parts[0].job)
         os.kill(max(job.parts[0].job.pids("churn")), signal.SIGKILL)
         told = job.fail(r"the job ends: rank [01] \(part 1, host \S+\) was ended by SIGKILL|^$", 137, time.monotonic())
+    progress.unlink()
+    with Job(parts(program(c, "churn", 120, "64k", progress))) as job:
+        cases.await_file(progress, job.parts[0].job)
+        os.kill(job.parts[0].servers()[0], signal.SIGKILL)
+        job.fail(r"part 1 \(host \S+\) has lost its PMIx server: its process has ended|^$", 1, time.monotonic())
     return f"{said}; {told}"
 
 
@@ -508,7 +515,8 @@ def pmix_missing(c):
 def pmix_goes_on(c):
     """A rank of Open MPI, and each part, is killed. The others hear of it by PMIx, shrink their world by ULFM, and finish."""
     # Open MPI 5.0.11 may crash if a second loss comes while it shrinks the world after the first.
-    with emptied() as folder:
+    # Both a process and its PMIx server may be killed here, so that files may be left.
+    with tempfile.TemporaryDirectory(prefix="pmix-") as folder:
         return goes_on(c, "shrink", single=1, options=("--pmix",), env={**pmix_env(c, own=True), "TMPDIR": folder})
 
 

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use isthmus_substrate::log::no_thread;
+use tempfile::TempDir;
 
 use crate::letter::Start;
 use crate::run::Input;
@@ -45,6 +46,8 @@ pub(crate) enum Message {
 pub(crate) struct Server {
     child: Child,
     channel: UnixStream,
+    /// For the files of the server and of the ranks' MPI. Removed here too, in case the server was killed.
+    _folder: TempDir,
     /// Environment variables of each rank.
     pub(crate) variables: Vec<Vec<(String, String)>>,
 }
@@ -58,15 +61,18 @@ impl Server {
         inputs: &SyncSender<Input>,
     ) -> io::Result<Self> {
         let (channel, theirs) = UnixStream::pair()?;
+        // Only this user may enter it.
+        let folder = tempfile::Builder::new().prefix("isthmus-pmix-").tempdir()?;
         let world = [start.space.clone(), start.size.to_string(), start.first.to_string(), ranks.to_string()];
         // Its own process group: signals of a terminal or a scheduler must not end it before the ranks.
         let child = Command::new(&starter[0])
             .args(&starter[1..])
             .args(world)
+            .arg(folder.path())
             .stdin(OwnedFd::from(theirs))
             .process_group(0)
             .spawn()?;
-        let mut server = Self { child, channel, variables: Vec::new() };
+        let mut server = Self { child, channel, _folder: folder, variables: Vec::new() };
         server.channel.set_read_timeout(Some(BEGIN))?;
         for _ in 0..ranks {
             match read(&mut server.channel)? {
@@ -131,7 +137,10 @@ impl Drop for Server {
 
 fn read(channel: &mut UnixStream) -> io::Result<(u8, Vec<u8>)> {
     let mut head = [0; 5];
-    channel.read_exact(&mut head)?;
+    channel.read_exact(&mut head).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => io::Error::other("its process has ended"),
+        _ => error,
+    })?;
     let len = u32::from_ne_bytes([head[0], head[1], head[2], head[3]]);
     if len > MESSAGE_MAX {
         return Err(io::Error::other("a message of the PMIx server is too long"));

@@ -18,13 +18,15 @@
 //!
 //! In `C`, `Z` and `A` the ranks of this process count from 0.
 
+use std::path::PathBuf;
+
 mod abi;
 mod library;
 mod server;
 
 pub use server::serve;
 
-/// The ranks that a server serves.
+/// The ranks that a server serves, and where.
 #[derive(Clone, Debug)]
 pub struct World {
     /// The name of the world.
@@ -35,6 +37,8 @@ pub struct World {
     pub first: u32,
     /// Ranks here.
     pub count: u32,
+    /// A folder for the files of libpmix and of the ranks' MPI. The server removes it at the end.
+    pub folder: PathBuf,
 }
 
 /// Why the server cannot start.

@@ -1,12 +1,11 @@
 //! The server: what libpmix calls goes to `isthmus run`, and its answers to libpmix.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -22,7 +21,6 @@ const MESSAGE_MAX: usize = 200;
 
 static MODULE: Module = Module::new(is_finalized, aborts, fence, is_connected);
 static SHARED: OnceLock<Shared> = OnceLock::new();
-static FOLDER_MADE: OnceLock<()> = OnceLock::new();
 
 /// What threads of libpmix use.
 struct Shared {
@@ -56,8 +54,7 @@ impl Shared {
 
 /// Serves the ranks over the socket that is the standard input of this process, and ends the process with the socket.
 pub fn serve(world: &World) -> ! {
-    let folder = folder();
-    let status = match run(world, &folder) {
+    let status = match run(world) {
         Ok(()) => 0,
         Err(error) => {
             match SHARED.get() {
@@ -67,34 +64,20 @@ pub fn serve(world: &World) -> ! {
             1
         }
     };
-    // It is there only if it was made here. Ignore errors: libpmix may have removed it.
-    if FOLDER_MADE.get().is_some() {
-        let _ = fs::remove_dir_all(&folder);
-    }
+    // Ignore errors: libpmix or `isthmus run` may have removed it.
+    let _ = fs::remove_dir_all(&world.folder);
     // SAFETY: no preconditions. It runs no destructors, since threads of libpmix still use its memory.
     unsafe { libc::_exit(status) }
 }
 
-/// A folder for libpmix's files, which does not exist yet.
-fn folder() -> PathBuf {
-    let place = std::env::var_os("TMPDIR").filter(|place| !place.is_empty());
-    let place = place.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
-    let mut name = [0; 8];
-    // Without randomness, creating the folder may fail, which is reported.
-    let _ = getrandom::fill(&mut name);
-    place.join(format!("isthmus-pmix-{:016x}", u64::from_ne_bytes(name)))
-}
-
-fn run(world: &World, folder: &Path) -> Result<(), Error> {
+fn run(world: &World) -> Result<(), Error> {
     let mut channel = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let own = Mutex::new(channel.try_clone()?);
     let shared =
         SHARED.get_or_init(|| Shared { channel: own, first: world.first, waiting: Mutex::new(None) });
     let library = Library::load()?;
     let space = CString::new(world.space.as_str()).map_err(|_| Error::Name)?;
-    DirBuilder::new().mode(0o700).create(folder)?;
-    let _ = FOLDER_MADE.set(());
-    init(&library, world, &space, folder)?;
+    init(&library, world, &space)?;
     for rank in world.first..world.first + world.count {
         shared.tell(b'E', &variables(&library, &space, rank)?);
     }
@@ -133,11 +116,12 @@ fn ranks(bytes: &[u8]) -> Option<std::ops::RangeInclusive<u32>> {
 }
 
 /// Starts libpmix, and describes the world to it.
-fn init(library: &Library, world: &World, space: &CStr, folder: &Path) -> Result<(), Error> {
+fn init(library: &Library, world: &World, space: &CStr) -> Result<(), Error> {
     let text = |text: String| CString::new(text).map_err(|_| Error::Name);
+    let folder = CString::new(world.folder.as_os_str().as_bytes()).map_err(|_| Error::Name)?;
     let mut own = Infos::default();
     own.text(c"pmix.hname", text(node(world.first))?);
-    own.text(c"pmix.srvr.tmpdir", text(folder.display().to_string())?);
+    own.text(c"pmix.srvr.tmpdir", folder.clone());
     let (infos, count) = own.as_c();
     // SAFETY: the module stays for good, and libpmix copies the values.
     let status = unsafe { (library.init)(MODULE.as_c(), infos, count) };
@@ -160,7 +144,7 @@ fn init(library: &Library, world: &World, space: &CStr, folder: &Path) -> Result
     job.text(c"pmix.jobid", space.to_owned());
     // Else libpmix and the ranks' MPI make their files beside the folder, and nobody removes them.
     for key in [c"pmix.tmpdir", c"pmix.nsdir"] {
-        job.text(key, text(folder.display().to_string())?);
+        job.text(key, folder.clone());
     }
     let (infos, count) = job.as_c();
     let here = c_int::try_from(world.count).unwrap_or(c_int::MAX);
@@ -342,11 +326,13 @@ unsafe extern "C" fn fence(
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     #[test]
     fn only_ranks_of_one_process_share_a_node() {
-        let world = World { space: "w".to_owned(), size: 5, first: 1, count: 3 };
+        let world = World { space: "w".to_owned(), size: 5, first: 1, count: 3, folder: PathBuf::new() };
         assert_eq!(map(&world), ("raw:n0,n1,n4".into(), "raw:0;1,2,3;4".into(), "1,2,3".into()));
     }
 

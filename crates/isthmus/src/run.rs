@@ -112,6 +112,7 @@ pub(crate) struct PmixArgs {
     size: u32,
     first: u32,
     count: u32,
+    folder: PathBuf,
 }
 
 /// Name of the subcommand with [`PmixArgs`].
@@ -136,8 +137,8 @@ pub(crate) fn main_of_rank(args: &RankArgs) -> ExitCode {
 }
 
 pub(crate) fn main_of_pmix(args: PmixArgs) -> ExitCode {
-    let PmixArgs { space, size, first, count } = args;
-    isthmus_pmix::serve(&isthmus_pmix::World { space, size, first, count })
+    let PmixArgs { space, size, first, count, folder } = args;
+    isthmus_pmix::serve(&isthmus_pmix::World { space, size, first, count, folder })
 }
 
 fn options(args: Args) -> Result<Options, RunError> {
