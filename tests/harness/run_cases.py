@@ -459,46 +459,52 @@ def pmix_env(c, own):
 
 
 def pmix(c):
-    """Open MPI 5 in two parts, with a PMIx server beside each process. A rank aborts; a rank is killed."""
+    """Open MPI 5 in two parts, with a PMIx server beside each process. A rank aborts; a rank and a server are killed."""
+    a, b = sites(c)
+    # Without the shared memory of Open MPI's own, nothing would tell whether it is removed.
+    env = {**pmix_env(c, own=False), "OMPI_MCA_btl": "self,sm,ofi"}
+
+    def parts(words, folder):
+        at = meeting(c)
+        where = {**env, "TMPDIR": folder}
+        # Part 2 has a process for each rank.
+        return [Part(c, a, "1/2", words, "-n", 2, "--pmix", at=at, env=where),
+                *(Part(c, b, "2/2", words, "--rank", rank, "--size", 2, "--pmix", at=at, env=where, suffix=f".{rank}") for rank in range(2))]
+
+    with emptied(segments) as folder:
+        with Job(parts(program(c, "collectives", "16k"), folder)) as job:
+            said = ok(job.succeed(), 4)
+        text = "from mpi4py import MPI; w = MPI.COMM_WORLD; w.barrier(); w.rank == 2 and w.Abort(7); w.recv(source=2)"
+        with Job(parts(python(c, text), folder)) as job:
+            job.fail(r"rank 2 \(part 2, host \S+\) called MPI_Abort with 7|^$", 7, time.monotonic(), bound=20)
+        progress = c.scratch("progress")
+        with Job(parts(program(c, "churn", 120, "64k", progress), folder)) as job:
+            cases.await_file(progress, job.parts[0].job)
+            os.kill(max(job.parts[0].job.pids("churn")), signal.SIGKILL)
+            told = job.fail(r"the job ends: rank [01] \(part 1, host \S+\) was ended by SIGKILL|^$", 137, time.monotonic())
+    # A server that is killed can remove nothing; `isthmus run` removes the folder.
     with emptied() as folder:
-        return pmix_in(c, {**pmix_env(c, own=False), "TMPDIR": folder})
+        progress.unlink()
+        with Job(parts(program(c, "churn", 120, "64k", progress), folder)) as job:
+            cases.await_file(progress, job.parts[0].job)
+            os.kill(job.parts[0].servers()[0], signal.SIGKILL)
+            job.fail(r"part 1 \(host \S+\) has lost its PMIx server: its process has ended|^$", 1, time.monotonic())
+    return f"{said}; {told}"
 
 
 @contextlib.contextmanager
-def emptied():
-    """A folder for temporary files, in which a job must leave none."""
-    folder = tempfile.mkdtemp(prefix="pmix-")
+def emptied(also=set):
+    """A folder for temporary files, in which jobs must leave none. They must not add to what `also` names either."""
+    folder, before = tempfile.mkdtemp(prefix="pmix-"), also()
     yield folder
-    if left := os.listdir(folder):
-        raise Failure(f"left in $TMPDIR: {left}")
+    if left := [*os.listdir(folder), *(also() - before)]:
+        raise Failure(f"left: {left}")
     os.rmdir(folder)
 
 
-def pmix_in(c, env):
-    a, b = sites(c)
-
-    def parts(words):
-        at = meeting(c)
-        # Part 2 has a process for each rank.
-        return [Part(c, a, "1/2", words, "-n", 2, "--pmix", at=at, env=env),
-                *(Part(c, b, "2/2", words, "--rank", rank, "--size", 2, "--pmix", at=at, env=env, suffix=f".{rank}") for rank in range(2))]
-
-    with Job(parts(program(c, "collectives", "16k"))) as job:
-        said = ok(job.succeed(), 4)
-    text = "from mpi4py import MPI; w = MPI.COMM_WORLD; w.barrier(); w.rank == 2 and w.Abort(7); w.recv(source=2)"
-    with Job(parts(python(c, text))) as job:
-        job.fail(r"rank 2 \(part 2, host \S+\) called MPI_Abort with 7|^$", 7, time.monotonic(), bound=20)
-    progress = c.scratch("progress")
-    with Job(parts(program(c, "churn", 120, "64k", progress))) as job:
-        cases.await_file(progress, job.parts[0].job)
-        os.kill(max(job.parts[0].job.pids("churn")), signal.SIGKILL)
-        told = job.fail(r"the job ends: rank [01] \(part 1, host \S+\) was ended by SIGKILL|^$", 137, time.monotonic())
-    progress.unlink()
-    with Job(parts(program(c, "churn", 120, "64k", progress))) as job:
-        cases.await_file(progress, job.parts[0].job)
-        os.kill(job.parts[0].servers()[0], signal.SIGKILL)
-        job.fail(r"part 1 \(host \S+\) has lost its PMIx server: its process has ended|^$", 1, time.monotonic())
-    return f"{said}; {told}"
+def segments():
+    """The shared memory of Open MPI's ranks."""
+    return {path.name for path in Path("/dev/shm").glob("sm_segment*")}
 
 
 def pmix_missing(c):

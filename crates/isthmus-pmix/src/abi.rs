@@ -149,6 +149,16 @@ pub(crate) type Fence = unsafe extern "C" fn(
 pub(crate) type Connected =
     unsafe extern "C" fn(*const Proc, *mut c_void, *mut Info, usize, OperationDone, *mut c_void) -> c_int;
 
+pub(crate) type Control = unsafe extern "C" fn(
+    *const Proc,
+    *const Proc,
+    usize,
+    *const Info,
+    usize,
+    Option<Release>,
+    *mut c_void,
+) -> c_int;
+
 /// `pmix_server_module_t`: the functions that libpmix calls.
 #[repr(C)]
 pub(crate) struct Module {
@@ -156,7 +166,9 @@ pub(crate) struct Module {
     finalized: Finalized,
     aborts: Aborts,
     fence: Fence,
-    unused: [Option<Release>; 23],
+    unused: [Option<Release>; 15],
+    control: Control,
+    unused_after_control: [Option<Release>; 7],
     connected: Connected,
     /// What later releases of libpmix append.
     later: [Option<Release>; 64],
@@ -167,6 +179,7 @@ impl Module {
         finalized: Finalized,
         aborts: Aborts,
         fence: Fence,
+        control: Control,
         connected: Connected,
     ) -> Self {
         Self {
@@ -174,7 +187,9 @@ impl Module {
             finalized,
             aborts,
             fence,
-            unused: [None; 23],
+            unused: [None; 15],
+            control,
+            unused_after_control: [None; 7],
             connected,
             later: [None; 64],
         }
@@ -196,6 +211,7 @@ pub(crate) type RegisterSpace =
     unsafe extern "C" fn(*const c_char, c_int, *mut Info, usize, OperationDone, *mut c_void) -> c_int;
 pub(crate) type RegisterClient =
     unsafe extern "C" fn(*const Proc, u32, u32, *mut c_void, OperationDone, *mut c_void) -> c_int;
+pub(crate) type DeregisterSpace = unsafe extern "C" fn(*const c_char, OperationDone, *mut c_void);
 pub(crate) type SetupFork = unsafe extern "C" fn(*const Proc, *mut *mut *mut c_char) -> c_int;
 pub(crate) type Notify =
     unsafe extern "C" fn(c_int, *const Proc, u8, *const Info, usize, OperationDone, *mut c_void) -> c_int;

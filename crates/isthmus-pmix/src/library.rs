@@ -3,13 +3,16 @@
 use std::ffi::{CStr, c_int, c_void};
 
 use crate::Error;
-use crate::abi::{ErrorString, Init, Notify, RegisterClient, RegisterSpace, SUCCEEDED, SUCCESS, SetupFork};
+use crate::abi::{
+    DeregisterSpace, ErrorString, Init, Notify, RegisterClient, RegisterSpace, SUCCEEDED, SUCCESS, SetupFork,
+};
 
 /// The functions of libpmix that the server calls.
 pub(crate) struct Library {
     error_string: ErrorString,
     pub(crate) init: Init,
     pub(crate) register_space: RegisterSpace,
+    pub(crate) deregister_space: DeregisterSpace,
     pub(crate) register_client: RegisterClient,
     pub(crate) setup_fork: SetupFork,
     pub(crate) notify: Notify,
@@ -33,6 +36,7 @@ impl Library {
         };
         let (error_string, init) = (symbol(c"PMIx_Error_string")?, symbol(c"PMIx_server_init")?);
         let register_space = symbol(c"PMIx_server_register_nspace")?;
+        let deregister_space = symbol(c"PMIx_server_deregister_nspace")?;
         let register_client = symbol(c"PMIx_server_register_client")?;
         let (setup_fork, notify) = (symbol(c"PMIx_server_setup_fork")?, symbol(c"PMIx_Notify_event")?);
         Ok(Self {
@@ -42,6 +46,10 @@ impl Library {
             init: unsafe { std::mem::transmute::<*mut c_void, Init>(init) },
             // SAFETY: as above.
             register_space: unsafe { std::mem::transmute::<*mut c_void, RegisterSpace>(register_space) },
+            // SAFETY: as above.
+            deregister_space: unsafe {
+                std::mem::transmute::<*mut c_void, DeregisterSpace>(deregister_space)
+            },
             // SAFETY: as above.
             register_client: unsafe { std::mem::transmute::<*mut c_void, RegisterClient>(register_client) },
             // SAFETY: as above.

@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::abi::{
-    FenceDone, Info, Infos, Module, NOT_SUPPORTED, NOTHING, Proc, RANGE_LOCAL, SUCCEEDED, SUCCESS,
+    FenceDone, Info, Infos, Module, NOT_SUPPORTED, NOTHING, Proc, RANGE_LOCAL, Release, SUCCEEDED, SUCCESS,
     TERMINATED, WAITS, WILDCARD,
 };
 use crate::library::Library;
@@ -18,8 +18,10 @@ use crate::{Error, World};
 
 /// Longest message of a rank that aborts. Bytes.
 const MESSAGE_MAX: usize = 200;
+/// How long libpmix may take to remove files at the end. Seconds.
+const END_S: u32 = 5;
 
-static MODULE: Module = Module::new(is_finalized, aborts, fence, is_connected);
+static MODULE: Module = Module::new(is_finalized, aborts, fence, control, is_connected);
 static SHARED: OnceLock<Shared> = OnceLock::new();
 
 /// What threads of libpmix use.
@@ -93,9 +95,15 @@ fn run(world: &World) -> Result<(), Error> {
                     }
                 }
             }
-            _ => return Ok(()),
+            _ => break,
         }
     }
+    // The end of this process, should the next call not return.
+    // SAFETY: no preconditions.
+    unsafe { libc::alarm(END_S) };
+    // libpmix removes what the ranks asked it to remove after them.
+    // SAFETY: a terminated name; the call waits until it is done.
+    unsafe { (library.deregister_space)(space.as_ptr(), WAITS, NOTHING) };
     Ok(())
 }
 
@@ -240,6 +248,20 @@ unsafe extern "C" fn release(owner: *mut c_void) {
 unsafe fn number(shared: &Shared, proc: *const Proc) -> u32 {
     // SAFETY: by the contract above.
     unsafe { (*proc).rank }.wrapping_sub(shared.first)
+}
+
+/// Ranks ask for files to be removed after them, as Open MPI does for its shared memory. libpmix does this itself, but
+/// only for a server that has this function, which gets all other requests.
+unsafe extern "C" fn control(
+    _proc: *const Proc,
+    _targets: *const Proc,
+    _target_count: usize,
+    _directives: *const Info,
+    _count: usize,
+    _call: Option<Release>,
+    _data: *mut c_void,
+) -> c_int {
+    NOT_SUPPORTED
 }
 
 unsafe extern "C" fn is_finalized(
