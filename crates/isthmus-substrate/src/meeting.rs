@@ -12,8 +12,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use isthmus_wire::Address;
 use rustix::fs::Mode;
 
+use crate::route::addresses;
 use crate::{Error, Failure, rendezvous};
 use secret::{Listener, Secret, Unanswered, call};
 
@@ -51,21 +53,26 @@ impl FromStr for At {
             };
         }
         if let Some(rest) = text.strip_prefix("router:") {
-            let Some(address) = rest.strip_prefix("isthmus://") else {
-                return Err(format!(
-                    "{rest:?} is no router's address; expected router:isthmus://AS.SUBNET/IP:PORT[/NAME]"
-                ));
-            };
             // AS.SUBNET / IP:PORT / NAME
-            return Ok(match address.splitn(3, '/').collect::<Vec<_>>()[..] {
-                [site, router, name] if !name.is_empty() => {
-                    Self::Router { place: format!("isthmus://{site}/{router}"), name: Some(name.to_owned()) }
+            let (place, name) = match rest.splitn(5, '/').collect::<Vec<_>>()[..] {
+                ["isthmus:", "", site, router, name] if !name.is_empty() => {
+                    (format!("isthmus://{site}/{router}"), Some(name.to_owned()))
                 }
-                _ => Self::Router { place: rest.trim_end_matches('/').to_owned(), name: None },
-            });
+                _ => (rest.trim_end_matches('/').to_owned(), None),
+            };
+            return match place.parse::<Address>() {
+                Ok(_) => Ok(Self::Router { place, name }),
+                Err(_) => Err(format!(
+                    "{rest:?} is no router's address; expected router:isthmus://AS.SUBNET/IP:PORT[/NAME]"
+                )),
+            };
         }
         if text.starts_with("isthmus://") {
-            return Ok(Self::Uri(text.to_owned()));
+            // What follows `#` has a secret key.
+            let shown = text.split('#').next().unwrap_or_default();
+            return addresses(text).map(|_| Self::Uri(text.to_owned())).map_err(|_| {
+                format!("{shown:?} is not a whole address of isthmus; copy all of what the other side says")
+            });
         }
         match text.rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) => {
@@ -247,6 +254,8 @@ fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use isthmus_wire::Key;
+
     use super::*;
 
     #[test]
@@ -260,14 +269,26 @@ mod tests {
             Ok(At::Router { place: place.clone(), name: Some("run42".to_owned()) })
         );
         assert_eq!("router:isthmus://1.10/10.1.0.1:4100".parse(), Ok(At::Router { place, name: None }));
-        for wrong in ["file:", "somewhere", "host:port", "host:0", ":4300", "router:10.1.0.1:4100"] {
+        for wrong in [
+            "file:",
+            "somewhere",
+            "host:port",
+            "host:0",
+            ":4300",
+            "router:10.1.0.1:4100",
+            "router:isthmus://nix",
+            "router:isthmus://1.10/10.1.0.1",
+            "isthmus://nix",
+            "isthmus://0.0/10.1.2.3:4100,nix",
+        ] {
             assert!(wrong.parse::<At>().is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn an_address_is_shown_without_its_key() {
-        let at: At = "isthmus://0.0/10.1.2.3:4100#0badcafe.abcdef".parse().expect("an address");
+        let text = format!("isthmus://0.0/10.1.2.3:4100#0badcafe.{}", "ab".repeat(Key::LEN));
+        let at: At = text.parse().expect("an address");
         assert_eq!(at.to_string(), "isthmus://0.0/10.1.2.3:4100");
     }
 
