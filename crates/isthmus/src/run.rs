@@ -234,6 +234,19 @@ mod tests {
     }
 
     #[test]
+    fn part_1_is_not_to_find_itself() {
+        #[derive(clap::Parser)]
+        struct Cli {
+            #[command(flatten)]
+            args: Args,
+        }
+        let words = "run --job j --part 1/2 --at isthmus://0.0/127.0.0.1:1 --provider-path /lib --rank 0 --size 1 true";
+        let cli = <Cli as clap::Parser>::try_parse_from(words.split(' ')).expect("arguments");
+        let ended = isthmus_launch::run(&options(cli.args).expect("options"), &mut |_| {});
+        assert!(matches!(ended, Err(RunError::Usage(why)) if why.contains("prints its own")));
+    }
+
+    #[test]
     fn ranks_are_told_of_the_provider() {
         for (on_loss, pmix, wanted) in [
             (OnLoss::End, false, ("FI_PROVIDER", "isthmus")),
