@@ -232,7 +232,7 @@ compiles() {
 lack() {
     $check_only || die "this is missing:$1"
     say "missing:$1"
-    remedies+=("$1")
+    [[ ${remedies[*]} == *"$1"* ]] || remedies+=("$1")
 }
 
 # What `make build` needs. It names all that is missing at once, and how to get it without root.
