@@ -120,7 +120,8 @@ packages:
 	@tests/packaging/easybuild.py
 	@tests/packaging/container.py
 	@build/recipes/bin/pycodestyle --max-line-length=99 packaging/spack
-	@$(if $(FOREIGN),ARCH=aarch64 tools/wheel.sh && ARCH=aarch64 tools/tarball.sh && tests/packaging/aarch64.py)
+	@$(if $(FOREIGN),ARCH=aarch64 tools/wheel.sh && ARCH=aarch64 tools/tarball.sh && \
+	  tests/packaging/aarch64.py build/wheel/isthmus-*_aarch64.whl build/tarball/isthmus-*-aarch64-*.tar.gz)
 
 install uninstall:
 	@PREFIX='$(PREFIX)' LIBDIR='$(or $(LIBDIR),$(PREFIX)/lib)' DESTDIR='$(DESTDIR)' tools/install.sh $@
