@@ -318,7 +318,9 @@ fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
     }));
     findings.push(encryption);
     findings.push(match exchange(&endpoint, &own, Duration::from_secs(5)) {
-        Ok(rtt) => good("loopback", format!("a message to itself and back in {:.1} us", rtt.as_secs_f64() * 1e6)),
+        Ok(rtt) => {
+            good("loopback", format!("a message to itself and back in {:.1} us", rtt.as_secs_f64() * 1e6))
+        }
         Err(text) => {
             finding(Verdict::Bad, "loopback", text, "does a firewall block this host's own address?")
         }
