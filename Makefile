@@ -31,9 +31,11 @@ FUZZ_SECONDS ?= 60
 # The processor that the wheel or the tarball is for: this machine's, or aarch64.
 ARCH ?= $(HOST)
 HOST := $(shell uname -m)
-# Set if that is another one. Rust's libraries for it are needed then, and this machine's `isthmus` for manual pages.
+# Set if that is another one. Rust's libraries for it are needed then, and an `isthmus` that runs here for manual pages:
+# any will do, so the one that is compiled soonest.
 FOREIGN = $(filter-out $(HOST),$(ARCH))
-PORTABLE = tools/bootstrap.sh rust manylinux $(FOREIGN:%=rust-%) $(if $(FOREIGN),&& tools/build.sh)
+PORTABLE = tools/bootstrap.sh rust manylinux $(FOREIGN:%=rust-%) $(if $(FOREIGN),&& cargo build --locked -p isthmus)
+FOR_ARCH = ARCH='$(ARCH)' $(if $(FOREIGN),RUNS='$(or $(CARGO_TARGET_DIR),target)/debug/isthmus')
 # More for demo/run.py or pytest, such as ARGS="-m intel".
 ARGS ?=
 
@@ -97,7 +99,7 @@ collectives:
 
 wheel:
 	@$(PORTABLE)
-	@ARCH='$(ARCH)' tools/wheel.sh
+	@$(FOR_ARCH) tools/wheel.sh
 
 deb: build
 	@tools/bootstrap.sh packages
@@ -105,8 +107,8 @@ deb: build
 
 tarball:
 	@$(PORTABLE)
-	@ARCH='$(ARCH)' tools/portable.sh
-	@ARCH='$(ARCH)' tools/tarball.sh
+	@$(FOR_ARCH) tools/portable.sh
+	@$(FOR_ARCH) tools/tarball.sh
 
 packages: FOREIGN := $(filter-out $(HOST),aarch64)
 packages:
