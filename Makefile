@@ -62,7 +62,7 @@ help:
 	  'make deb     build/deb/isthmus_*.deb, of what make build makes' \
 	  'make tarball build/tarball/isthmus-*.tar.gz, for any folder of a system with glibc 2.28 or later (ARCH likewise)' \
 	  'make packages' \
-	  '             makes and tries all of these, the RPM and the recipes in packaging/: half an hour' \
+	  '             makes and tries all of these, also for aarch64, the RPM and the recipes in packaging/: an hour' \
 	  'make install' \
 	  '             puts what make build has made, manual pages and a unit for systemd below PREFIX' \
 	  '             (/usr/local), or below DESTDIR for packages; make uninstall takes it away' \

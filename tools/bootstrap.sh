@@ -14,9 +14,11 @@
 # installs nothing system-wide, so it needs no root and works on any distribution.
 #
 # System-wide the others install Debian packages only, as root or through sudo. Without
-# these rights it names all missing packages at once, and installs nothing. The MPIs from PyPI go into build/mpi/NAME, one virtual environment each, what builds
-# the Python wheel and pytest into build/python, and
-# mpi4py's source with its tests into build/mpi4py, and Debian's Slurm, unpacked, into build/slurm.
+# these rights they name all missing packages at once, and install nothing.
+#
+# The MPIs from PyPI go into build/mpi/NAME, one virtual environment each, what builds
+# the Python wheel and pytest into build/python, mpi4py's source with its tests into
+# build/mpi4py, and Debian's Slurm, unpacked, into build/slurm.
 # Versions: tools/versions.env.
 set -euo pipefail
 
@@ -322,7 +324,13 @@ want_rust_aarch64() {
     want_rust
     rustc_good || return 0 # which has been said
     [[ ! -d $(rustc --print target-libdir --target $triple) ]] || return 0
-    if command -v rustup >/dev/null && ! $check_only; then rustup target add $triple && return 0; fi
+    if command -v rustup >/dev/null; then
+        if $check_only; then
+            say "missing: Rust's standard library for $triple"
+            return 0
+        fi
+        rustup target add $triple && return 0
+    fi
     lack "
   Rust's standard library for $triple. As root on Debian 12, without rustup:
       dpkg --add-architecture arm64 && apt-get update && apt-get install libstd-rust-web-dev:arm64"
