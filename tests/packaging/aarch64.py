@@ -82,6 +82,9 @@ def main():
     tags += [f"--python-version={python.name.removeprefix('python')}", "--implementation=cp"]
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
+        # By itself: what else is in that environment, such as cffi, would count as installed.
+        (work / "pip").mkdir()
+        (work / "pip/pip").symlink_to(pip / "pip")
         subprocess.run([manylinux / "bin/pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary=:all:",
                         "--dest", work, *tags, *fetched, wheel[0].resolve()], check=True, timeout=600)  # fmt: skip
         jobs = "".join(f'most env {lanes} mpiexec -n 2 python -c "$RING"\necho "by {kind}"\n' for kind, lanes in LANES.items())
@@ -89,7 +92,7 @@ def main():
         (work / "serve.toml").write_text(SERVE.format(work))
         (work / "big").write_bytes(bytes(range(256)) * 50_000)
         env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": name, "LC_ALL": "C.UTF-8", "QEMU": QEMU, "QEMU_LD_PREFIX": str(debian),
-               "PYTHON": str(python), "PIP": str(pip), "EXAMPLES": str(ROOT / "examples/python"), "RING": RING,
+               "PYTHON": str(python), "PIP": str(work / "pip"), "EXAMPLES": str(ROOT / "examples/python"), "RING": RING,
                "TARBALL": str(*tarball), "PROGRAM_MAX": str(PROGRAM_MAX)}  # fmt: skip
         # What it has said by then is told also if it does not end.
         command = ["timeout", "--kill-after=5", str(TRIAL_MAX), "unshare", "--user", "--map-root-user", "--mount", "--net", "--ipc",
