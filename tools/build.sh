@@ -11,8 +11,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 target=${TARGET:-${CARGO_TARGET_DIR:-target}}
 build=${BUILD:-build}
 
-# The libraries by themselves: as maturin builds one of them again for the wheel, cargo has all but its
-# last crate; and the command's dependencies make them no larger.
+# The libraries by themselves: as maturin builds one of them again for the Python binding alone, cargo has
+# all but its last crate; and the command's dependencies make them no larger.
 # One kind of library at a time: with two, cargo does not optimise across crates.
 if [[ ${1:-} != --collect ]]; then
     for library in isthmus-ofi isthmus-c; do

@@ -3,7 +3,7 @@
 # into any folder, and may be moved with it.
 #
 #   tools/tarball.sh                     for the processor of this machine
-#   ARCH=aarch64 tools/tarball.sh        for another one; build/bin/isthmus writes the manual pages
+#   ARCH=aarch64 tools/tarball.sh        for another one; RUNS (build/bin/isthmus) writes the manual pages
 #
 # Its contents are those of `make install`. `isthmus` finds the provider relative to itself, and so do the pkg-config
 # file and the module for Lmod with all that they name.
@@ -19,7 +19,7 @@ name=isthmus-$version-$arch-glibc$GLIBC_VERSION
 build=build/portable
 if [[ $arch != "$(uname -m)" ]]; then
     build+=-$arch
-    export RUNS=build/bin/isthmus STRIP=''
+    export RUNS=${RUNS:-build/bin/isthmus} STRIP=''
 fi
 out=build/tarball
 stage=$(mktemp -d)

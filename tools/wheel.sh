@@ -3,7 +3,7 @@
 #
 #   tools/wheel.sh           build/wheel/isthmus-VERSION-py3-none-manylinux_2_28_ARCH.whl, for glibc 2.28 and later,
 #                            of what tools/portable.sh makes
-#   ARCH=aarch64 tools/wheel.sh    the same for another processor; build/bin/isthmus writes the manual pages
+#   ARCH=aarch64 tools/wheel.sh    the same for another processor; RUNS (build/bin/isthmus) writes the manual pages
 #   tools/wheel.sh --here    ...-linux_ARCH.whl, for this machine's glibc, of what tools/build.sh has made
 #
 # Below an environment's prefix it puts what `make install` puts below /usr/local. `isthmus` finds the provider there.
@@ -34,19 +34,25 @@ if [[ $platform == manylinux* ]]; then
     build=build/portable
     if [[ $arch != "$(uname -m)" ]]; then
         build+=-$arch
-        export RUNS=build/bin/isthmus STRIP=''
+        export RUNS=${RUNS:-build/bin/isthmus} STRIP=''
     fi
 else
     build=build
 fi
-# By this machine's linker, of what `make build` has compiled; what maturin links is taken out.
-PYTHON=$python tools/binding.sh "$stage/binding"
+# The binding loads the C library that C programs have, below. So nothing is compiled for it: maturin only describes it.
+root=$stage/wheel
+mkdir -p "$root/isthmus"
+PATH="$PWD/$python/bin:$PATH" PYTHONPATH=python "$python/bin/python" - "$root" <<'DESCRIBE'
+import os, sys
+import backend
 
-"$python/bin/python" -m wheel unpack --dest "$stage/unpacked" "$stage"/binding/*.whl
-root=$(echo "$stage"/unpacked/*)
-data=$root/$(basename "$root").data
-# The binding loads the C library that C programs have, below.
-rm -r "$root/isthmus/_native"
+os.chdir(backend.HERE)
+backend.declare()
+backend.prepare_metadata_for_build_wheel(sys.argv[1])
+DESCRIBE
+cp python/src/isthmus/{*.py,py.typed} "$root/isthmus/"
+info=$(echo "$root"/*.dist-info)
+data=${info%.dist-info}.data
 # As an installation; what starts with "bin" goes where pip puts commands.
 BUILD=$build PREFIX=/prefix DESTDIR=$stage/installed tools/install.sh >/dev/null
 mkdir -p "$data"
@@ -57,7 +63,6 @@ mv "$data/data/bin/isthmus" "$data/scripts/"
 rm -rf "$data"/data/{bin,lib/systemd,lib/sysusers.d,lib/tmpfiles.d,lib/mpi,lib/isthmus/collectives,share/modulefiles}
 cp "$build/lib/pkgconfig/isthmus.pc" "$data/data/lib/pkgconfig/"
 find "$data/data" -type l -delete
-info=$(echo "$root"/*.dist-info)
 printf '[console_scripts]\nisthmus-cp = isthmus.__main__:mover\n' >"$info/entry_points.txt"
 sed -i "s/^Tag: .*/Tag: py3-none-$platform/" "$info/WHEEL"
 mkdir -p "$out"

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The wheel for aarch64, run by qemu: pip installs it, its commands and its binding run, and a job of two ranks.
+"""The wheel for aarch64, run by qemu: pip installs it, its commands and its binding run, and a job of two ranks. The
+tarball: its command runs, and finds its own provider.
 
-    tests/packaging/aarch64.py [WHEEL]
+    tests/packaging/aarch64.py [WHEEL [TARBALL]]
 
-Without WHEEL it is that of `ARCH=aarch64 tools/wheel.sh`. Python and its libraries for aarch64 are those of Debian
+Without WHEEL it is that of `make wheel ARCH=aarch64`. Python and its libraries for aarch64 are those of Debian
 (tools/bootstrap.sh aarch64), MPICH and mpi4py those of the package index. Everything runs in namespaces of its own, in
 which alone the kernel starts such programs by qemu; that takes Linux 6.7. Exit status 0 when all holds.
 """
@@ -54,6 +55,11 @@ most sh -c 'until grep -q :4290 served; do sleep 0.1; done'
 if most isthmus cp --plain big 127.0.0.1:4290:data/ 2>copied; then cmp big data/big; else grep "has no openat2" copied; fi
 kill $serve
 
+if [ -n "$TARBALL" ]; then
+    tar -xzf "$TARBALL"
+    isthmus-*/bin/isthmus env --mpi mpich
+fi
+
 eval "$(isthmus env --mpi mpich --no-shared-memory)"
 """
 SERVE = 'listen = "127.0.0.1:4290"\nplain = true\n[export.data]\npath = "{}/data"\nwritable = true\n'
@@ -63,9 +69,10 @@ def main():
     debian = ROOT / "build/aarch64"
     if not (debian / ".bootstrapped").exists():
         raise SystemExit("FAILED: aarch64: build/aarch64 is missing: run tools/bootstrap.sh aarch64")
-    wheel = [Path(path) for path in sys.argv[1:]] or list((ROOT / "build/wheel").glob("isthmus-*_aarch64.whl"))
+    wheel = [Path(path) for path in sys.argv[1:2]] or list((ROOT / "build/wheel").glob("isthmus-*_aarch64.whl"))
     if len(wheel) != 1:
-        raise SystemExit("FAILED: aarch64: there is not one wheel in build/wheel: run ARCH=aarch64 tools/wheel.sh")
+        raise SystemExit("FAILED: aarch64: there is not one wheel in build/wheel: run make wheel ARCH=aarch64")
+    tarball = [Path(path).resolve() for path in sys.argv[2:3]]
     manylinux = ROOT / "build/manylinux"
     (pip,) = manylinux.glob("lib/python*/site-packages")
     (python,) = debian.glob("usr/bin/python3.?*")
@@ -75,6 +82,9 @@ def main():
     tags += [f"--python-version={python.name.removeprefix('python')}", "--implementation=cp"]
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
+        # By itself: what else is in that environment, such as cffi, would count as installed.
+        (work / "pip").mkdir()
+        (work / "pip/pip").symlink_to(pip / "pip")
         subprocess.run([manylinux / "bin/pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary=:all:",
                         "--dest", work, *tags, *fetched, wheel[0].resolve()], check=True, timeout=600)  # fmt: skip
         jobs = "".join(f'most env {lanes} mpiexec -n 2 python -c "$RING"\necho "by {kind}"\n' for kind, lanes in LANES.items())
@@ -82,8 +92,8 @@ def main():
         (work / "serve.toml").write_text(SERVE.format(work))
         (work / "big").write_bytes(bytes(range(256)) * 50_000)
         env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": name, "LC_ALL": "C.UTF-8", "QEMU": QEMU, "QEMU_LD_PREFIX": str(debian),
-               "PYTHON": str(python), "PIP": str(pip), "EXAMPLES": str(ROOT / "examples/python"), "RING": RING,
-               "PROGRAM_MAX": str(PROGRAM_MAX)}  # fmt: skip
+               "PYTHON": str(python), "PIP": str(work / "pip"), "EXAMPLES": str(ROOT / "examples/python"), "RING": RING,
+               "TARBALL": str(*tarball), "PROGRAM_MAX": str(PROGRAM_MAX)}  # fmt: skip
         # What it has said by then is told also if it does not end.
         command = ["timeout", "--kill-after=5", str(TRIAL_MAX), "unshare", "--user", "--map-root-user", "--mount", "--net", "--ipc",
                    "--pid", "--fork", "--kill-child", "--mount-proc"]  # fmt: skip
@@ -94,6 +104,9 @@ def main():
     require(done.returncode == 0, f"the trial ended with status {done.returncode}", said)
     require("processor aarch64" in said, "this is no aarch64", said)
     require(f"FI_PROVIDER_PATH={work}/venv/lib/isthmus" in said, "isthmus env does not find the wheel's own provider", said)
+    for path in tarball:
+        folder = path.name.removesuffix(".tar.gz")
+        require(f"FI_PROVIDER_PATH={work}/{folder}/lib/isthmus" in said, "the tarball's command does not find its own provider", said)
     require("bit by bit" in said, "the two programs of the binding did not talk", said)
     require(said.count(f"carried by {work}/venv/lib/isthmus/libisthmus-fi.so") == 2 * len(LANES), "a job did not go by the provider", said)
     print("aarch64: the wheel runs under qemu: its commands, its binding, and jobs of two ranks by shared memory, TCP and UDP")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What `make build` asks for, as an ordinary user without dpkg, apt and sudo.
+"""What `make build`, `make wheel`, `make demo` and `make test` ask for, as an ordinary user without dpkg, apt and sudo.
 
-tools/bootstrap.sh runs with a PATH of its own: links to a few commands of this machine. Exit status 0 when all
-holds.
+A copy of tools/bootstrap.sh, where nothing is installed yet, runs with a PATH of its own: links to a few commands of
+this machine. Exit status 0 when all holds.
 """
 
 import os
@@ -16,6 +16,12 @@ ROOT = Path(__file__).resolve().parents[2]
 # Neither dpkg, apt-get, apt-cache, sudo nor flock is among them.
 PLAIN = "bash sh env mktemp rm mkdir dirname awk sed sort head grep cat".split()
 NOBODY = 65534
+# Components, the Debian packages that stand for what they need, and some that only others need.
+WANTED = (
+    (("demo", "rust", "mpich"), ("gcc", "libc6-dev", "pkg-config", "python3-venv"), ("iperf3", "gdb")),
+    (("rust", "manylinux"), ("gcc", "python3-venv"), ("pkg-config", "iperf3", "gdb")),
+    (("--rights",), ("gcc", "python3-venv", "iperf3", "gdb", "openmpi-bin", "libhwloc15", "debootstrap"), ("qemu-user-static",)),
+)
 
 
 def tools_in(folder, *commands):
@@ -34,12 +40,13 @@ def script(path, text):
     path.chmod(0o755)
 
 
-def bootstrap(path, home):
-    """Runs the check as an ordinary user. Returns the exit status and what was said."""
+def bootstrap(path, home, *words):
+    """Asks as an ordinary user for these components, else for what `make build` needs. Returns the exit status and what
+    was said."""
     env = {"PATH": str(path), "HOME": str(home), "LC_ALL": "C"}
     user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
     done = subprocess.run(
-        [shutil.which("bash"), ROOT / "tools/bootstrap.sh", "compile"],
+        [shutil.which("bash"), home.parent / "tools/bootstrap.sh", *(words or ["compile"])],
         env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False, **user,
     )  # fmt: skip
     return done.returncode, done.stdout
@@ -55,7 +62,10 @@ def main():
         work = Path(name)
         work.chmod(0o755)
         home = work / "home"
-        home.mkdir()
+        for folder in (home, work / "build", work / "tools"):
+            folder.mkdir()
+        for file in ("bootstrap.sh", "versions.env"):
+            shutil.copy(ROOT / "tools" / file, work / "tools")
         version = next(
             line.split("=")[1] for line in (ROOT / "tools/versions.env").read_text().splitlines() if line.startswith("RUST_VERSION=")
         )
@@ -67,6 +77,18 @@ def main():
             require(word in said, f'the remedy names "{word}"', said)
         require("apt could not" not in said and "Debian packages:" not in said, "it does not ask apt", said)
 
+        # All that is missing is told at once, and no more than is needed.
+        for words, needed, further in WANTED:
+            status, said = bootstrap(bare, home, *words)
+            require(status == 3 and said.count("error:") == 1, f"{words} end with one error", said)
+            for word in (*needed, "not Debian", f"Rust {version}", "sh.rustup.rs"):
+                require(said.count(word) == 1, f'{words} name "{word}" once', said)
+            for word in further:
+                require(word not in said, f'{words} do not ask for "{word}"', said)
+        script(bare / "apt-get", "exit 1")
+        status, said = bootstrap(bare, home, "--rights")
+        require(status == 3 and "As root:\n      apt-get install gcc libc6-dev" in said, "an administrator's command is told", said)
+
         # A cc that cannot make a program is none.
         script(bare / "cc", "exit 1")
         status, said = bootstrap(bare, home)
@@ -77,6 +99,10 @@ def main():
         script(good / "cargo", f"echo 'cargo {version}'")
         status, said = bootstrap(good, home)
         require(status == 0, "with cc and cargo nothing is missing", said)
+        for command in ("python3", "pkg-config"):
+            script(good / command, "exit 0")
+        status, said = bootstrap(good, home, "--rights", "demo", "rust")
+        require(status == 0 and not said, "nothing is asked for that is there", said)
 
         # rustup of the home folder is found without PATH.
         (good / "rustc").unlink()
@@ -88,7 +114,7 @@ def main():
         script(home / ".cargo/bin/cargo", f"echo 'cargo {version}'")
         status, said = bootstrap(good, home)
         require(status == 0, "~/.cargo/bin is found", said)
-    print("passed: make build asks for cargo and cc only, and says how to get them without root")
+    print("passed: an ordinary user learns at once what is missing and how to get it; make build asks for cargo and cc only")
 
 
 if __name__ == "__main__":

@@ -135,15 +135,24 @@ fn provider() -> Finding {
         (None, Some(folder)) => finding(
             Verdict::Advice,
             "provider",
-            format!("FI_PROVIDER_PATH ({path:?}) does not lead to {LIBRARY}"),
-            format!("export FI_PROVIDER_PATH={}, or use `isthmus env`", folder.display()),
+            not_led(&path),
+            format!("`isthmus env --help` tells how; or export FI_PROVIDER_PATH={}", folder.display()),
         ),
         (None, None) => finding(
             Verdict::Bad,
             "provider",
-            format!("{LIBRARY} is neither in FI_PROVIDER_PATH ({path:?}) nor beside this program"),
+            format!("{}, and there is none beside this program", not_led(&path)),
             "install it, or set FI_PROVIDER_PATH to its folder",
         ),
+    }
+}
+
+/// Why MPIs do not find the provider.
+fn not_led(path: &str) -> String {
+    if path.is_empty() {
+        format!("FI_PROVIDER_PATH is not set, so MPIs started here do not find {LIBRARY}")
+    } else {
+        format!("FI_PROVIDER_PATH ({path:?}) does not lead to {LIBRARY}")
     }
 }
 
@@ -309,7 +318,9 @@ fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
     }));
     findings.push(encryption);
     findings.push(match exchange(&endpoint, &own, Duration::from_secs(5)) {
-        Ok(rtt) => good("loopback", format!("a message to itself and back in {} us", rtt.as_micros())),
+        Ok(rtt) => {
+            good("loopback", format!("a message to itself and back in {:.1} us", rtt.as_secs_f64() * 1e6))
+        }
         Err(text) => {
             finding(Verdict::Bad, "loopback", text, "does a firewall block this host's own address?")
         }

@@ -43,6 +43,7 @@ pub(crate) enum Mpi {
     /// Open MPI 4.1 and 5
     Openmpi,
     /// Intel MPI 2021
+    #[value(alias("impi"), alias("impi-rt"))]
     Intel,
 }
 
@@ -197,6 +198,13 @@ mod tests {
         assert_eq!(Shell::Csh.set("A", "/it's!"), r"setenv A '/it'\''s\!';");
         assert_eq!(Shell::Fish.set("A", r"/it's\"), r"set -gx A '/it\'s\\';");
         assert_eq!(Shell::Fish.set("A", "/lib"), "set -gx A /lib;");
+    }
+
+    #[test]
+    fn intel_mpi_goes_by_the_name_of_its_package_too() {
+        for name in ["intel", "impi", "impi-rt"] {
+            assert_eq!(Mpi::from_str(name, false), Ok(Mpi::Intel), "{name}");
+        }
     }
 
     #[test]

@@ -41,6 +41,17 @@ fn provided(words: &[&str]) -> (tempfile::TempDir, Command) {
 }
 
 #[test]
+fn a_provider_that_mpis_cannot_find_is_named() {
+    let empty = tempfile::tempdir().expect("a temporary folder");
+    let (_, found) = findings(doctor(&[]).env("FI_PROVIDER_PATH", empty.path()));
+    let [_, verdict, text, _] = of(&found, "provider");
+    assert!(verdict == "bad" && text.contains("does not lead to libisthmus-fi.so"), "{text}");
+    let (_, found) = findings(&mut doctor(&[]));
+    let [_, verdict, text, _] = of(&found, "provider");
+    assert!(verdict == "bad" && text.contains("FI_PROVIDER_PATH is not set"), "{text}");
+}
+
+#[test]
 fn a_host_that_is_fit_is_called_so() {
     let (_folder, mut command) = provided(&[]);
     let (status, found) = findings(&mut command);
