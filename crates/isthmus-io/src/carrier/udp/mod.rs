@@ -26,10 +26,13 @@ use isthmus_udp::{
 use isthmus_units::PerHost;
 use isthmus_wire::{AsId, Key};
 
+use super::header_fields::HeaderFields;
 use super::tcp::TcpLane;
 use super::tcp_probe::TcpProbes;
 use super::unencrypted;
+use crate::interface::source_to;
 use crate::ledger;
+use crate::listen::any;
 use crate::log::{debug_log, info_few, info_log, warn_refused};
 use crate::poller::Ready;
 use crate::settings::{RateLimits, Settings, TlsMode};
@@ -61,6 +64,8 @@ struct LaneRecord {
     index: usize,
     peer: SocketAddr,
     dialled: bool,
+    /// The address of this host that its packets come from, if that is known.
+    own: Option<IpAddr>,
     since: Micros,
     /// The time without an acknowledgement.
     blackhole: Blackhole,
@@ -129,6 +134,8 @@ pub(crate) struct Udp {
     plain_allowed: bool,
     /// Time spent with packets since the last look. Microseconds.
     busy_us: Micros,
+    /// Fields in the IP headers of packets, and whether routers may mark them.
+    fields: (HeaderFields, bool),
 }
 
 impl Udp {
@@ -165,6 +172,7 @@ impl Udp {
             caps: HashMap::new(),
             plain_allowed: false,
             busy_us: 0,
+            fields: (HeaderFields::of(settings), settings.ecn),
         })
     }
 
@@ -421,10 +429,13 @@ impl Udp {
         index: usize,
     ) {
         let now = self.now();
+        // A socket at all addresses leaves the choice to the kernel.
+        let own = self.bound_ip().map(|ip| if ip.is_unspecified() { source_to(peer.ip()) } else { Some(ip) });
         self.lanes.entry(stream).or_insert_with(|| LaneRecord {
             index,
             peer,
             dialled,
+            own: own.flatten(),
             since: now,
             blackhole: Blackhole::default(),
             denied: false,
@@ -433,6 +444,36 @@ impl Udp {
             verdict: None,
             accounted: Counters::default(),
         });
+    }
+
+    /// The address that the socket is bound to. `None` for frames.
+    pub(super) fn bound_ip(&self) -> Option<IpAddr> {
+        match &self.socket {
+            PacketSocket::Udp(socket) => socket.local_ip(),
+            PacketSocket::Ethernet(_) => None,
+        }
+    }
+
+    /// Binds the socket to all addresses of the host.
+    pub(super) fn rebind(&mut self) -> io::Result<()> {
+        let PacketSocket::Udp(socket) = &mut self.socket else { return Ok(()) };
+        let Some(before) = socket.local_ip() else { return Ok(()) };
+        let mut new = socket.successor(any(before), |what| info_log!("{what}"))?;
+        let (fields, ecn) = self.fields;
+        fields.apply_to_packets(&mut new, ecn, SocketAddr::new(before, 0));
+        *socket = new;
+        self.stirred = true;
+        Ok(())
+    }
+
+    /// The address of this host that a lane's packets come from, if that is known.
+    pub(super) fn own_ip(&self, lane: &UdpLane) -> Option<IpAddr> {
+        self.lanes.get(&lane.stream())?.own
+    }
+
+    /// Drops what was written to a lane.
+    pub(super) fn abort(&mut self, lane: &UdpLane) {
+        self.port.with(self.now(), lane.stream(), Stream::abort);
     }
 
     /// Ends the lane of a stream. The data written to it is still delivered.
