@@ -454,6 +454,15 @@ impl Carrier {
         }
     }
 
+    /// The peer has made a lane from another address than that to which this one leads.
+    pub(crate) fn on_move(&self, shared: &mut Carriers) {
+        match (self, &mut shared.udp) {
+            (Self::Udp(lane), Some(udp)) => udp.on_move(lane),
+            (Self::Sealed(lane), _) => lane.inner.on_move(shared),
+            _ => {}
+        }
+    }
+
     /// The host at the other end; `None` for shared memory and during a race.
     pub(crate) fn host(&self) -> Option<IpAddr> {
         match self {

@@ -90,6 +90,8 @@ enum Verdict {
     NoAnswer,
     /// The path is so short that TCP does better.
     Near,
+    /// The peer goes on from another address.
+    Moved,
 }
 
 /// The error of a lane that ends because its path turned out short.
@@ -392,6 +394,17 @@ impl Udp {
         }
     }
 
+    /// The peer of this lane has made a lane from another address.
+    pub(super) fn on_move(&mut self, lane: &UdpLane) {
+        let now = self.now();
+        if let (Some(lane_record), Some(known)) =
+            (self.lanes.get_mut(&lane.stream()), self.port.stream(lane.stream()))
+        {
+            let counters = known.status().counters;
+            lane_record.blackhole.on_move(now, counters.answers, counters.silences);
+        }
+    }
+
     /// Allows the host to open a lane within this session.
     pub(super) fn expect(&mut self, from: IpAddr, session: Session) {
         self.port.expect(self.now(), from, session);
@@ -499,6 +512,7 @@ impl Udp {
             Verdict::Refused => Some(io::ErrorKind::ConnectionRefused.into()),
             Verdict::NoAnswer => Some(io::Error::other(self.advice())),
             Verdict::Near => Some(io::Error::other(Outdone)),
+            Verdict::Moved => Some(io::Error::other("the peer goes on from another address")),
         }
     }
 
@@ -742,6 +756,8 @@ impl Udp {
                 || known.is_open() && lane_record.blackhole.is_blocked(rtt_us, lane_record.dialled)
             {
                 Some(Verdict::NoAnswer)
+            } else if lane_record.blackhole.is_left(rtt_us) {
+                Some(Verdict::Moved)
             } else {
                 if lane_record.blackhole.asks(rtt_us) {
                     self.tcp_probes.ask(lane_record.peer);
