@@ -255,11 +255,12 @@ impl UdpSocket {
         self.socket.sendmsg(&message, 0).map(|_| ())
     }
 
-    /// Empties the system's queue of errors. Gives `tell` the hosts that answered that no process
-    /// listens at a port.
+    /// Empties the system's queue of errors. Gives `tell` the hosts that answered that no process listens at a port, or
+    /// that their firewall forbids it.
     pub fn refusals(&self, mut tell: impl FnMut(IpAddr)) {
         while let Ok(Some(error)) = self.state.recv_transport_error(UdpSockRef::from(&self.socket)) {
-            if error.raw_errno == libc::ECONNREFUSED
+            // A host that says of itself that it is out of reach has a firewall that forbids it.
+            if matches!(error.raw_errno, libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::EACCES)
                 && let Some(host) = error.addr
             {
                 tell(host.ip());
