@@ -50,6 +50,8 @@ const LOOK_US: Micros = 5_000;
 const WATCH_US: Micros = 250_000;
 /// Silence after which a lane sends a keepalive: only that shows that the peer's process has ended. Microseconds.
 const KEEPALIVE_US: Micros = 5_000_000;
+/// The end that was dialled gives up a lane whose packets are too long this much later. Microseconds.
+const LATER_US: Micros = 1_000_000;
 /// UDP is blocked if a new lane gets no answer for this long. Microseconds.
 const NO_ANSWER_US: Micros = 3_000_000;
 /// An address where nobody listened is not tried again by UDP for this long. Microseconds.
@@ -71,6 +73,8 @@ struct LaneRecord {
     blackhole: Blackhole,
     /// The host has reported that nobody listens at one of its ports (ICMP).
     denied: bool,
+    /// When the interface first refused packets of the shortest length as too long.
+    too_long_at: Option<Micros>,
     /// Set while it carries data before it is known whether UDP suits the path.
     provisional: Option<Provisional>,
     /// The path was found to be short, and TCP not to connect.
@@ -81,6 +85,15 @@ struct LaneRecord {
     accounted: Counters,
 }
 
+impl LaneRecord {
+    /// Whether to give the lane up because the interface refuses its packets. The end that dialled does so at once and
+    /// dials again by TCP; the other end gives it time for that.
+    fn is_too_long(&self, now: Micros) -> bool {
+        let patience = if self.dialled { 0 } else { LATER_US };
+        self.too_long_at.is_some_and(|since| now >= since + patience)
+    }
+}
+
 /// The reason for a lane's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -88,6 +101,8 @@ enum Verdict {
     Refused,
     /// UDP does not get through.
     NoAnswer,
+    /// The interface carries no packets of the length that UDP lanes need.
+    TooLong,
     /// The path is so short that TCP does better.
     Near,
     /// The peer goes on from another address.
@@ -452,6 +467,7 @@ impl Udp {
             since: now,
             blackhole: Blackhole::default(),
             denied: false,
+            too_long_at: None,
             provisional: provisional.map(|long| Provisional::new(now, long.as_micros() as Micros)),
             is_only_udp: false,
             verdict: None,
@@ -511,6 +527,7 @@ impl Udp {
         match self.lanes.get(&stream)?.verdict? {
             Verdict::Refused => Some(io::ErrorKind::ConnectionRefused.into()),
             Verdict::NoAnswer => Some(io::Error::other(self.advice())),
+            Verdict::TooLong => Some(scarcity::too_long()),
             Verdict::Near => Some(io::Error::other(Outdone)),
             Verdict::Moved => Some(io::Error::other("the peer goes on from another address")),
         }
@@ -649,6 +666,7 @@ impl Udp {
                 }
                 Sent::TooLong => {
                     if !self.port.on_too_long(now, &transmit) {
+                        self.note_too_long(now, transmit.to);
                         tell_refused(transmit.to, Some(scarcity::too_long()));
                     }
                 }
@@ -659,6 +677,14 @@ impl Udp {
             }
         }
         true
+    }
+
+    /// Not even the shortest packets to this address leave.
+    fn note_too_long(&mut self, now: Micros, to: SocketAddr) {
+        for lane_record in self.lanes.values_mut().filter(|lane_record| lane_record.peer == to) {
+            lane_record.too_long_at.get_or_insert(now);
+        }
+        self.watch_at = 0;
     }
 
     fn note_events(&mut self, hosts: &mut Hosts) {
@@ -756,6 +782,8 @@ impl Udp {
                 || known.is_open() && lane_record.blackhole.is_blocked(rtt_us, lane_record.dialled)
             {
                 Some(Verdict::NoAnswer)
+            } else if lane_record.is_too_long(now) {
+                Some(Verdict::TooLong)
             } else if lane_record.blackhole.is_left(rtt_us) {
                 Some(Verdict::Moved)
             } else {
@@ -774,7 +802,7 @@ impl Udp {
                     self.refused.insert(lane_record.peer, now);
                 }
             }
-            if verdict == Some(Verdict::NoAnswer) {
+            if matches!(verdict, Some(Verdict::NoAnswer | Verdict::TooLong)) {
                 let host = Some(lane_record.peer.ip()).filter(|host| !is_frames_only(*host));
                 silent.extend(host.map(|host| (host, known.is_open().then_some(lane_record.blackhole.ms()))));
             }
