@@ -92,8 +92,9 @@ pub fn no_thread(error: io::Error) -> io::Error {
     }
 }
 
-/// Descriptors that a daemon needs free to start: for its listeners, its threads' wake-ups, certificates, and a few
-/// connections. With fewer it would start and serve nobody. Count; a router with two subnets and a status uses 16.
+/// Descriptors that a daemon or a copy needs free to start: for its listeners, its threads' wake-ups, certificates, and a few
+/// connections. With fewer it would start and serve nobody. Count; a router with two subnets and a status uses 16, and a
+/// copy of many files 19.
 pub const DESCRIPTORS_MIN: usize = 32;
 
 /// Opens `count` descriptors at once, and closes them. For daemons: without descriptors they would start and serve

@@ -71,6 +71,32 @@ impl UdpSocket {
     pub fn bind(at: SocketAddr, say: impl Fn(Arguments<'_>)) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(at), Type::DGRAM, Some(Protocol::UDP))?;
         socket.bind(&at.into())?;
+        Self::of(socket, say)
+    }
+
+    /// The address that it is bound to, if the system tells.
+    pub fn local_ip(&self) -> Option<IpAddr> {
+        self.socket.local_addr().ok()?.as_socket().map(|at| at.ip())
+    }
+
+    /// A new socket at `ip` and the port of this one, which the caller closes. The new one has no marks, labels or
+    /// chosen interfaces yet.
+    ///
+    /// # Errors
+    /// As of [`UdpSocket::bind`].
+    pub fn successor(&self, ip: IpAddr, say: impl Fn(Arguments<'_>)) -> io::Result<Self> {
+        let before = self.socket.local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
+        let at = SocketAddr::new(ip, before.port());
+        let socket = Socket::new(Domain::for_address(at), Type::DGRAM, Some(Protocol::UDP))?;
+        // Both sockets have the port for a moment. After that, no other process may take it.
+        self.socket.set_reuse_address(true)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&at.into())?;
+        socket.set_reuse_address(false)?;
+        Self::of(socket, say)
+    }
+
+    fn of(socket: Socket, say: impl Fn(Arguments<'_>)) -> io::Result<Self> {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         // With this, the socket learns from ICMP errors that no process listens at a port any more.
         if let Err(error) = state.enable_transport_errors(UdpSockRef::from(&socket)) {
@@ -229,11 +255,12 @@ impl UdpSocket {
         self.socket.sendmsg(&message, 0).map(|_| ())
     }
 
-    /// Empties the system's queue of errors. Gives `tell` the hosts that answered that no process
-    /// listens at a port.
+    /// Empties the system's queue of errors. Gives `tell` the hosts that answered that no process listens at a port, or
+    /// that their firewall forbids it.
     pub fn refusals(&self, mut tell: impl FnMut(IpAddr)) {
         while let Ok(Some(error)) = self.state.recv_transport_error(UdpSockRef::from(&self.socket)) {
-            if error.raw_errno == libc::ECONNREFUSED
+            // A host that says of itself that it is out of reach has a firewall that forbids it.
+            if matches!(error.raw_errno, libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::EACCES)
                 && let Some(host) = error.addr
             {
                 tell(host.ip());
@@ -354,6 +381,23 @@ mod tests {
         }
         assert!(got == bytes);
         assert!(sizes[..30].iter().all(|size| *size == 1_000) && sizes[30] == 500, "{sizes:?}");
+    }
+
+    #[test]
+    fn a_successor_receives_at_the_same_port_on_another_address() {
+        let bind = |at: &str| UdpSocket::bind(at.parse().expect("valid"), |_| {});
+        let first = bind("127.0.0.2:0").expect("loopback");
+        let port = first.socket.local_addr().expect("bound").as_socket().expect("IP").port();
+        let mut second = first.successor("0.0.0.0".parse().expect("valid"), |_| {}).expect("the same port");
+        let third = bind(&format!("127.0.0.3:{port}"));
+        assert!(third.is_err(), "nobody else may have the port");
+        drop(first);
+        let from = bind("127.0.0.1:0").expect("loopback");
+        assert_eq!(from.send(format!("127.0.0.2:{port}").parse().expect("valid"), 3, b"abc"), Sent::Yes);
+        wait(&second);
+        let mut got = Vec::new();
+        second.receive(|_, packet| got.extend_from_slice(packet)).expect("no error");
+        assert_eq!(got, b"abc");
     }
 
     /// There is one interface that leads to loopback addresses, so another one shows that the choice reaches the kernel.

@@ -19,6 +19,7 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::diagnosis::{Asked, StateDoor};
 use crate::figures;
 use crate::log::{warn_refused, warn_sparingly};
+use crate::own_addresses::{self, AGAIN_AFTER};
 use crate::poller::{Alarm, Bell, Events, Poller};
 use crate::signals;
 use crate::watch::POLLS_A_LOOK;
@@ -41,6 +42,8 @@ const BELL: u64 = u64::MAX;
 const ALARM: u64 = u64::MAX - 1;
 /// Key of the state socket in the poller.
 const STATE: u64 = u64::MAX - 2;
+/// Key of the changes of addresses in the poller.
+const ADDRESSES: u64 = u64::MAX - 3;
 
 /// The process's I/O thread.
 #[derive(Debug)]
@@ -58,6 +61,8 @@ pub(crate) struct Driver {
     state: Option<StateDoor>,
     /// The state socket is not watched until the next look: the process had no descriptor for the asker.
     state_rests: AtomicBool,
+    /// `None` if the system does not tell of them. Then only the look once a second finds them.
+    addresses: Option<own_addresses::Changes>,
     epoch: Instant,
     newcomers: Mutex<Vec<Weak<Endpoint>>>,
 }
@@ -96,6 +101,7 @@ impl Driver {
             looked_us: AtomicU64::new(0),
             state: StateDoor::open(std::process::id()).ok(),
             state_rests: AtomicBool::new(false),
+            addresses: own_addresses::Changes::open().ok(),
             epoch: Instant::now(),
             newcomers: Mutex::default(),
         });
@@ -103,6 +109,9 @@ impl Driver {
         driver.poller.add(&driver.alarm, ALARM, false)?;
         if let Some(state) = &driver.state {
             driver.poller.add(state, STATE, false)?;
+        }
+        if let Some(addresses) = &driver.addresses {
+            driver.poller.add(addresses, ADDRESSES, false)?;
         }
         start(driver.clone())?;
         *slot = Some((process, driver.clone()));
@@ -150,16 +159,23 @@ impl Driver {
         let mut events = Events::with_capacity(16);
         let mut next_key = 0;
         let mut timeout = None;
+        // When addresses are compared once more.
+        let mut compare_at: Option<Instant> = None;
         loop {
             if let Err(error) = self.poller.wait(&mut events, timeout) {
                 warn_sparingly!("the I/O thread cannot wait for events: {error}");
                 thread::sleep(TICK);
             }
+            let mut changed = compare_at.take_if(|at| *at <= Instant::now()).is_some();
             for ready in (0..).map_while(|i| events.get(i)) {
                 match ready.key {
                     BELL => self.bell.clear(),
                     ALARM => self.alarm.clear(),
                     STATE => self.tell_state(&charges),
+                    ADDRESSES => {
+                        self.addresses.iter().for_each(own_addresses::Changes::clear);
+                        (changed, compare_at) = (true, Some(Instant::now() + AGAIN_AFTER));
+                    }
                     _ => {}
                 }
             }
@@ -174,9 +190,14 @@ impl Driver {
                 });
                 next_key += 1;
             }
+            if changed {
+                let endpoints = charges.iter().filter_map(|charge| charge.endpoint.upgrade());
+                endpoints.for_each(|endpoint| endpoint.leave_lost_addresses());
+            }
             charges.retain_mut(|charge| self.look_after(charge));
             self.look_for_stalls(&charges);
-            timeout = self.plan(&charges);
+            let compare_in = compare_at.map(|at| at.saturating_duration_since(Instant::now()));
+            timeout = self.plan(&charges).into_iter().chain(compare_in).min();
         }
     }
 

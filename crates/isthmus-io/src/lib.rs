@@ -18,6 +18,7 @@
 //! - `memory`, `regions`: buffers that programs lend, and registered memory.
 //! - `driver`, `watch`, `cpu_yield`, `burst`: which thread polls when, so that polls are cheap and the processor is
 //!   shared.
+//! - `own_addresses`: addresses that the host loses while lanes use them.
 //! - `settings`, `devices`, `interface`, `listen`: the configuration, and where an endpoint listens.
 //! - `ledger`: the file in which endpoints of one host share measurements of paths.
 //! - [`Datagrams`]: an endpoint without an engine.
@@ -55,6 +56,7 @@ mod listen;
 pub mod lock;
 pub mod log;
 mod memory;
+mod own_addresses;
 mod poller;
 mod regions;
 mod scitag;

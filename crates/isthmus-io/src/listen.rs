@@ -86,10 +86,7 @@ fn listen_at(settings: &Settings, at: SocketAddr, rails: &[IpAddr]) -> Result<Li
             // With rails, the kernel's route decides which one a packet uses.
             let own = if also.is_empty() { bound } else { SocketAddr::new(any(bound.ip()), port) };
             let mut socket = UdpSocket::bind(own, |what| info_log!("{what}")).map_err(fail)?;
-            if let Err(error) = socket.mark(settings.code_point(), settings.ecn) {
-                info_log!("lanes by UDP go without their dscp and ecn: {error}");
-            }
-            fields.label_packets(&mut socket, bound);
+            fields.apply_to_packets(&mut socket, settings.ecn, bound);
             let mtu = rails.iter().chain([&bound.ip()]).filter_map(|ip| mtu_at(*ip)).max();
             (PacketSocket::Udp(socket), PortConfig::at(bound, mtu))
         }
@@ -98,7 +95,8 @@ fn listen_at(settings: &Settings, at: SocketAddr, rails: &[IpAddr]) -> Result<Li
     Ok(Listening { listeners, at: bound, also, packets: Some(packets) })
 }
 
-fn any(like: IpAddr) -> IpAddr {
+/// All addresses of the host, of the same version of IP.
+pub(crate) fn any(like: IpAddr) -> IpAddr {
     if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 

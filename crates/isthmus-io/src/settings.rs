@@ -23,7 +23,7 @@ use std::str::FromStr;
 
 use isthmus_datagram::{EthernetError, Interface};
 use isthmus_udp::Composition;
-use isthmus_units::{HostPort, HostPortError, PerHost, Size, Span};
+use isthmus_units::{HostPort, HostPortError, PerHost, ResolveError, Size, Span};
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
@@ -528,6 +528,9 @@ impl FromStr for Routers {
         let mut routers = Vec::new();
         for entry in entries {
             let entry: HostPort = entry.parse().map_err(|error: HostPortError| error.to_string())?;
+            if entry.port == 0 {
+                return Err(ResolveError::NoPort(entry).to_string());
+            }
             // A name may resolve to several addresses.
             routers.extend(entry.resolve().map_err(|error| error.to_string())?);
         }

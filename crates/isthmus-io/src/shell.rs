@@ -592,20 +592,22 @@ impl Shell {
             self.open += 1;
             self.ungreeted -= 1;
             self.changed = true;
-            if lane.carrier.kind() == LaneKind::Tcp {
-                self.tell_of_tcp_lane(index, core);
-            }
+            self.tell_lanes_of(index, core);
         }
     }
 
-    /// Tells lanes by UDP that their peer has made this one by TCP.
-    fn tell_of_tcp_lane(&mut self, index: usize, core: &Mutex<Core>) {
-        if !self.carriers.has_packets() {
-            return;
-        }
+    /// Tells lanes by UDP that their peer has made this one, if it is by TCP or from another address.
+    fn tell_lanes_of(&mut self, index: usize, core: &Mutex<Core>) {
+        let Some(lane) = self.lanes[index].as_ref().filter(|_| self.carriers.has_packets()) else { return };
+        let (is_tcp, from) = (lane.carrier.kind() == LaneKind::Tcp, lane.carrier.host());
         let others = core.lock().engine.other_lanes(LaneId(index as u32));
         for lane in others.iter().filter_map(|lane| self.lanes.get(lane.0 as usize)?.as_ref()) {
-            lane.carrier.on_tcp_lane(&mut self.carriers);
+            if is_tcp {
+                lane.carrier.on_tcp_lane(&mut self.carriers);
+            }
+            if from.is_some() && lane.carrier.host() != from {
+                lane.carrier.on_move(&mut self.carriers);
+            }
         }
     }
 

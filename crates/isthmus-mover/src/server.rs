@@ -155,10 +155,22 @@ fn failure_due(has_certificate: bool, has_copied: bool) -> Option<String> {
 struct Audit {
     /// What the client asked for. `None` if it did not say.
     request: Option<Request>,
+    /// It may have that.
+    is_granted: bool,
     /// Its files and bytes so far.
     summary: Summary,
     /// Files whose digests both sides have compared. Count.
     digests: u64,
+}
+
+/// What a client may have.
+struct Granted<'a> {
+    config: &'a ServeConfig,
+    /// The client's AS.
+    as_id: u32,
+    export: &'a Export,
+    /// The exported folder.
+    root: Arc<OwnedFd>,
 }
 
 /// What a client asks for, in words for the log.
@@ -425,7 +437,11 @@ impl Service {
         self.sweep.lock().add(peer, session);
         // The audit trail: one line for each session, with the identity that the client proved.
         let seconds = begun.elapsed().as_secs_f64();
-        let Audit { request, summary: Summary { files, bytes, kept, failed, sent }, digests } = audit;
+        let Audit { request, is_granted, summary: Summary { files, bytes, kept, failed, sent }, digests } =
+            audit;
+        if done.is_err() && !is_granted {
+            self.sessions.refuse();
+        }
         let direction = request.as_ref().map(|request| request.direction.name());
         let dry_run = request.as_ref().is_some_and(|request| request.dry_run);
         let export = request.as_ref().map(|request| &request.export[..]);
@@ -467,8 +483,10 @@ impl Service {
         let (open, rest) = greet(wire)?;
         self.port.vouch(peer);
         audit.request = Some(Request::new(&open));
+        let granted = self.grant(current, peer, wire, order, &open)?;
+        audit.is_granted = true;
         let mut moved = Progress::default();
-        let summary = self.grant(current, peer, wire, order, (open, rest), &mut |notice| {
+        let summary = self.serve(granted, peer, wire, (open, rest), &mut |notice| {
             audit.note(notice);
             if let Notice::Progress(progress) = notice {
                 moved = *progress;
@@ -482,20 +500,20 @@ impl Service {
         summary.map(drop)
     }
 
-    fn grant(
+    /// Decides whether a client may have what it asks for.
+    fn grant<'a>(
         &self,
-        current: &Current,
+        current: &'a Current,
         peer: PeerId,
-        wire: &mut Wire,
+        wire: &Wire,
         order: u64,
-        (open, rest): (Open, Vec<Control>),
-        audit: &mut dyn FnMut(&Notice),
-    ) -> Result<Summary, MoverError> {
+        open: &Open,
+    ) -> Result<Granted<'a>, MoverError> {
         // Without certificates the client states its AS itself.
         let claimed = self.port.peer_address(peer).as_id.0;
         let as_id = wire.channel.peer_as().map_or(claimed, |proven| proven.0);
         let config = &current.config;
-        let export = export(config, &open, as_id).map_err(MoverError::Usage)?;
+        let export = export(config, open, as_id).map_err(MoverError::Usage)?;
         let transfer = (as_id, open.transfer);
         self.admission.lock().admit(order, self.succession.has(&transfer))?;
         self.succession.succeed(transfer, order, &wire.sender())?;
@@ -503,6 +521,18 @@ impl Service {
             let text = "its folder cannot be opened where it is served";
             MoverError::Local(format!("export {:?}: {text}: {error}; tell who runs the service", open.export))
         })?);
+        Ok(Granted { config, as_id, export, root })
+    }
+
+    /// Copies what was granted.
+    fn serve(
+        &self,
+        Granted { config, as_id, export, root }: Granted<'_>,
+        peer: PeerId,
+        wire: &mut Wire,
+        (open, rest): (Open, Vec<Control>),
+        audit: &mut dyn FnMut(&Notice),
+    ) -> Result<Summary, MoverError> {
         let (block, memory) = (open.block, config.memory.0);
         let (threads, disk) = (config.threads, config.disk());
         let of = |path: &[u8], error: &dyn std::fmt::Display| {

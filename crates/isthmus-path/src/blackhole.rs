@@ -12,7 +12,7 @@
 
 use crate::Micros;
 use crate::thresholds::blackhole::{
-    ANSWERS, ASK_TIMES, ASK_US, BLOCKED_TIMES, BLOCKED_US, LATER_TIMES, MAX_LOOK_US, UNHEARD_US,
+    ANSWERS, ASK_TIMES, ASK_US, BLOCKED_TIMES, BLOCKED_US, LATER_TIMES, LEFT_US, MAX_LOOK_US, UNHEARD_US,
 };
 
 /// The silence of one lane.
@@ -32,6 +32,8 @@ pub struct Blackhole {
     answered_us: Micros,
     /// The peer has made a lane by TCP during the silence.
     has_tcp_lane: bool,
+    /// The peer has made a lane from another address during the silence, or before it while nothing was sent.
+    has_moved: bool,
 }
 
 impl Blackhole {
@@ -57,6 +59,18 @@ impl Blackhole {
     /// The peer has made a lane by TCP.
     pub fn on_tcp_lane(&mut self) {
         self.has_tcp_lane = true;
+    }
+
+    /// The peer has made a lane from another address. The counts are those of [`Blackhole::look`]: acknowledgements until
+    /// now do not show that the peer still has the old address.
+    pub fn on_move(&mut self, now: Micros, answers: u64, probes: u64) {
+        self.look(now, answers, probes);
+        self.has_moved = true;
+    }
+
+    /// Whether the peer has probably lost the address to which this lane leads.
+    pub fn is_left(&self, rtt_us: Micros) -> bool {
+        self.has_moved && self.us >= LEFT_US.max(LATER_TIMES * rtt_us)
     }
 
     fn next_probe_us(&self, rtt_us: Micros) -> Micros {
@@ -128,6 +142,22 @@ mod tests {
         assert!(blackhole.is_blocked(RTT_US, true) && !blackhole.is_blocked(RTT_US, false));
         silent(&mut blackhole, at, 1_000_000);
         assert!(blackhole.is_blocked(RTT_US, false));
+    }
+
+    #[test]
+    fn a_silent_lane_is_left_where_its_peer_has_another_address() {
+        let mut blackhole = begun();
+        let at = silent(&mut blackhole, 0, 600_000);
+        assert!(!blackhole.is_left(RTT_US), "the peer has not moved");
+        blackhole.on_move(at, 7, 3);
+        assert!(blackhole.is_left(RTT_US) && !blackhole.is_left(400_000));
+        blackhole.on_move(at, 8, 3);
+        assert!(!blackhole.is_left(RTT_US), "it was heard until now");
+        (1..=10).for_each(|look| blackhole.look(at + look * 50_000, 8, 4));
+        assert!(blackhole.is_left(RTT_US), "it is silent since");
+        blackhole.look(at, 9, 4);
+        (1..=20).for_each(|look| blackhole.look(at + look * 50_000, 9, 5));
+        assert!(!blackhole.is_left(RTT_US), "it was heard at the old address since");
     }
 
     #[test]

@@ -115,11 +115,15 @@ thresholds! {
         BLOCKED_US: Micros = 3_000_000, "µs";
         /// The same limit in round trips; the longer one counts.
         BLOCKED_TIMES: Micros = 10, "round trips";
-        /// The end that was dialled waits this much longer, and at least `ASK_US`: a new lane needs them.
+        /// The end that was dialled waits this much longer, and at least `ASK_US`: a new lane needs them. A lane that its
+        /// peer has left is given up after this time, and at least `LEFT_US`.
         LATER_TIMES: Micros = 4, "round trips";
         /// Silence after which the end that was dialled gives up a lane on which nothing was ever acknowledged, if the
         /// peer has made a lane by TCP since. On paths of up to a second there would have been an acknowledgement.
         UNHEARD_US: Micros = 2_000_000, "µs";
+        /// Shortest silence after which a lane is given up if its peer has made one from another address since. It is two
+        /// retransmissions.
+        LEFT_US: Micros = 500_000, "µs";
         /// TCP probes that must be answered: after one, the path may just have come back.
         ANSWERS: u32 = 2, "count";
     }

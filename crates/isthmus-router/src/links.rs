@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsStream;
 use tracing::{info, warn};
 
@@ -150,6 +150,25 @@ impl Links {
         standing.push(link.clone());
     }
 
+    /// Waits for about `pause` before a link is dialled again. If the last link to this gateway ends or falls silent
+    /// meanwhile, it waits for no more than about [`BACK_OFF`]: another transport may work by then.
+    async fn rest(&self, (subnet, gateway): (SubnetId, Locator), pause: Duration) {
+        // A random part: links that broke together must not redial at the same moment.
+        let share = 0.5 + f64::from(getrandom::u32().unwrap_or(0)) / f64::from(u32::MAX) / 2.0;
+        let mut deadline = Instant::now() + pause.mul_f64(share);
+        let leads = |link: &Arc<Link>| (link.subnet, link.gateway) == (subnet, Some(gateway)) && link.lives();
+        let lives = || self.standing.lock().iter().any(leads);
+        let mut lived = lives();
+        while Instant::now() < deadline {
+            let changed = self.changed.notified();
+            // No event tells that a link is silent, so look once per pause.
+            let _ = timeout_at(deadline.min(Instant::now() + heartbeat::PAUSE), changed).await;
+            if std::mem::replace(&mut lived, lives()) && !lived {
+                deadline = deadline.min(Instant::now() + BACK_OFF.mul_f64(share));
+            }
+        }
+    }
+
     /// Cuts the links that are no longer admitted, and all lanes on them.
     pub(crate) fn cut_unless(&self, admitted: impl Fn(&Link) -> bool) {
         for link in self.standing.lock().iter().filter(|link| !admitted(link)) {
@@ -277,9 +296,7 @@ impl Router {
                     back_off = (back_off * 2).min(BACK_OFF_MAX);
                 }
             }
-            // A random delay: links that broke together must not redial at the same moment.
-            let share = f64::from(getrandom::u32().unwrap_or(0)) / f64::from(u32::MAX);
-            sleep(back_off.mul_f64(0.5 + share / 2.0)).await;
+            self.links.rest((subnet, gateway), back_off).await;
         }
         self.links.kept.lock().remove(&kept);
     }

@@ -113,9 +113,9 @@ impl Files {
     /// # Errors
     /// The file is no certificate, or names no AS.
     pub fn as_id(&self) -> Result<AsId, TrustError> {
-        as_of(&certificates(&self.certificate)?[0]).ok_or_else(|| {
-            let message = "this certificate names no AS; make one with `isthmus router keygen`";
-            fault(&self.certificate, message.to_owned())
+        as_id_of(&certificates(&self.certificate)?[0]).map_err(|why| {
+            let message = format!("this certificate {why}; make one with `isthmus router keygen`");
+            fault(&self.certificate, message)
         })
     }
 }
@@ -127,10 +127,15 @@ pub(crate) fn uri_of(as_id: u32) -> String {
 
 /// The AS that a certificate names; none if it names several.
 fn as_of(certificate: &CertificateDer<'_>) -> Option<AsId> {
-    let certificate = EndEntityCert::try_from(certificate).ok()?;
+    as_id_of(certificate).ok()
+}
+
+/// Like [`as_of`]; the error is what is wrong with the certificate.
+fn as_id_of(certificate: &CertificateDer<'_>) -> Result<AsId, &'static str> {
+    let certificate = EndEntityCert::try_from(certificate).map_err(|_| "cannot be read")?;
     let mut named = certificate.valid_uri_names().filter_map(|uri| uri.strip_prefix(URI));
-    let id = named.next()?.parse().ok()?;
-    named.next().is_none().then_some(AsId(id))
+    let id = named.next().ok_or("names no AS")?.parse().map_err(|_| "names an AS that is no number")?;
+    if named.next().is_some() { Err("names several AS's") } else { Ok(AsId(id)) }
 }
 
 /// The fingerprint of the certificate at the other end of a session.
@@ -177,10 +182,10 @@ impl Trust {
         role: Option<Role>,
     ) -> Result<Self, TrustError> {
         let chain = certificates(&files.certificate)?;
-        let named = as_of(&chain[0]);
-        if named != Some(own) {
-            let named = named.map_or("no AS".to_owned(), |id| format!("AS {}", id.0));
-            let message = format!("the certificate names {named}, but this is AS {}", own.0);
+        let named = as_id_of(&chain[0]);
+        if named != Ok(own) {
+            let named = named.map_or_else(str::to_owned, |id| format!("names AS {}", id.0));
+            let message = format!("the certificate {named}, but this is AS {}", own.0);
             return Err(fault(&files.certificate, format!("{message}; make one with --as {}", own.0)));
         }
         if let Some(role) = role.filter(|role| !role.is_of(&chain[0])) {
@@ -192,6 +197,7 @@ impl Trust {
             error => {
                 let text = match certificates(&files.key) {
                     Ok(_) => "there is a certificate in this file, and no private key".to_owned(),
+                    Err(_) if is_encrypted(&files.key) => ENCRYPTED.to_owned(),
                     Err(_) => pem_fault("private key", &error),
                 };
                 fault(&files.key, text)
@@ -205,6 +211,7 @@ impl Trust {
                 Error::InconsistentKeys(_) => {
                     format!("this certificate and the key {key} are no pair; name the two files that keygen made together")
                 }
+                Error::General(_) => format!("the key {key} is of no kind that is supported; {KINDS}"),
                 error => format!("not usable with {key}: {error}"),
             };
             fault(&files.certificate, text)
@@ -274,6 +281,23 @@ pub(crate) fn unread(file: &Path, error: &std::io::Error) -> TrustError {
     TrustError { is_refused: is_refused(error), ..fault(file, error.to_string()) }
 }
 
+/// The error of a key file that asks for a pass phrase.
+const ENCRYPTED: &str = "the private key in this file is encrypted with a pass phrase, which no service can be asked for; \
+                         write it without one: openssl pkey -in FILE -out NEW";
+/// The kinds of keys that work.
+const KINDS: &str = "EC keys of P-256 and P-384, Ed25519 keys, and RSA keys of 2048 to 8192 bits are";
+
+/// Whether a file has a private key in PEM that is encrypted.
+fn is_encrypted(file: &Path) -> bool {
+    let marks = ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED"];
+    std::fs::read_to_string(file).is_ok_and(|text| marks.iter().any(|mark| text.contains(mark)))
+}
+
+/// Whether a file seems to have a certificate as DER: it begins as a sequence of 256 bytes or more (X.690).
+fn is_der(file: &Path) -> bool {
+    std::fs::read(file).is_ok_and(|bytes| bytes.starts_with(&[0x30, 0x82]))
+}
+
 /// Says what is wrong with a file that should have a certificate or key. The crate's own text shows lines as lists of
 /// bytes.
 fn pem_fault(what: &str, error: &pem::Error) -> String {
@@ -298,8 +322,14 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError>
     })?;
     if read.is_empty() {
         let is_key = PrivateKeyDer::from_pem_file(file).is_ok();
-        let swapped = if is_key { ", but a private key; are the two files swapped?" } else { "" };
-        return Err(fault(file, format!("there is no certificate in this file{swapped}")));
+        let instead = match is_key {
+            true => ", but a private key; are the two files swapped?",
+            false if is_der(file) => {
+                " as PEM, but as DER; convert it: openssl x509 -inform der -in FILE -out NEW"
+            }
+            false => "",
+        };
+        return Err(fault(file, format!("there is no certificate in this file{instead}")));
     }
     Ok(read)
 }

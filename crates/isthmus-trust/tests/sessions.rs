@@ -151,6 +151,35 @@ fn certificate_and_key_in_each_others_place_are_named() {
     assert!(error.contains("there is a certificate in this file, and no private key"), "{error}");
 }
 
+/// What people have from other authorities.
+#[test]
+fn certificates_and_keys_of_other_forms_are_told_in_words() {
+    let sites = Sites::new();
+    sites.make(1, "router", None);
+    sites.make(2, "other", None);
+    let files = sites.files("router", 2);
+    let said = || Trust::load(&files, AsId(1), &[2], ALPN).map(drop).expect_err("no trust").to_string();
+    let key = fs::read_to_string(&files.key).expect("there");
+    for (text, words) in [
+        (key.replace("PRIVATE", "ENCRYPTED PRIVATE"), "encrypted with a pass phrase"),
+        ("-----BEGIN PRIVATE KEY-----\nMAMCAQA=\n-----END PRIVATE KEY-----\n".to_owned(), "P-256 and P-384"),
+    ] {
+        fs::write(&files.key, text).expect("ours");
+        assert!(said().contains(words), "{}", said());
+    }
+    fs::write(&files.key, key).expect("ours");
+
+    let names = ["isthmus://as/1", "isthmus://as/2"];
+    let mut several = rcgen::CertificateParams::default();
+    several.subject_alt_names =
+        names.map(|name| rcgen::SanType::URI(name.try_into().expect("a URI"))).to_vec();
+    let made = several.self_signed(&rcgen::KeyPair::generate().expect("random")).expect("made");
+    fs::write(&files.certificate, made.pem()).expect("ours");
+    assert!(said().contains("names several AS's"), "{}", said());
+    fs::write(&files.certificate, made.der()).expect("ours");
+    assert!(said().contains("openssl x509 -inform der"), "{}", said());
+}
+
 #[test]
 fn a_key_that_others_can_read_is_refused_with_the_remedy() {
     let sites = Sites::new();

@@ -56,6 +56,9 @@ pub enum ResolveError {
         /// What the system said.
         cause: String,
     },
+    /// The port of this host is 0.
+    #[error("{0} has port 0, at which nothing listens; write the port at which the service does")]
+    NoPort(HostPort),
 }
 
 impl ResolveError {
@@ -159,8 +162,11 @@ impl HostPort {
     /// name stands for one address only. Takes at most 5 s, and the time of the look-up.
     ///
     /// # Errors
-    /// As [`HostPort::resolve`].
+    /// As [`HostPort::resolve`], and if the port is 0.
     pub fn choose(&self) -> Result<Choice, ResolveError> {
+        if self.port == 0 {
+            return Err(ResolveError::NoPort(self.clone()));
+        }
         let mut found = self.all()?;
         if found.len() > 1
             && let Some(address) = first_to_answer(&alternated(&found))
@@ -314,6 +320,17 @@ mod tests {
         assert_eq!(alternated(&all), [all[0], all[3], all[1], all[2]]);
         let all = ["10.0.0.1:1", "[fd00::1]:1", "[fd00::2]:1"].map(read);
         assert_eq!(alternated(&all), all);
+    }
+
+    #[test]
+    fn nothing_listens_at_port_0() {
+        for text in ["127.0.0.1:0", "[::1]:0", "localhost:0"] {
+            let error = text.parse::<HostPort>().expect("an address to listen at").choose().expect_err(text);
+            assert!(
+                error.to_string().starts_with(&format!("{text} has port 0")) && !error.is_outage(),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use std::cell::RefCell;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use isthmus_substrate::Level;
 use isthmus_units::Size;
 
@@ -100,8 +101,20 @@ struct At {
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Use these transports in turn: tcp, udp, shm or ethernet, joined by commas [default: as the device is configured]
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = transports())]
     transport: Vec<String>,
+}
+
+/// The transports that can be measured.
+fn transports() -> PossibleValuesParser {
+    // This program itself starts the other side with the last one.
+    let within = PossibleValue::new(serve::UDP_WITHIN_HOST).hide(true);
+    ["tcp", "udp", "shm", "ethernet"]
+        .map(PossibleValue::from)
+        .into_iter()
+        .chain([within])
+        .collect::<Vec<_>>()
+        .into()
 }
 
 #[derive(clap::Args)]

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
+use isthmus_io::log::{DESCRIPTORS_MIN, probe_descriptors};
 use isthmus_io::{Settings, Streams};
 use isthmus_mover::config::for_copies;
 use isthmus_mover::wire::{BLOCK_SIZES, Choice, Rules, Share};
@@ -207,6 +208,8 @@ fn run(transfer: &Transfer, session: Option<&Session>, report: &mut Report) -> R
 /// Prepares the transfer, and the ssh session if the other side is reached by ssh. The text is what errors say of the
 /// service's other addresses.
 fn transfer(args: &Args) -> Result<(Transfer, String, Option<Session>), MoverError> {
+    // With fewer it would connect and copy nothing.
+    probe_descriptors(DESCRIPTORS_MIN)?;
     let usage = |text: String| MoverError::Usage(text);
     if let Some(block) = args.block
         && !(block.0.is_power_of_two() && BLOCK_SIZES.contains(&block.0))

@@ -22,6 +22,16 @@ fn text(bytes: &[u8]) -> String {
 const LOOPBACK: &str = "[device]\ninterface = \"127.0.0.1\"\n";
 
 #[test]
+fn a_transport_that_is_none_is_wrong_usage() {
+    for test in ["pingpong", "stream", "rma", "serve"] {
+        let output = isthmus(&["bench", test, "--transport", "nix"], LOOPBACK);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{test}: {said}");
+        assert!(said.contains("possible values: tcp, udp, shm, ethernet]"), "{test}: {said}");
+    }
+}
+
+#[test]
 fn devices_are_listed_with_why_they_are_up_or_down() {
     let config = "[device.good]\ninterface = \"lo\"\nas_id = 3\nrouters = \"10.1.0.1:4100\"\n\
                   [device.bad]\ninterface = \"nonesuch0\"\npriority = 90\n\

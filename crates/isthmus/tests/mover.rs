@@ -163,6 +163,7 @@ fn exit_statuses_tell_who_must_act() {
     status(&["b:data/file", ""], 2, "names nothing");
     status(&["file", "c:data/"], 2, "there is no site \"c\"; known are b");
     status(&["missing", "b:data/"], 2, "missing");
+    status(&["file", "127.0.0.1:0:data/"], 2, "127.0.0.1:0 has port 0, at which nothing listens");
     status(&["--block", "3000", "file", "b:data/"], 2, "power of two");
     status(&["file", "b:other/"], 5, "there is no export \"other\"");
     status(&["--plain", "file", "b:data/"], 5, "leave --plain out");

@@ -422,6 +422,28 @@ fn daemons_that_can_open_too_few_files_name_the_limit() {
     }
 }
 
+/// With so few, a copy would connect, copy nothing, and say so only after a while.
+#[test]
+fn a_copy_that_can_open_too_few_files_names_the_limit() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (port, _service) = served(folder.path());
+    let copy = |files: u32| {
+        let mut limited = Command::new("prlimit");
+        limited.arg(format!("--nofile={files}")).args(["timeout", "20", env!("CARGO_BIN_EXE_isthmus"), "cp"]);
+        limited.args(["--plain", &format!("127.0.0.1:{port}:data/a"), &format!("copy{files}")]);
+        limited.env_remove("ISTHMUS_CONFIG").env_remove("ISTHMUS_LOG").current_dir(folder.path());
+        ran(limited.env("FI_ISTHMUS_INTERFACE", "127.0.0.1"), Stdio::null(), Stdio::piped())
+    };
+    for files in [6, 10, 16, 20, 32] {
+        let (status, done) = copy(files);
+        let said = text(&done.stderr);
+        assert!(status == Some(3) && said.contains("ulimit -n"), "{files}: {status:?} {said}");
+        assert_eq!(said.lines().count(), 1, "{files}: {said}");
+    }
+    let (status, done) = copy(40);
+    assert_eq!(status, Some(0), "{}", text(&done.stderr));
+}
+
 #[test]
 fn what_keeps_a_daemon_from_starting_is_an_object_if_its_log_is_json() {
     let folder = tempfile::tempdir().expect("a folder");

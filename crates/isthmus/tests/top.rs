@@ -156,6 +156,22 @@ fn a_copy_is_seen_at_both_ends_while_it_runs_and_counted_when_it_ends() {
 }
 
 #[test]
+fn a_client_that_may_not_have_what_it_asks_for_is_counted_as_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::create_dir(folder.path().join("data")).expect("made");
+    let (_service, listen, status) =
+        serve_with_status(folder.path(), |status| format!("status = \"{status}\"\n"));
+    let place = format!("{listen}:other/file");
+    let done = isthmus(folder.path()).args(["cp", "--plain", &place, "copy"]).output().expect("it starts");
+    assert_eq!(done.status.code(), Some(5), "{done:?}");
+    let until = Instant::now() + LIMIT;
+    while openmetrics::sum(&metrics(status), "isthmus_serve_refusals_total", "") < 1.0 {
+        assert!(Instant::now() < until, "it is not counted");
+    }
+    assert_eq!(openmetrics::sum(&metrics(status), "isthmus_serve_sessions_failed_total", ""), 0.0);
+}
+
+#[test]
 fn a_status_that_others_reach_has_to_be_asked_for() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::create_dir(folder.path().join("data")).expect("made");

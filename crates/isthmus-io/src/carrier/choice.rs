@@ -14,8 +14,10 @@ use super::header_fields::HeaderFields;
 use super::race::RaceLane;
 use super::tcp::TcpLane;
 use super::{Carrier, Carriers};
+use crate::interface;
 use crate::listen::for_tcp;
 use crate::log::info_log;
+use crate::own_addresses::is_lost;
 use crate::settings::Transport;
 
 impl Carriers {
@@ -33,6 +35,10 @@ impl Carriers {
         let plan = self.paths.hosts.plan(self.paths.now(), to.ip());
         let packets = (plan.segment, self.paths.fields());
         let other = self.other_routes.other(to.ip());
+        if self.from.is_some_and(is_lost) {
+            // The interface may have another address by now.
+            self.from = interface::choose(&self.interface).map_or(self.from, |chosen| Some(chosen.ip));
+        }
         let from = other.and_then(|other| other.source).or(self.from);
         let other = other.map(|other| other.interface.as_str());
         if let Some(udp) = &mut self.udp {

@@ -7,6 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Once;
 
+use isthmus_datagram::UdpSocket;
 use isthmus_datagram::flow_label::{STATELESS, is_unleased, lease, reflect_labels, send_labels, with_label};
 use socket2::Socket;
 
@@ -65,8 +66,12 @@ impl HeaderFields {
         }
     }
 
-    /// Gives the packets of UDP lanes their flow labels, if the system lets them have any.
-    pub(crate) fn label_packets(self, socket: &mut isthmus_datagram::UdpSocket, at: SocketAddr) {
+    /// Gives the packets of UDP lanes their DSCP, and their flow labels if the system lets them have any. With `ecn`,
+    /// routers may mark them.
+    pub(crate) fn apply_to_packets(self, socket: &mut UdpSocket, ecn: bool, at: SocketAddr) {
+        if let Err(error) = socket.mark(self.dscp, ecn) {
+            info_log!("lanes by UDP go without their dscp and ecn: {error}");
+        }
         if let (Some(fixed), true) = (self.label, at.is_ipv6())
             && let Err(error) = socket.label((fixed, ENTROPY), |what| info_log!("{what}: scitag"))
         {

@@ -338,6 +338,25 @@ impl Carrier {
         }
     }
 
+    /// Makes [`Carrier::release`] drop what was written, as it cannot arrive.
+    pub(crate) fn abort(&mut self, shared: &mut Carriers) {
+        match self {
+            Self::Udp(lane) => shared.udp.iter_mut().for_each(|udp| udp.abort(lane)),
+            _ => self.discard(),
+        }
+    }
+
+    /// The address of this host that its packets come from. `None` if no packets do, or that is not known.
+    pub(crate) fn own_ip(&self, shared: &Carriers) -> Option<IpAddr> {
+        match self {
+            Self::Udp(lane) => shared.udp.as_ref().and_then(|udp| udp.own_ip(lane)),
+            Self::Race(lane) => lane.own_ip(),
+            Self::Arrived(lane) => lane.as_ref().and_then(TcpLane::own_ip),
+            Self::Sealed(lane) => lane.inner.own_ip(shared),
+            _ => self.tcp().and_then(TcpLane::own_ip),
+        }
+    }
+
     /// Releases its part of the shared state. Call it before the carrier is dropped.
     pub(crate) fn release(&mut self, shared: &mut Carriers) {
         match self {
@@ -431,6 +450,15 @@ impl Carrier {
         match (self, &mut shared.udp) {
             (Self::Udp(lane), Some(udp)) => udp.on_tcp_lane(lane),
             (Self::Sealed(lane), _) => lane.inner.on_tcp_lane(shared),
+            _ => {}
+        }
+    }
+
+    /// The peer has made a lane from another address than that to which this one leads.
+    pub(crate) fn on_move(&self, shared: &mut Carriers) {
+        match (self, &mut shared.udp) {
+            (Self::Udp(lane), Some(udp)) => udp.on_move(lane),
+            (Self::Sealed(lane), _) => lane.inner.on_move(shared),
             _ => {}
         }
     }
@@ -582,6 +610,8 @@ pub(crate) struct Carriers {
     own: IpAddr,
     /// The address to connect from, if the user named an interface.
     from: Option<IpAddr>,
+    /// The setting `interface`.
+    interface: String,
     transport: Transport,
     /// UDP carries from this round trip on, unless something else is known of the host.
     udp_from: Duration,
@@ -635,6 +665,7 @@ impl Carriers {
         Self {
             own,
             from,
+            interface: settings.interface.clone(),
             transport: settings.transport,
             udp_from: settings.udp_from.to_duration(),
             dial_patience: settings.peer_timeout.to_duration().max(Duration::from_secs(1)),
@@ -702,6 +733,16 @@ impl Carriers {
     /// The compositions of UDP lanes, and how many lanes had each.
     pub(crate) fn udp_protocols(&self) -> Vec<(Composition, u64)> {
         self.udp.as_ref().map_or_else(Vec::new, |udp| udp.chosen().to_vec())
+    }
+
+    /// The address that the socket of UDP lanes is bound to, if there is one.
+    pub(crate) fn bound_ip(&self) -> Option<IpAddr> {
+        self.udp.as_ref().and_then(Udp::bound_ip)
+    }
+
+    /// Binds the socket of UDP lanes to all addresses of the host.
+    pub(crate) fn rebind(&mut self) -> io::Result<()> {
+        self.udp.as_mut().map_or(Ok(()), Udp::rebind)
     }
 
     /// The name of lanes of packets, if there are any.

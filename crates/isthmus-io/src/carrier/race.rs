@@ -6,7 +6,7 @@
 //! TCP connection, so it comes up later. That pays on long paths only.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -86,6 +86,14 @@ impl RaceLane {
             Base::Plain(lane) => lane.fd(),
             Base::Tls(lane) => lane.fd(),
         })
+    }
+
+    /// The address of this host that its packets come from.
+    pub(super) fn own_ip(&self) -> Option<IpAddr> {
+        match self.base.as_ref()? {
+            Base::Plain(lane) => lane.own_ip(),
+            Base::Tls(lane) => lane.tcp().own_ip(),
+        }
     }
 
     pub(super) fn release(&mut self, udp: &mut Udp) {

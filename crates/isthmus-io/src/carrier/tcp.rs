@@ -550,6 +550,11 @@ impl TcpLane {
         Some((own, peer))
     }
 
+    /// The address of this end.
+    pub(super) fn own_ip(&self) -> Option<IpAddr> {
+        ip_of(self.socket.local_addr())
+    }
+
     /// The address at the other end.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         self.socket.peer_addr().ok()?.as_socket()
@@ -612,7 +617,11 @@ fn dial(
         // Choose the port at connect: then it need only be unused towards this address. At bind it must be unused on
         // the whole host, and the host runs out of ports sooner.
         set(&socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
-        socket.bind(&SocketAddr::new(ip, 0).into())?;
+        socket.bind(&SocketAddr::new(ip, 0).into()).map_err(|error| match error.kind() {
+            // Of a port, that would mean that all are taken. None is chosen yet.
+            io::ErrorKind::AddrNotAvailable => io::Error::other(format!("this host no longer has {ip}")),
+            _ => error,
+        })?;
     }
     if let Some(interface) = by
         && let Err(error) = socket.bind_device(Some(interface.as_bytes()))

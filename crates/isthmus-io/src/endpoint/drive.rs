@@ -127,8 +127,17 @@ impl Endpoint {
         if !self.is_closed() {
             self.with_shell_within(SHELL_PATIENCE, |shell| {
                 shell.end_stuck(&self.core);
+                shell.leave_lost_addresses(&self.core);
                 shell.announce_flows();
             });
+        }
+    }
+
+    /// Ends lanes from addresses that this host has lost, which are then dialled again. If the I/O thread does not get the
+    /// shell, the next [look](Endpoint::look_at_lanes) does the work.
+    pub(crate) fn leave_lost_addresses(&self) {
+        if !self.is_closed() {
+            self.with_shell_within(SHELL_PATIENCE, |shell| shell.leave_lost_addresses(&self.core));
         }
     }
 

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use isthmus_proto::{LaneId, LaneLoss};
 
-use super::{Core, READS_PER_TURN, Shell};
+use super::{CARRIERS, Core, READS_PER_TURN, Shell};
 use crate::carrier::{Cause, LEFT_RESENT, OTHER_ROUTE_AFTER, STUCK_RESENT, Stuck, Transfer, limit_segments};
-use crate::lane::{Phase, fill};
+use crate::lane::{Lane, Phase, fill};
 use crate::lock::Mutex;
-use crate::log::{debug_log, warn_sparingly};
+use crate::log::{debug_log, warn_refused, warn_sparingly};
+use crate::own_addresses::is_lost;
 
 /// Longest time for a lane to be connected, or to write the rest of its data.
 const SETTLE_TIME: Duration = Duration::from_secs(10);
@@ -148,6 +149,50 @@ impl Shell {
                 lane.carrier.discard();
             }
             self.lose(index, &LaneLoss::Broken(text), core);
+        }
+    }
+
+    /// Ends lanes from addresses that this host has lost, and sends packets from others.
+    pub(crate) fn leave_lost_addresses(&mut self, core: &Mutex<Core>) {
+        let mut known: Vec<(IpAddr, bool)> = Vec::new();
+        let mut is_lost = |ip: IpAddr| match known.iter().find(|(one, _)| *one == ip) {
+            Some((_, lost)) => *lost,
+            None => {
+                known.push((ip, is_lost(ip)));
+                known.last().is_some_and(|(_, lost)| *lost)
+            }
+        };
+        let own = |lane: &Lane| lane.carrier.own_ip(&self.carriers);
+        let lanes = self.lanes.iter().enumerate();
+        let ended: Vec<(usize, IpAddr)> = lanes
+            .filter_map(|(index, lane)| Some((index, own(lane.as_ref()?)?)))
+            .filter(|(_, own)| is_lost(*own))
+            .collect();
+        let rebinds = self.carriers.bound_ip().is_some_and(&mut is_lost);
+        for (index, own) in ended {
+            warn_sparingly!("this host has lost the address {own}: its lanes are dialled again");
+            if let Some(lane) = &mut self.lanes[index] {
+                lane.carrier.abort(&mut self.carriers);
+            }
+            self.lose(index, &LaneLoss::Left(format!("this host has lost the address {own}")), core);
+        }
+        if rebinds {
+            self.rebind();
+        }
+    }
+
+    /// Sends and receives packets at all addresses of the host from now on.
+    fn rebind(&mut self) {
+        if let Some(fd) = self.carriers.fd() {
+            let _ = self.poller.remove(fd);
+        }
+        if let Err(error) = self.carriers.rebind() {
+            warn_sparingly!("lanes by UDP cannot leave an address that this host has lost: {error}");
+        }
+        if let Some(fd) = self.carriers.fd()
+            && let Err(error) = self.poller.add(fd, CARRIERS, false)
+        {
+            warn_refused!(&error, "lanes by UDP hear nothing more");
         }
     }
 

@@ -34,7 +34,8 @@ pub(super) async fn drive(port: Arc<DatagramPort>, mut socket: UdpSocket, waits:
         let now = now();
         let due = {
             let mut inner = port.inner.lock();
-            inner.sleeps_until = inner.port.poll_timeout().unwrap_or(Micros::MAX);
+            let refused = inner.end_refused(now);
+            inner.sleeps_until = inner.port.poll_timeout().unwrap_or(Micros::MAX).min(refused);
             inner.sleeps_until
         };
         if read || (due <= now && !blocked) {
@@ -74,11 +75,19 @@ fn read(port: &DatagramPort, socket: &mut UdpSocket, waits: &net::UdpSocket) -> 
             // An ICMP error about an earlier packet. The protocol detects the loss by itself.
             Err(error) => {
                 debug!(%error, "a datagram socket's complaint");
-                socket.refusals(|host| debug!(%host, "nobody listens there"));
+                hear_refusals(port, socket);
             }
         }
     }
     true
+}
+
+/// Notes the hosts that refuse packets.
+fn hear_refusals(port: &DatagramPort, socket: &UdpSocket) {
+    socket.refusals(|host| {
+        debug!(%host, "packets are refused there");
+        port.inner.lock().on_refusal(now(), host);
+    });
 }
 
 /// Messages that are built and not sent yet.
@@ -103,7 +112,18 @@ impl Outgoing {
                 // A packet that the kernel drops counts as lost.
                 match socket.send(message.to, message.segment, packets) {
                     Sent::BLOCKED => return true,
-                    Sent::Dropped => self.tell_refused(message.to, socket.take_own_refusal()),
+                    Sent::Dropped => {
+                        let refusal = socket.take_own_refusal();
+                        if refusal
+                            .as_ref()
+                            .is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+                        {
+                            port.inner.lock().on_refusal(now(), message.to.ip());
+                        }
+                        // Sending may be what hears of an earlier packet's refusal.
+                        hear_refusals(port, socket);
+                        self.tell_refused(message.to, refusal);
+                    }
                     Sent::TooLong => {
                         if !port.inner.lock().port.on_too_long(now(), message) {
                             self.tell_refused(message.to, Some(scarcity::too_long()));
@@ -165,7 +185,7 @@ fn accept(port: &Arc<DatagramPort>, inner: &mut Inner, id: StreamId, peer: Socke
     let place = inner.accepted.as_ref().and_then(|accepted| accepted.clone().try_reserve_owned().ok());
     match place {
         Some(place) => {
-            inner.waiting.insert(id, Waiting::default());
+            inner.waiting.insert(id, Waiting::of(peer));
             place.send(UdpStream::new(port.clone(), id, peer));
         }
         None => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use isthmus_io::{Endpoint, Settings, Transport};
 use isthmus_proto::ADMITS_KNOWN;
-use isthmus_units::HostPort;
+use isthmus_units::{HostPort, ResolveError};
 use isthmus_wire::Address;
 
 use super::{Finding, Verdict, exchange, finding, good};
@@ -47,15 +47,22 @@ pub(super) fn peer(endpoint: &Endpoint, settings: &Settings, text: &str, limit: 
 /// Parses the peer's address, and says what errors tell of the host's other addresses. The error has the reason and the accepted forms.
 fn parse(endpoint: &Endpoint, text: &str) -> Result<(Address, String), (String, &'static str)> {
     const FORMS: &str = "write HOST:PORT or isthmus://AS.SUBNET/IP:PORT";
+    const NO_PORT: &str = "name the port that `isthmus doctor --listen` or the service there prints";
     if text.contains("://") {
-        let address: Result<Address, _> = text.parse();
-        let address = address.map(|address| (address, String::new()));
-        return address.map_err(|error| (format!("`{text}` is no address: {error}"), FORMS));
+        let address: Address =
+            text.parse().map_err(|error| (format!("`{text}` is no address: {error}"), FORMS))?;
+        if address.locator.port() == 0 {
+            return Err((format!("`{text}` has port 0, at which nothing listens"), NO_PORT));
+        }
+        return Ok((address, String::new()));
     }
     let at: HostPort = text.parse().map_err(|error| (format!("no address: {error}"), FORMS))?;
-    let choice = at
-        .choose()
-        .map_err(|error| (error.to_string(), "correct the name, or ask who runs this host's DNS"))?;
+    let choice = at.choose().map_err(|error| {
+        let is_about_port = matches!(error, ResolveError::NoPort(_));
+        let remedy =
+            if is_about_port { NO_PORT } else { "correct the name, or ask who runs this host's DNS" };
+        (error.to_string(), remedy)
+    })?;
     let own = endpoint.address();
     Ok((Address { as_id: own.as_id, subnet: own.subnet, ..Address::from(choice.address) }, choice.tried()))
 }

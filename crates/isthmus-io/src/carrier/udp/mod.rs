@@ -26,10 +26,13 @@ use isthmus_udp::{
 use isthmus_units::PerHost;
 use isthmus_wire::{AsId, Key};
 
+use super::header_fields::HeaderFields;
 use super::tcp::TcpLane;
 use super::tcp_probe::TcpProbes;
 use super::unencrypted;
+use crate::interface::source_to;
 use crate::ledger;
+use crate::listen::any;
 use crate::log::{debug_log, info_few, info_log, warn_refused};
 use crate::poller::Ready;
 use crate::settings::{RateLimits, Settings, TlsMode};
@@ -47,6 +50,8 @@ const LOOK_US: Micros = 5_000;
 const WATCH_US: Micros = 250_000;
 /// Silence after which a lane sends a keepalive: only that shows that the peer's process has ended. Microseconds.
 const KEEPALIVE_US: Micros = 5_000_000;
+/// The end that was dialled gives up a lane whose packets are too long this much later. Microseconds.
+const LATER_US: Micros = 1_000_000;
 /// UDP is blocked if a new lane gets no answer for this long. Microseconds.
 const NO_ANSWER_US: Micros = 3_000_000;
 /// An address where nobody listened is not tried again by UDP for this long. Microseconds.
@@ -61,11 +66,15 @@ struct LaneRecord {
     index: usize,
     peer: SocketAddr,
     dialled: bool,
+    /// The address of this host that its packets come from, if that is known.
+    own: Option<IpAddr>,
     since: Micros,
     /// The time without an acknowledgement.
     blackhole: Blackhole,
     /// The host has reported that nobody listens at one of its ports (ICMP).
     denied: bool,
+    /// When the interface first refused packets of the shortest length as too long.
+    too_long_at: Option<Micros>,
     /// Set while it carries data before it is known whether UDP suits the path.
     provisional: Option<Provisional>,
     /// The path was found to be short, and TCP not to connect.
@@ -76,6 +85,15 @@ struct LaneRecord {
     accounted: Counters,
 }
 
+impl LaneRecord {
+    /// Whether to give the lane up because the interface refuses its packets. The end that dialled does so at once and
+    /// dials again by TCP; the other end gives it time for that.
+    fn is_too_long(&self, now: Micros) -> bool {
+        let patience = if self.dialled { 0 } else { LATER_US };
+        self.too_long_at.is_some_and(|since| now >= since + patience)
+    }
+}
+
 /// The reason for a lane's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -83,8 +101,12 @@ enum Verdict {
     Refused,
     /// UDP does not get through.
     NoAnswer,
+    /// The interface carries no packets of the length that UDP lanes need.
+    TooLong,
     /// The path is so short that TCP does better.
     Near,
+    /// The peer goes on from another address.
+    Moved,
 }
 
 /// The error of a lane that ends because its path turned out short.
@@ -129,6 +151,8 @@ pub(crate) struct Udp {
     plain_allowed: bool,
     /// Time spent with packets since the last look. Microseconds.
     busy_us: Micros,
+    /// Fields in the IP headers of packets, and whether routers may mark them.
+    fields: (HeaderFields, bool),
 }
 
 impl Udp {
@@ -165,6 +189,7 @@ impl Udp {
             caps: HashMap::new(),
             plain_allowed: false,
             busy_us: 0,
+            fields: (HeaderFields::of(settings), settings.ecn),
         })
     }
 
@@ -384,6 +409,17 @@ impl Udp {
         }
     }
 
+    /// The peer of this lane has made a lane from another address.
+    pub(super) fn on_move(&mut self, lane: &UdpLane) {
+        let now = self.now();
+        if let (Some(lane_record), Some(known)) =
+            (self.lanes.get_mut(&lane.stream()), self.port.stream(lane.stream()))
+        {
+            let counters = known.status().counters;
+            lane_record.blackhole.on_move(now, counters.answers, counters.silences);
+        }
+    }
+
     /// Allows the host to open a lane within this session.
     pub(super) fn expect(&mut self, from: IpAddr, session: Session) {
         self.port.expect(self.now(), from, session);
@@ -421,18 +457,52 @@ impl Udp {
         index: usize,
     ) {
         let now = self.now();
+        // A socket at all addresses leaves the choice to the kernel.
+        let own = self.bound_ip().map(|ip| if ip.is_unspecified() { source_to(peer.ip()) } else { Some(ip) });
         self.lanes.entry(stream).or_insert_with(|| LaneRecord {
             index,
             peer,
             dialled,
+            own: own.flatten(),
             since: now,
             blackhole: Blackhole::default(),
             denied: false,
+            too_long_at: None,
             provisional: provisional.map(|long| Provisional::new(now, long.as_micros() as Micros)),
             is_only_udp: false,
             verdict: None,
             accounted: Counters::default(),
         });
+    }
+
+    /// The address that the socket is bound to. `None` for frames.
+    pub(super) fn bound_ip(&self) -> Option<IpAddr> {
+        match &self.socket {
+            PacketSocket::Udp(socket) => socket.local_ip(),
+            PacketSocket::Ethernet(_) => None,
+        }
+    }
+
+    /// Binds the socket to all addresses of the host.
+    pub(super) fn rebind(&mut self) -> io::Result<()> {
+        let PacketSocket::Udp(socket) = &mut self.socket else { return Ok(()) };
+        let Some(before) = socket.local_ip() else { return Ok(()) };
+        let mut new = socket.successor(any(before), |what| info_log!("{what}"))?;
+        let (fields, ecn) = self.fields;
+        fields.apply_to_packets(&mut new, ecn, SocketAddr::new(before, 0));
+        *socket = new;
+        self.stirred = true;
+        Ok(())
+    }
+
+    /// The address of this host that a lane's packets come from, if that is known.
+    pub(super) fn own_ip(&self, lane: &UdpLane) -> Option<IpAddr> {
+        self.lanes.get(&lane.stream())?.own
+    }
+
+    /// Drops what was written to a lane.
+    pub(super) fn abort(&mut self, lane: &UdpLane) {
+        self.port.with(self.now(), lane.stream(), Stream::abort);
     }
 
     /// Ends the lane of a stream. The data written to it is still delivered.
@@ -457,7 +527,9 @@ impl Udp {
         match self.lanes.get(&stream)?.verdict? {
             Verdict::Refused => Some(io::ErrorKind::ConnectionRefused.into()),
             Verdict::NoAnswer => Some(io::Error::other(self.advice())),
+            Verdict::TooLong => Some(scarcity::too_long()),
             Verdict::Near => Some(io::Error::other(Outdone)),
+            Verdict::Moved => Some(io::Error::other("the peer goes on from another address")),
         }
     }
 
@@ -594,6 +666,7 @@ impl Udp {
                 }
                 Sent::TooLong => {
                     if !self.port.on_too_long(now, &transmit) {
+                        self.note_too_long(now, transmit.to);
                         tell_refused(transmit.to, Some(scarcity::too_long()));
                     }
                 }
@@ -604,6 +677,14 @@ impl Udp {
             }
         }
         true
+    }
+
+    /// Not even the shortest packets to this address leave.
+    fn note_too_long(&mut self, now: Micros, to: SocketAddr) {
+        for lane_record in self.lanes.values_mut().filter(|lane_record| lane_record.peer == to) {
+            lane_record.too_long_at.get_or_insert(now);
+        }
+        self.watch_at = 0;
     }
 
     fn note_events(&mut self, hosts: &mut Hosts) {
@@ -701,6 +782,10 @@ impl Udp {
                 || known.is_open() && lane_record.blackhole.is_blocked(rtt_us, lane_record.dialled)
             {
                 Some(Verdict::NoAnswer)
+            } else if lane_record.is_too_long(now) {
+                Some(Verdict::TooLong)
+            } else if lane_record.blackhole.is_left(rtt_us) {
+                Some(Verdict::Moved)
             } else {
                 if lane_record.blackhole.asks(rtt_us) {
                     self.tcp_probes.ask(lane_record.peer);
@@ -717,7 +802,7 @@ impl Udp {
                     self.refused.insert(lane_record.peer, now);
                 }
             }
-            if verdict == Some(Verdict::NoAnswer) {
+            if matches!(verdict, Some(Verdict::NoAnswer | Verdict::TooLong)) {
                 let host = Some(lane_record.peer.ip()).filter(|host| !is_frames_only(*host));
                 silent.extend(host.map(|host| (host, known.is_open().then_some(lane_record.blackhole.ms()))));
             }

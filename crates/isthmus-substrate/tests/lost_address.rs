@@ -1,0 +1,104 @@
+//! A host that loses its address and gets another one while it sends: a lease that was not renewed, or another wireless
+//! network. Two hosts of the test's own.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use isthmus_substrate::{Endpoint, EndpointOptions, Event, Level, SendOptions, Substrate};
+use support::hosts::{Far, ROLE, ip, run_near};
+use support::{LIMIT, await_event, in_time, pattern};
+
+/// The transport of the lanes.
+const TRANSPORT: &str = "ISTHMUS_TEST_TRANSPORT";
+/// Longest time until messages arrive again. TCP by itself, and a bound UDP socket, would take 20 s.
+const MOST: Duration = Duration::from_secs(6);
+
+#[test]
+fn lanes_by_tcp_go_on_from_another_address() {
+    run_near("lost", |command| {
+        command.env(TRANSPORT, "tcp");
+    });
+}
+
+#[test]
+fn lanes_by_udp_go_on_from_another_address() {
+    run_near("lost", |command| {
+        command.env(TRANSPORT, "udp");
+    });
+}
+
+/// The setting `interface` names the interface, and not its first address.
+#[test]
+fn lanes_go_on_from_another_address_of_the_interface_that_was_named() {
+    run_near("named", |command| {
+        command.env(TRANSPORT, "tcp");
+    });
+}
+
+fn open(interface: &str) -> Endpoint {
+    let transport = std::env::var(TRANSPORT).expect("set with the role");
+    let text = format!("[device.any]\ntransport = \"{transport}\"\ninterface = \"{interface}\"\n");
+    let start = Instant::now();
+    loop {
+        let substrate = Substrate::from_toml(&text, "test").expect("valid");
+        let device = substrate.default_device().expect("up");
+        // The kernel notices a cable a moment after it is there.
+        if device.address().is_ok_and(|ip| ip.to_string().starts_with("10.99.9.")) {
+            return Endpoint::create(device, &EndpointOptions::default()).expect("opened");
+        }
+        in_time(start.elapsed() < LIMIT, || format!("the interface has no address: {:?}", device.address()));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The far host: accepts who comes, and takes what is sent.
+#[test]
+fn far() {
+    if std::env::var(ROLE).is_err() {
+        return;
+    }
+    println!("far is here");
+    std::io::stdin().read_line(&mut String::new()).expect("the near part lives");
+    ip("link set lo up");
+    ip("addr add 10.99.9.2/24 dev isthfar");
+    ip("link set isthfar up");
+    let endpoint = open("isthfar");
+    println!("uri {}", endpoint.uri());
+    let start = Instant::now();
+    while start.elapsed() < 2 * LIMIT {
+        let event = endpoint.next_event(Some(Duration::from_millis(100))).expect("open");
+        if let Some(Event::Requested(request)) = event {
+            endpoint.accept(request, 0).expect("asked for");
+        }
+    }
+}
+
+#[test]
+fn near() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let mut far = Far::start(&role, true);
+    ip("link set lo up");
+    ip(&format!("link add name isthnear type veth peer name isthfar netns {}", far.child.id()));
+    ip("link set isthnear up");
+    ip("addr add 10.99.9.1/24 dev isthnear");
+    far.tell("go");
+    let uri = far.hear("uri ");
+    let endpoint = open(if role == "named" { "isthnear" } else { "" });
+    let connection = endpoint.connect(&uri, b"", Level::Ro, 0, &Default::default()).expect("asked");
+    let connected = await_event(&endpoint);
+    assert!(matches!(connected, Event::Connected { .. }), "{connected:?}");
+    let blocking = SendOptions { blocking: true, ..Default::default() };
+    let send = |seed| endpoint.send(connection, &pattern(60_000, seed), &blocking).expect("it arrives");
+    send(1);
+    for (lost, gained) in [(1, 3), (3, 4)] {
+        ip(&format!("addr del 10.99.9.{lost}/24 dev isthnear"));
+        ip(&format!("addr add 10.99.9.{gained}/24 dev isthnear"));
+        let start = Instant::now();
+        (0..8).for_each(send);
+        let took = start.elapsed();
+        assert!(took < MOST, "it took {took:?} to go on from 10.99.9.{gained}");
+        eprintln!("went on after {took:?}");
+    }
+    println!("seen inside");
+}
