@@ -55,6 +55,7 @@ pub mod congestion;
 pub mod detection;
 mod intake;
 pub mod mtu;
+mod outbox;
 mod pacer;
 mod parity;
 mod path;
@@ -77,6 +78,7 @@ mod token;
 pub mod wire;
 
 pub use congestion::Limits;
+pub use outbox::Outbox;
 pub use pacer::Cap;
 pub use path::Learned;
 pub use port::{
