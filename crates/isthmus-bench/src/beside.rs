@@ -2,7 +2,7 @@
 //! the same clock, while both send.
 
 use crate::lab::{IPERF_PORT, last_line, quoted, until_listens};
-use crate::link::Link;
+use crate::link::EmulatedLink;
 use crate::outcome::arrivals;
 use crate::sample::Shares;
 
@@ -14,7 +14,7 @@ const ENDS_S: f64 = 1.0;
 const LEAST: f64 = 0.5;
 
 /// Bytes for our side to send: more than the link carries meanwhile, so that it still sends when iperf3 ends.
-pub(crate) fn bytes(link: &Link, seconds: u64) -> u64 {
+pub(crate) fn bytes(link: &EmulatedLink, seconds: u64) -> u64 {
     (link.goodput() * 2.0 * seconds as f64) as u64
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn script(control: &str, seconds: u64, mpi: &str) -> String {
 }
 
 /// The seconds in which both sent, and their shares of the link, from the script's output.
-pub(crate) fn shares(said: &str, link: &Link, seconds: u64) -> Result<(f64, Shares), String> {
+pub(crate) fn shares(said: &str, link: &EmulatedLink, seconds: u64) -> Result<(f64, Shares), String> {
     let (ours, theirs) = (arrivals(said), theirs(said));
     let ([(from, _), .., (to, _)], [(since, _), .., (until, _)]) = (&ours[..], &theirs[..]) else {
         return Err(format!("no result: {}", last_line(said)));
@@ -77,8 +77,13 @@ mod tests {
 
     use super::*;
 
-    const LINK: Link =
-        Link { rate: Rate(1_000_000_000), rtt: Span(24_000_000), loss: Percent(0.0), mtu: 9_000, name: None };
+    const LINK: EmulatedLink = EmulatedLink {
+        rate: Rate(1_000_000_000),
+        rtt: Span(24_000_000),
+        loss: Percent(0.0),
+        mtu: 9_000,
+        name: None,
+    };
 
     /// Output of a run. iperf3 sends from second 0 to 10: at 990 Mb/s for 2 s, then at 400 Mb/s. Ours sends at
     /// 500 Mb/s from second 2 to `to`.

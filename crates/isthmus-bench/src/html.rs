@@ -7,7 +7,7 @@ use isthmus_units::{Percent, Span};
 
 use crate::beside::GOAL;
 use crate::contender::Contender;
-use crate::link::Link;
+use crate::link::EmulatedLink;
 use crate::outcome::{by_slot, flowed_from_s};
 use crate::plot::{Look, Plot, Point, escaped, head, legend, table};
 use crate::sample::{Sample, percentile};
@@ -203,7 +203,7 @@ impl Section<'_> {
         let mut losses = distinct(samples, |sample| sample.link.loss);
         rtts.sort();
         losses.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let link = |rtt: &Span, loss: &Percent| Link { rtt: *rtt, loss: *loss, ..samples[0].link };
+        let link = |rtt: &Span, loss: &Percent| EmulatedLink { rtt: *rtt, loss: *loss, ..samples[0].link };
         if losses.len() > 1 || rtts.len() == 1 {
             row(out, &format!("{}, against loss", up.title()), |out| {
                 for rtt in &rtts {
@@ -254,11 +254,12 @@ impl Section<'_> {
     }
 
     /// Plots one value for each of these links that has samples.
-    fn by_link(&self, out: &mut String, title: &str, along: &str, up: Up, places: &[(String, Link)]) {
-        let there = |link: &Link| self.group.samples.iter().find(|sample| sample.link == *link);
+    fn by_link(&self, out: &mut String, title: &str, along: &str, up: Up, places: &[(String, EmulatedLink)]) {
+        let there = |link: &EmulatedLink| self.group.samples.iter().find(|sample| sample.link == *link);
         let places: Vec<_> = places.iter().filter(|(_, link)| there(link).is_some()).collect();
         let at = |i: usize| if places.len() > 1 { i as f64 / (places.len() - 1) as f64 } else { 0.5 };
-        let floor = |(i, (_, link)): (usize, &&(String, Link))| Some((at(i), up.floor(there(link)?)?));
+        let floor =
+            |(i, (_, link)): (usize, &&(String, EmulatedLink))| Some((at(i), up.floor(there(link)?)?));
         let plot = Plot {
             title: title.to_owned(),
             along: along.to_owned(),
@@ -316,7 +317,7 @@ impl Section<'_> {
     }
 
     /// Plots percentiles of round trips on one link.
-    fn latency(&self, out: &mut String, link: Link) {
+    fn latency(&self, out: &mut String, link: EmulatedLink) {
         let at = |i: usize| i as f64 / (SHARES.len() - 1) as f64;
         let name = |share: &f64| if *share < 1.0 { format!("p{}", share * 100.0) } else { "most".to_owned() };
         let on_link = || self.group.samples.iter().filter(|sample| sample.link == link);
@@ -385,7 +386,7 @@ mod tests {
     fn sample(contender: &str, loss: f64, seconds: Option<f64>) -> Sample {
         let fixture = fixture();
         Sample {
-            link: Link { loss: Percent(loss), ..fixture.link },
+            link: EmulatedLink { loss: Percent(loss), ..fixture.link },
             contender: contender.to_owned(),
             seconds,
             error: seconds.is_none().then(|| "no <way>".to_owned()),
@@ -417,7 +418,7 @@ mod tests {
     fn goodput_is_drawn_against_loss_and_against_the_round_trip() {
         let at = |ms: u64, loss: f64| {
             let one = sample("isthmus", loss, Some(2.0));
-            Sample { link: Link { rtt: Span(ms * 1_000_000), ..one.link }, ..one }
+            Sample { link: EmulatedLink { rtt: Span(ms * 1_000_000), ..one.link }, ..one }
         };
         let page = page(&[at(24, 0.0), at(366, 0.0), at(24, 0.01), at(366, 0.01)]);
         for title in ["round trip 24ms", "round trip 366ms", "loss 0%", "loss 1%"] {

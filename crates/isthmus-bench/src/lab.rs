@@ -6,7 +6,7 @@ use std::process::Command;
 
 use isthmus_units::{Percent, Span};
 
-use crate::link::Link;
+use crate::link::EmulatedLink;
 
 /// Time limit of a run: a constant part in seconds, and a multiple of its floor.
 const LIMIT_S: f64 = 20.0;
@@ -31,9 +31,13 @@ pub(crate) fn catalogue_limit_s(floor_s: f64) -> f64 {
 
 /// Configuration of a lab with sites a and b and these links between them. A link may have an outage: its start,
 /// in seconds from the lab's beginning, and its length in seconds.
-pub(crate) fn config(links: &[(Link, Option<(f64, f64)>)], seed: u64, congestion: Option<&str>) -> String {
+pub(crate) fn config(
+    links: &[(EmulatedLink, Option<(f64, f64)>)],
+    seed: u64,
+    congestion: Option<&str>,
+) -> String {
     let mut out = sites(congestion);
-    for (Link { rate, rtt, loss, mtu, .. }, down) in links {
+    for (EmulatedLink { rate, rtt, loss, mtu, .. }, down) in links {
         let _ = writeln!(
             out,
             "[[link]]\nbetween = [\"a\", \"b\"]\nrate = \"{rate}\"\nrtt = \"{rtt}\"\nloss = \"{loss}\"\n\
@@ -53,7 +57,7 @@ pub(crate) const WIDE_NETWORKS: &str = "10.200.0.0/16";
 
 /// Configuration of a lab with these sites, each with a link to a site in the middle that forwards packets. Between any
 /// two sites lie the round trip and the loss of `link`.
-pub(crate) fn star(names: &[&str], link: &Link) -> String {
+pub(crate) fn star(names: &[&str], link: &EmulatedLink) -> String {
     let mut out = format!("mgmt = true\n[[site]]\nname = \"{MIDDLE}\"\nforward = true\n");
     for name in names {
         let _ = writeln!(out, "[[site]]\nname = \"{name}\"");

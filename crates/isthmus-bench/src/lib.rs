@@ -31,7 +31,7 @@ pub use collectives::Collectives;
 pub use contender::Contender;
 pub use files::{FileBench, FileContender, FilePaths, FileRun, FileSample, Io};
 pub use isthmus_lab::catalogue::Catalogue;
-pub use link::Link;
+pub use link::EmulatedLink;
 pub use matrix::{Matrix, Work};
 pub use papers::{Came, Form, Papers, Tools, render};
 pub use run::{Bench, Paths};

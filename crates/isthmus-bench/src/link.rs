@@ -13,7 +13,7 @@ const HEADERS: f64 = 20.0 + 20.0 + 12.0;
 
 /// A link between the two sites, the same in both directions unless it is of a catalogue.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Link {
+pub struct EmulatedLink {
     /// Line rate, in bits per second.
     #[serde(serialize_with = "as_text")]
     pub rate: Rate,
@@ -35,7 +35,7 @@ fn as_text<T: std::fmt::Display, S: serde::Serializer>(value: &T, to: S) -> Resu
     to.collect_str(value)
 }
 
-impl Link {
+impl EmulatedLink {
     /// Both sides are on this host, and nothing is emulated.
     pub const LOOPBACK: Self =
         Self { rate: Rate(0), rtt: Span(0), loss: Percent(0.0), mtu: 65_536, name: None };
@@ -122,10 +122,15 @@ impl Link {
 
 /// Shortest time in which two links together carry this many bytes. The second link is cut `cut_s` after the
 /// data began to flow. Seconds.
-pub(crate) fn floor_of_both_s(bytes: u64, first: &Link, second: &Link, cut_s: Option<f64>) -> f64 {
+pub(crate) fn floor_of_both_s(
+    bytes: u64,
+    first: &EmulatedLink,
+    second: &EmulatedLink,
+    cut_s: Option<f64>,
+) -> f64 {
     let by_one = first.floor_s(bytes).min(second.floor_s(bytes));
     // Each link's floor includes its own round trip.
-    let owed = |link: &Link| link.goodput() * link.rtt_s();
+    let owed = |link: &EmulatedLink| link.goodput() * link.rtt_s();
     let sum = first.goodput() + second.goodput();
     let by_both = ((bytes as f64 + owed(first) + owed(second)) / sum).min(by_one);
     match cut_s {
@@ -145,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_floor_is_a_round_trip_and_what_full_packets_take() {
-        let link = Link {
+        let link = EmulatedLink {
             rate: Rate(1_000_000_000),
             rtt: Span(24_000_000),
             loss: Percent(0.0),
@@ -154,7 +159,7 @@ mod tests {
         };
         assert!((link.goodput() / 123.75e6 - 1.0).abs() < 0.001, "{}", link.goodput());
         assert!((link.floor_s(500_000_000) - 4.064).abs() < 0.01, "{}", link.floor_s(500_000_000));
-        let lossy = Link { loss: Percent(0.1), ..link };
+        let lossy = EmulatedLink { loss: Percent(0.1), ..link };
         assert!((lossy.goodput() / link.goodput() - 0.9).abs() < 1e-9);
     }
 
@@ -163,7 +168,7 @@ mod tests {
         let text =
             "[[link]]\nname = \"a fifth\"\nrtt = \"24ms\"\nchange = [{ at = \"3s\", rate = \"200Mbit\" }]\n";
         let of = Catalogue::parse("test", text).expect("valid").links.remove(0);
-        let link = Link::named(&of);
+        let link = EmulatedLink::named(&of);
         let second = link.goodput() as u64;
         let floor = |bytes, began_s| link.floor_from_s(&of, bytes, began_s);
         assert!((floor(second, 1.0) - 1.024).abs() < 1e-6, "before the change");
@@ -175,7 +180,7 @@ mod tests {
 
     #[test]
     fn two_links_carry_their_sum_until_one_is_cut() {
-        let of = |ms: u64| Link {
+        let of = |ms: u64| EmulatedLink {
             rate: Rate(500_000_000),
             rtt: Span(ms * 1_000_000),
             loss: Percent(0.0),

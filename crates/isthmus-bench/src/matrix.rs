@@ -4,7 +4,7 @@ use isthmus_lab::catalogue::{Catalogue, NamedLink};
 use isthmus_units::{Percent, Rate, Span};
 
 use crate::contender::Contender;
-use crate::link::{self, Link};
+use crate::link::{self, EmulatedLink};
 
 /// One of this many messages goes before time counts, while the peers get to know each other.
 const UNCOUNTED: u32 = 6;
@@ -45,7 +45,7 @@ pub enum Work {
         /// Bytes.
         bytes: u64,
         /// The second link.
-        second: Link,
+        second: EmulatedLink,
         /// The second link is cut while data flows.
         is_cut: bool,
     },
@@ -61,7 +61,7 @@ impl Work {
     pub const SENDS: u64 = 64 << 10;
 
     /// An outage on this link, with enough data that some is still unsent when the link is back.
-    pub fn outage(link: &Link) -> Self {
+    pub fn outage(link: &EmulatedLink) -> Self {
         Self::Outage((link.goodput() * OUTAGE_SENDS_S) as u64)
     }
 
@@ -124,7 +124,7 @@ impl Work {
     }
 
     /// The second link, if the work uses two.
-    pub(crate) fn second(self) -> Option<Link> {
+    pub(crate) fn second(self) -> Option<EmulatedLink> {
         match self {
             Self::Paths { second, .. } => Some(second),
             _ => None,
@@ -132,7 +132,7 @@ impl Work {
     }
 
     /// When the link that fails goes down, if one does. Seconds from the lab's beginning.
-    pub(crate) fn down_at_s(self, link: &Link) -> Option<f64> {
+    pub(crate) fn down_at_s(self, link: &EmulatedLink) -> Option<f64> {
         match self {
             Self::Outage(_) => Some(OUTAGE_AT_S),
             Self::Paths { is_cut: true, .. } => Some(START_S + self.floor_s(link) / 2.0),
@@ -141,7 +141,7 @@ impl Work {
     }
 
     /// Shortest time that the work can take on a link. Seconds.
-    pub(crate) fn floor_s(self, link: &Link) -> f64 {
+    pub(crate) fn floor_s(self, link: &EmulatedLink) -> f64 {
         match self {
             Self::Stream(bytes) | Self::Late(bytes) => link.floor_s(bytes),
             Self::Sends(_) => link.floor_s(self.bytes()),
@@ -156,7 +156,7 @@ impl Work {
     }
 
     /// Extra time that the slowest correct protocol takes. Seconds.
-    pub(crate) fn patience_s(self, link: &Link) -> f64 {
+    pub(crate) fn patience_s(self, link: &EmulatedLink) -> f64 {
         match self {
             // A receive that is not posted ahead is posted when the message before is done.
             Self::Preposted { messages, ahead } => {
@@ -191,7 +191,7 @@ pub struct Matrix {
     /// What the links that have a name do.
     pub catalogue: Catalogue,
     /// Links, each with the work done on it.
-    pub cells: Vec<(Link, Work)>,
+    pub cells: Vec<(EmulatedLink, Work)>,
     /// The contenders.
     pub contenders: Vec<Contender>,
     /// Number of repetitions.
@@ -206,26 +206,26 @@ pub(crate) struct Step {
     /// Number of the repetition, from 1.
     pub(crate) run: u32,
     pub(crate) seed: u64,
-    pub(crate) link: Link,
+    pub(crate) link: EmulatedLink,
     pub(crate) work: Work,
     pub(crate) contender: Contender,
 }
 
 impl Matrix {
     /// One link for each pair of round trip and loss.
-    pub fn links(rate: Rate, mtu: u32, rtts: &[Span], losses: &[Percent]) -> Vec<Link> {
+    pub fn links(rate: Rate, mtu: u32, rtts: &[Span], losses: &[Percent]) -> Vec<EmulatedLink> {
         let of = |rtt: &Span| {
             losses
                 .iter()
-                .map(|loss| Link { rate, rtt: *rtt, loss: *loss, mtu, name: None })
+                .map(|loss| EmulatedLink { rate, rtt: *rtt, loss: *loss, mtu, name: None })
                 .collect::<Vec<_>>()
         };
         rtts.iter().flat_map(of).collect()
     }
 
     /// The catalogue's entry for a link; `None` if the link has no name.
-    pub(crate) fn entry(&self, link: &Link) -> Option<&NamedLink> {
-        self.catalogue.links.iter().find(|one| Link::named(one) == *link)
+    pub(crate) fn entry(&self, link: &EmulatedLink) -> Option<&NamedLink> {
+        self.catalogue.links.iter().find(|one| EmulatedLink::named(one) == *link)
     }
 
     /// Number of runs.

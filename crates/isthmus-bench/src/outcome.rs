@@ -164,10 +164,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::Link;
+    use crate::EmulatedLink;
 
-    const LINK: Link =
-        Link { rate: Rate(1_000_000_000), rtt: Span(24_000_000), loss: Percent(0.0), mtu: 9_000, name: None };
+    const LINK: EmulatedLink = EmulatedLink {
+        rate: Rate(1_000_000_000),
+        rtt: Span(24_000_000),
+        loss: Percent(0.0),
+        mtu: 9_000,
+        name: None,
+    };
 
     fn of(
         work: Work,

@@ -14,7 +14,7 @@ use time::OffsetDateTime;
 use crate::BenchError;
 use crate::choices::Choices;
 use crate::contender::Contender;
-use crate::link::Link;
+use crate::link::EmulatedLink;
 use crate::matrix::{Matrix, OUTAGE_S, Step, Work};
 use crate::outcome::{Ended, Outcome, outcome};
 use crate::sample::{Sample, Shares};
@@ -142,7 +142,7 @@ impl Bench {
     }
 
     /// Shortest time of a run, and its limit. Seconds.
-    fn times_s(&self, link: Link, work: Work, entry: Option<&NamedLink>) -> (f64, f64) {
+    fn times_s(&self, link: EmulatedLink, work: Work, entry: Option<&NamedLink>) -> (f64, f64) {
         let (floor_s, usual_s) = match entry {
             Some(entry) => {
                 let floor_s = link.floor_from_s(entry, work.bytes(), matrix::START_S);
@@ -278,7 +278,7 @@ impl Bench {
 }
 
 /// The lab's links, each with the start and length of its outage, if any.
-fn links(step: &Step) -> Vec<(Link, Option<(f64, f64)>)> {
+fn links(step: &Step) -> Vec<(EmulatedLink, Option<(f64, f64)>)> {
     let Step { link, work, .. } = step;
     let down = |length_s| work.down_at_s(link).map(|at_s| (at_s, length_s));
     match work.second() {

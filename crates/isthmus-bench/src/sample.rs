@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::BenchError;
-use crate::link::Link;
+use crate::link::EmulatedLink;
 
 /// One run; one line of `samples.jsonl`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -24,10 +24,10 @@ pub struct Sample {
     #[serde(default)]
     pub seed: u64,
     /// The link.
-    pub link: Link,
+    pub link: EmulatedLink,
     /// The second link, if there are two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub second: Option<Link>,
+    pub second: Option<EmulatedLink>,
     /// The lab's configuration. The emulator's report has what it omits, such as queue lengths.
     #[serde(default)]
     pub lab: String,
@@ -170,7 +170,7 @@ pub(crate) fn fixture() -> Sample {
         kernel: "6".into(),
         run: 1,
         seed: 1,
-        link: Link {
+        link: EmulatedLink {
             rate: Rate(1_000_000_000),
             rtt: Span(24_000_000),
             loss: Percent(0.0001),

@@ -1,5 +1,7 @@
 //! Makes inputs from others. The same seed gives the same inputs.
 
+use isthmus_lab::rng::SplitMix64;
+
 /// Bytes on which parsers often fail.
 const EDGES: [u8; 8] = [0, 1, 0x7f, 0x80, 0xff, b'\n', b'"', b'['];
 /// The longest input that is made. Bytes.
@@ -8,13 +10,13 @@ const LEN_MAX: usize = 4096;
 /// Makes inputs.
 #[derive(Clone, Debug)]
 pub struct Mutator {
-    state: u64,
+    rng: SplitMix64,
 }
 
 impl Mutator {
     /// A mutator that `seed` determines.
     pub fn new(seed: u64) -> Self {
-        Self { state: seed }
+        Self { rng: SplitMix64::new(seed) }
     }
 
     /// Changes one of `inputs` one to four times. `inputs` is not empty.
@@ -52,7 +54,7 @@ impl Mutator {
                 bytes.splice(to..to, piece);
             }
             6 => {
-                let (byte, count) = (self.word() as u8, 1 + self.below(16));
+                let (byte, count) = (self.rng.word() as u8, 1 + self.below(16));
                 bytes.splice(at..at, std::iter::repeat_n(byte, count));
             }
             7 => {
@@ -82,20 +84,11 @@ impl Mutator {
 
     /// A number from 0 to `bound` - 1. `bound` is not 0.
     fn below(&mut self, bound: usize) -> usize {
-        (self.word() % bound as u64) as usize
+        self.rng.below(bound as u64) as usize
     }
 
     fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len())]
-    }
-
-    /// Sebastiano Vigna's splitmix64.
-    fn word(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
     }
 }
 

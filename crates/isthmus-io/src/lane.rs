@@ -9,7 +9,7 @@ use isthmus_wire::frame::Message;
 use isthmus_wire::{Frame, FrameError};
 use socket2::SockRef;
 
-use crate::carrier::{Carrier, Carriers, Transfer};
+use crate::carrier::{Carrier, Carriers, RECORD_MAX, Transfer};
 use crate::lock::{Mutex, MutexGuard};
 use crate::log::{info_sparingly, warn_sparingly};
 use crate::memory::ProcessMemory;
@@ -52,7 +52,8 @@ pub(crate) struct Lane {
     /// Its destination and the number of the attempt ([`Carriers::attempt`]), from dialling until it comes up. Boxed, since
     /// most lanes have come up, and silent ones must cost little (`tests/scale.rs`).
     pub(crate) target: Option<Box<(SocketAddr, u32)>>,
-    pub(crate) phase: Phase,
+    phase: Phase,
+    /// When it began to come up, or to go down.
     pub(crate) since: Instant,
     /// Empty while nothing is read.
     pub(crate) staging: Vec<u8>,
@@ -104,9 +105,16 @@ impl Lane {
         self.phase == Phase::Ungreeted || self.phase == Phase::Settling && !self.dialled
     }
 
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Changes its phase. Only the shell's table of lanes may do this, since it counts them.
     pub(crate) fn enter(&mut self, phase: Phase) {
         self.phase = phase;
-        self.since = Instant::now();
+        if matches!(phase, Phase::Flushing | Phase::HalfClosed) {
+            self.since = Instant::now();
+        }
     }
 
     pub(crate) fn has_unwritten(&self) -> bool {
@@ -181,6 +189,10 @@ pub(crate) struct Spares {
     staging: Vec<Vec<u8>>,
     #[allow(clippy::vec_box, reason = "they go to lanes and come back as they are")]
     outgoing: Vec<Box<Outgoing>>,
+    /// The targets of a read; empty between reads.
+    pieces: Vec<libc::iovec>,
+    /// Room for a short message by shared memory; empty before the first.
+    short: Box<[u8]>,
 }
 
 impl Spares {
@@ -199,6 +211,14 @@ impl Spares {
             staging[..lane.read_to].copy_from_slice(&lane.staging[..lane.read_to]);
             lane.staging = staging;
         }
+    }
+
+    /// Room for any short message by shared memory.
+    pub(crate) fn short(&mut self) -> &mut [u8] {
+        if self.short.is_empty() {
+            self.short = vec![0; RECORD_MAX].into_boxed_slice();
+        }
+        &mut self.short
     }
 
     /// Takes the staging buffer back if everything in it is decoded.
@@ -255,11 +275,11 @@ pub(crate) fn fill(lane: &mut Lane, id: LaneId, core: &mut MutexGuard<'_, Core>)
 pub(crate) fn read_some(
     lane: &mut Lane,
     index: usize,
-    pieces: &mut Vec<libc::iovec>,
+    spares: &mut Spares,
     carriers: &mut Carriers,
     core: &Mutex<Core>,
 ) -> Result<Option<(usize, usize)>, LaneLoss> {
-    let id = LaneId(index as u32);
+    let (id, pieces) = (LaneId(index as u32), &mut spares.pieces);
     lane.compact();
     pieces.clear();
     let mut direct = 0;
@@ -321,13 +341,12 @@ pub(crate) fn read_some(
 }
 
 /// Reads what has come by shared memory, except long payload, and passes it to the engine. At most `most` short
-/// messages are read, through `room`, which must hold the longest one. False if something is left for [`read_some`].
+/// messages are read. False if something is left for [`read_some`].
 pub(crate) fn read_short(
     lane: &mut Lane,
     id: LaneId,
     core: &mut MutexGuard<'_, Core>,
     most: usize,
-    room: &mut [u8],
     spares: &mut Spares,
 ) -> Result<bool, LaneLoss> {
     if lane.phase != Phase::Open || lane.streaming || lane.read_from != lane.read_to {
@@ -341,7 +360,7 @@ pub(crate) fn read_short(
         left = left.checked_sub(1)?;
         memory.take_short(room)
     };
-    match engine.handle_messages(now, id, room, next, program) {
+    match engine.handle_messages(now, id, spares.short(), next, program) {
         Ok(true) => {
             memory.tell();
             return Ok(true);

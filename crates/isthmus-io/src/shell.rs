@@ -6,7 +6,10 @@
 mod direct;
 mod down;
 mod fast_path;
+mod lanes;
+mod listeners;
 mod memory;
+mod passes;
 mod summary;
 mod unauthenticated;
 mod up;
@@ -20,7 +23,7 @@ use isthmus_udp::{Composition, Dropped};
 use socket2::Socket;
 
 use crate::carrier::{Carriers, Outdone, PathNews, Silence, Transfer, Untrusted};
-use crate::lane::{IDLE_READS, Lane, Phase, Spares, fill, read_some};
+use crate::lane::{Phase, Spares, fill, read_some};
 use crate::lock::Mutex;
 use crate::log::{info_few, info_log, warn_refused, warn_sparingly};
 use crate::memory::ProcessMemory;
@@ -28,6 +31,10 @@ use crate::poller::{Events, Poller, Ready};
 use crate::settings::{Changes, Protocols};
 pub(crate) use direct::REACHED;
 pub(crate) use fast_path::Brief;
+use lanes::LaneTable;
+use listeners::Listeners;
+use memory::MemoryLanes;
+use passes::Passes;
 use unauthenticated::Unauthenticated;
 
 /// The engine and the memory that it refers to.
@@ -52,73 +59,39 @@ impl Core {
 const READS_PER_TURN: usize = 8;
 /// Most batches written in one pass. Count.
 const WRITES_PER_TURN: usize = 64;
-/// Most busy lanes that are read directly, without asking epoll first. Count.
-const DIRECT_LANES: usize = 2;
-/// While lanes are read directly, one in this many passes asks epoll. Count.
-const DIRECT_PASSES: u32 = 16;
 
 /// Key of the listeners in the poller.
 const LISTENER: u64 = u64::MAX;
 /// Key of the carriers' descriptor in the poller.
 const CARRIERS: u64 = u64::MAX - 1;
 
-/// The lanes of one endpoint.
+/// The lanes of one endpoint. Its parts keep their own state; the shell moves bytes between them and the engine.
 #[derive(Debug)]
 pub(crate) struct Shell {
     carriers: Carriers,
-    listeners: Vec<Socket>,
-    lanes: Vec<Option<Lane>>,
-    /// Number of lanes, in any phase.
-    count: usize,
-    open: usize,
-    ungreeted: usize,
-    /// All lanes have ended for good.
-    ended: bool,
+    listeners: Listeners,
     unauthenticated: Unauthenticated,
-    poller: Poller,
-    events: Events,
-    scratch: Vec<libc::iovec>,
-    spares: Spares,
-    /// Buffer for a short message by shared memory; empty before the first.
-    short: Box<[u8]>,
-    passes: u32,
-    swept: Instant,
-    /// Events that the carriers themselves reported.
-    news: Vec<Ready>,
-    /// Lanes that are read directly.
-    busy: Vec<usize>,
+    lanes: LaneTable,
+    memory: MemoryLanes,
     /// Lanes that send from the program's memory without a copy.
     borrowing: Vec<usize>,
-    /// Whether lanes may be read directly: with a single peer only. If one peer sends to us, then tells a second peer,
-    /// and that one tells us, we must not read the second message first.
-    direct: bool,
-    /// Lanes by shared memory that every pass looks at.
-    memory: Vec<usize>,
-    /// Number of lanes by shared memory that wait to be woken instead.
-    asleep: usize,
-    /// The driving thread sleeps, so the lanes in `memory` wait to be woken, too.
-    dozing: bool,
-    /// This pass looks at descriptors and the clock.
-    fully: bool,
-    /// When memory of idle lanes was last given back.
-    rested: Instant,
-    /// No lane's bytes come by its descriptor.
-    all_polled: bool,
-    /// All lanes go by shared memory and are in `memory`.
-    all_memory: bool,
-    /// When descriptors were last looked at.
-    looked: Instant,
-    /// The endpoint's watch shows what comes on all lanes, and no lane waits to write.
-    watched: bool,
-    /// Lanes have changed, so `direct` and the like must be determined again.
-    changed: bool,
+    passes: Passes,
+    poller: Poller,
+    events: Events,
+    spares: Spares,
+    /// Events that the carriers themselves reported.
+    news: Vec<Ready>,
+    /// When lanes that take too long were last looked for.
+    swept: Instant,
+    /// All lanes have ended for good.
+    ended: bool,
     /// Dropped decisions that were logged so far. Count.
     untold: u64,
     /// The configuration file that the endpoint follows.
     settings: Option<Changes>,
 }
 
-// SAFETY: `scratch` is empty between calls.
+// SAFETY: `events` holds keys of lanes and no pointers, and `spares` has no pieces between reads.
 unsafe impl Send for Shell {}
 
 /// The result of a pass.
@@ -133,42 +106,24 @@ pub(crate) struct PassResult {
 impl Shell {
     pub(crate) fn new(carriers: Carriers, listeners: Vec<Socket>) -> io::Result<Self> {
         let poller = Poller::new()?;
-        for listener in &listeners {
-            poller.add(listener, LISTENER, false)?;
-        }
+        let listeners = Listeners::new(listeners, &poller)?;
         if let Some(fd) = carriers.fd() {
             poller.add(fd, CARRIERS, false)?;
         }
         Ok(Self {
             carriers,
             listeners,
-            lanes: Vec::new(),
-            count: 0,
-            open: 0,
-            ungreeted: 0,
-            ended: false,
             unauthenticated: Unauthenticated::default(),
+            lanes: LaneTable::default(),
+            memory: MemoryLanes::new(),
+            borrowing: Vec::new(),
+            passes: Passes::new(),
             poller,
             events: Events::with_capacity(64),
-            scratch: Vec::new(),
             spares: Spares::default(),
-            short: Box::default(),
-            passes: 0,
-            swept: Instant::now(),
             news: Vec::new(),
-            busy: Vec::with_capacity(DIRECT_LANES),
-            borrowing: Vec::new(),
-            direct: false,
-            memory: Vec::new(),
-            asleep: 0,
-            dozing: false,
-            fully: false,
-            rested: Instant::now(),
-            all_polled: false,
-            all_memory: false,
-            looked: Instant::now(),
-            watched: false,
-            changed: false,
+            swept: Instant::now(),
+            ended: false,
             untold: 0,
             settings: None,
         })
@@ -185,20 +140,20 @@ impl Shell {
         if self.ended {
             return PassResult::default();
         }
-        self.fully = fully;
-        self.watched = false;
+        self.passes.begin(fully);
+        self.memory.unwatch();
         let read = self.take_in(core);
-        if self.fully {
+        if self.passes.is_full() {
             self.look_at_settings(core);
         }
         let mut guard = core.lock();
-        if self.fully && guard.engine.poll_timeout().is_some() {
+        if self.passes.is_full() && guard.engine.poll_timeout().is_some() {
             let now = guard.now();
             let Core { engine, memory, .. } = &mut *guard;
             engine.handle_timeout(now, memory);
         }
         if !read && guard.engine.owes_acks() {
-            if self.fully {
+            if self.passes.is_full() {
                 guard.engine.flush_acks();
             } else {
                 let now = guard.now();
@@ -244,34 +199,25 @@ impl Shell {
     pub(crate) fn set_protocols(&mut self, core: &Mutex<Core>, protocols: Protocols) {
         core.lock().engine.set_transfers(protocols.transfers.clone());
         let former = self.carriers.set_protocols(protocols);
-        self.lanes.iter_mut().flatten().for_each(|lane| lane.carrier.follow(&self.carriers, &former));
+        self.lanes.iter_mut().for_each(|lane| lane.carrier.follow(&self.carriers, &former));
     }
 
     fn take_in(&mut self, core: &Mutex<Core>) -> bool {
-        self.passes = self.passes.wrapping_add(1);
         let polled = !self.carriers.is_plain() && self.poll_carriers(core);
         let read = self.take_in_by_memory(core);
         self.take_in_by_descriptors(core) || read || polled
     }
 
     fn take_in_by_descriptors(&mut self, core: &Mutex<Core>) -> bool {
-        if self.changed {
-            self.changed = false;
-            let polled = self.lanes.iter().flatten().filter(|lane| lane.carrier.is_polled()).count();
-            self.all_polled = self.count > 0 && polled == self.count && self.asleep == 0;
-            self.all_memory = self.memory.len() == self.count && self.count > 0 && self.open == self.count;
-            self.direct = self.open == self.count && (self.all_polled || core.lock().engine.talks_to_one());
+        if self.lanes.take_change() {
+            let talks_to_one = || core.lock().engine.talks_to_one();
+            self.passes.plan(&self.lanes, self.memory.counts(), talks_to_one);
         }
-        if self.direct
-            && (self.all_polled || !self.busy.is_empty())
-            && !self.passes.is_multiple_of(DIRECT_PASSES)
-            && !self.fully
-        {
+        if self.passes.reads_directly() {
             return self.read_busy(core);
         }
-        self.fully = true;
-        self.note_look();
-        self.accept_again();
+        self.passes.look();
+        self.listeners.resume(&self.poller);
         if let Err(error) = self.poller.wait(&mut self.events, Some(Duration::ZERO)) {
             warn_sparingly!("cannot ask for events: {error}");
             return false;
@@ -296,7 +242,7 @@ impl Shell {
     /// Tells a lane's carrier that its descriptor is readable.
     fn stir(&mut self, ready: &Ready) {
         let index = ready.key as usize;
-        if let Some(Some(lane)) = self.lanes.get_mut(index)
+        if let Some(lane) = self.lanes.get_mut(index)
             && ready.readable
         {
             lane.carrier.stir(&mut self.carriers);
@@ -333,7 +279,7 @@ impl Shell {
     pub(super) fn give_back(&mut self, core: &Mutex<Core>) {
         let lanes = &mut self.lanes;
         self.borrowing.retain(|index| {
-            let Some(lane) = lanes.get_mut(*index).and_then(Option::as_mut) else { return false };
+            let Some(lane) = lanes.get_mut(*index) else { return false };
             let (returned, others) = lane.carrier.take_returned();
             if returned > 0 {
                 let mut guard = core.lock();
@@ -349,8 +295,7 @@ impl Shell {
         let changed = self.carriers.take_changed_bulk();
         if !changed.is_empty() {
             let mut guard = core.lock();
-            let lanes =
-                changed.into_iter().filter(|(index, _)| self.lanes.get(*index).is_some_and(Option::is_some));
+            let lanes = changed.into_iter().filter(|(index, _)| self.lanes.get(*index).is_some());
             lanes.for_each(|(index, bulk)| guard.engine.set_lane_bulk(LaneId(index as u32), bulk));
         }
     }
@@ -358,16 +303,13 @@ impl Shell {
     /// Reads the lanes on which something came lately, without asking epoll first: one system call instead of two.
     fn read_busy(&mut self, core: &Mutex<Core>) -> bool {
         let mut read = false;
-        for i in (0..self.busy.len()).rev() {
+        for i in (0..self.passes.busy_count()).rev() {
             // A lane that was lost meanwhile has left the list.
-            let Some(&index) = self.busy.get(i) else { continue };
+            let Some(index) = self.passes.busy_at(i) else { continue };
             if self.receive(index, core) {
                 read = true;
-            } else if let Some(Some(lane)) = self.lanes.get_mut(index) {
-                lane.vain_reads += 1;
-                if lane.vain_reads >= IDLE_READS {
-                    self.busy.retain(|busy| *busy != index);
-                }
+            } else if let Some(lane) = self.lanes.get_mut(index) {
+                self.passes.note_vain(index, lane);
             }
         }
         read
@@ -375,22 +317,16 @@ impl Shell {
 
     /// Something came on this lane, so it may be read directly from now on.
     fn note_busy(&mut self, index: usize) {
-        let Some(Some(lane)) = self.lanes.get_mut(index) else { return };
-        if lane.carrier.is_polled() {
-            return;
-        }
-        let was_idle = std::mem::replace(&mut lane.vain_reads, 0) >= IDLE_READS;
-        if was_idle && self.busy.len() < DIRECT_LANES {
-            self.busy.push(index);
-        } else if was_idle {
-            lane.vain_reads = IDLE_READS;
+        let Some(lane) = self.lanes.get_mut(index) else { return };
+        if !lane.carrier.is_polled() {
+            self.passes.note_busy(index, lane);
         }
     }
 
     /// Continues a lane that can be written to again, or that has been connected.
     fn resume(&mut self, index: usize, core: &Mutex<Core>) {
-        let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return };
-        if lane.phase == Phase::Settling {
+        let Some(lane) = self.lanes.get_mut(index) else { return };
+        if lane.phase() == Phase::Settling {
             if !self.settle(index, core) {
                 return;
             }
@@ -419,7 +355,7 @@ impl Shell {
     }
 
     fn wait_to_write(&mut self, index: usize, wanted: bool) {
-        let Some(lane) = self.lanes[index].as_mut() else { return };
+        let Some(lane) = self.lanes.get_mut(index) else { return };
         // If the lane does not write to its descriptor, that would be writable all the time.
         let wanted = wanted && !lane.carrier.is_polled();
         if lane.waits_to_write != wanted {
@@ -452,8 +388,8 @@ impl Shell {
                 continue;
             };
             let index = id.0 as usize;
-            let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { continue };
-            if lane.phase == Phase::Settling || lane.has_unwritten() {
+            let Some(lane) = self.lanes.get_mut(index) else { continue };
+            if lane.phase() == Phase::Settling || lane.has_unwritten() {
                 continue;
             }
             self.spares.lend_outgoing(lane);
@@ -473,13 +409,13 @@ impl Shell {
             Action::Dial { lane, locator, key } => self.dial(lane, locator, &key, core),
             Action::Abandon { lane } => {
                 let text = "the other end gave no sign of life".to_owned();
-                if let Some(lane) = self.lanes.get_mut(lane.0 as usize).and_then(Option::as_mut) {
+                if let Some(lane) = self.lanes.get_mut(lane.0 as usize) {
                     lane.carrier.discard();
                 }
                 self.lose(lane.0 as usize, &LaneLoss::Broken(text), core);
             }
             Action::Recall { lane, batches } => {
-                if let Some(lane) = self.lanes.get_mut(lane.0 as usize).and_then(Option::as_mut) {
+                if let Some(lane) = self.lanes.get_mut(lane.0 as usize) {
                     lane.carrier.recall(batches, &mut self.carriers);
                 }
                 self.give_back(core);
@@ -491,7 +427,7 @@ impl Shell {
     /// Writes the lane's pending data. False if the engine has nothing more to send on any lane.
     fn write(&mut self, index: usize, core: &Mutex<Core>) -> bool {
         let mut more = true;
-        let Some(lane) = self.lanes[index].as_mut() else { return more };
+        let Some(lane) = self.lanes.get_mut(index) else { return more };
         if let Some(outgoing) = lane.outgoing.as_mut().filter(|outgoing| outgoing.is_unwritten()) {
             if let Some(secret) = outgoing.secret() {
                 lane.carrier.share(&secret, lane.dialled, index, &mut self.carriers);
@@ -508,7 +444,7 @@ impl Shell {
                 }
             }
             if outgoing.is_unwritten() {
-                self.watched = false;
+                self.memory.unwatch();
                 self.wait_to_write(index, true);
                 return more;
             }
@@ -529,7 +465,7 @@ impl Shell {
             more = engine.has_output();
         }
         self.spares.take_outgoing(lane);
-        if lane.phase == Phase::Flushing {
+        if lane.phase() == Phase::Flushing {
             self.flush(index, core);
             more = true;
         }
@@ -540,8 +476,8 @@ impl Shell {
     pub(super) fn receive(&mut self, index: usize, core: &Mutex<Core>) -> bool {
         let mut any = false;
         for _ in 0..READS_PER_TURN {
-            let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return any };
-            let phase = lane.phase;
+            let Some(lane) = self.lanes.get_mut(index) else { return any };
+            let phase = lane.phase();
             match phase {
                 Phase::Settling if self.settle(index, core) => continue,
                 Phase::Settling => return any,
@@ -551,9 +487,9 @@ impl Shell {
                 }
                 Phase::Open | Phase::Ungreeted => {}
             }
-            let Some(lane) = self.lanes[index].as_mut() else { return any };
+            let Some(lane) = self.lanes.get_mut(index) else { return any };
             self.spares.lend_staging(lane);
-            match read_some(lane, index, &mut self.scratch, &mut self.carriers, core) {
+            match read_some(lane, index, &mut self.spares, &mut self.carriers, core) {
                 Ok(Some((n, offered))) => {
                     any = true;
                     self.greeted(index, core);
@@ -572,7 +508,7 @@ impl Shell {
         if any {
             self.note_busy(index);
         }
-        if let Some(Some(lane)) = self.lanes.get_mut(index) {
+        if let Some(lane) = self.lanes.get_mut(index) {
             self.spares.take_staging(lane);
         }
         any
@@ -580,28 +516,25 @@ impl Shell {
 
     /// Counts a lane as open once it is authenticated.
     fn greeted(&mut self, index: usize, core: &Mutex<Core>) {
-        let Some(lane) = self.lanes[index].as_mut() else { return };
-        if lane.phase == Phase::Ungreeted && core.lock().engine.is_greeted(LaneId(index as u32)) {
-            lane.phase = Phase::Open;
+        let Some(lane) = self.lanes.get_mut(index) else { return };
+        if lane.phase() == Phase::Ungreeted && core.lock().engine.is_greeted(LaneId(index as u32)) {
             lane.vouched =
                 self.unauthenticated.vouches_for(core.lock().engine.lane_peer(LaneId(index as u32)));
             if lane.vouched {
                 lane.carrier.admitted(&mut self.carriers);
             }
             self.carriers.begin_flow(index, &lane.carrier);
-            self.open += 1;
-            self.ungreeted -= 1;
-            self.changed = true;
+            self.lanes.enter(index, Phase::Open);
             self.tell_lanes_of(index, core);
         }
     }
 
     /// Tells lanes by UDP that their peer has made this one, if it is by TCP or from another address.
     fn tell_lanes_of(&mut self, index: usize, core: &Mutex<Core>) {
-        let Some(lane) = self.lanes[index].as_ref().filter(|_| self.carriers.has_packets()) else { return };
+        let Some(lane) = self.lanes.get(index).filter(|_| self.carriers.has_packets()) else { return };
         let (is_tcp, from) = (lane.carrier.kind() == LaneKind::Tcp, lane.carrier.host());
         let others = core.lock().engine.other_lanes(LaneId(index as u32));
-        for lane in others.iter().filter_map(|lane| self.lanes.get(lane.0 as usize)?.as_ref()) {
+        for lane in others.iter().filter_map(|lane| self.lanes.get(lane.0 as usize)) {
             if is_tcp {
                 lane.carrier.on_tcp_lane(&mut self.carriers);
             }
@@ -621,22 +554,20 @@ impl Shell {
 
     /// When the shell has to be driven even without events.
     pub(crate) fn deadline(&mut self) -> Option<Duration> {
-        let own = (self.unsettled() > 0).then_some(Duration::from_millis(200));
-        let own = own.into_iter().chain(self.accepts_again_in());
+        let own = (self.lanes.unsettled() > 0).then_some(Duration::from_millis(200));
+        let own = own.into_iter().chain(self.listeners.resume_in());
         let memory = self.is_stirred().then_some(Duration::ZERO);
         own.chain(memory).chain(self.carriers.deadline()).min()
     }
 
     /// Stops listening.
     pub(crate) fn stop_listening(&mut self) {
-        for listener in self.listeners.drain(..) {
-            let _ = self.poller.remove(&listener);
-        }
+        self.listeners.close(&self.poller);
     }
 
     /// The carrier of each lane.
     pub(crate) fn carriers(&self) -> Vec<String> {
-        self.lanes.iter().flatten().map(|lane| lane.carrier.name(&self.carriers).to_owned()).collect()
+        self.lanes.iter().map(|lane| lane.carrier.name(&self.carriers).to_owned()).collect()
     }
 
     /// The compositions of UDP lanes, and how many lanes had each.
@@ -661,12 +592,12 @@ impl Shell {
 
     /// Whether any lane is left, or data that a lane was given is undelivered.
     pub(crate) fn has_lanes(&mut self) -> bool {
-        self.count > 0 || !self.carriers.is_settled()
+        self.lanes.count() > 0 || !self.carriers.is_settled()
     }
 
     /// Whether a lane may hold something that has not been sent once.
     pub(crate) fn has_unsent(&self) -> bool {
-        self.lanes.iter().flatten().any(|lane| lane.phase != Phase::HalfClosed) || self.carriers.has_unsent()
+        self.lanes.iter().any(|lane| lane.phase() != Phase::HalfClosed) || self.carriers.has_unsent()
     }
 }
 

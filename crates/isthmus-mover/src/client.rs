@@ -15,10 +15,10 @@ use crate::disk::Disk;
 use crate::expand::is_pattern;
 use crate::landing::Landing;
 use crate::port::Port;
+use crate::reachability::ReachabilityCheck;
 use crate::receiver::{Receiving, ReceivingSide};
 use crate::sender::{Sending, SendingSide};
 use crate::session::{GIVEN_UP, TAG_OPEN, Wire, key};
-use crate::trial::Trial;
 use crate::walk::{Filter, Root, Roots, is_contents};
 use crate::watch::{Summary, Watch};
 use crate::wire::{Choice, Control, Open, Rules, TransferRequest, Trouble, VERSIONS};
@@ -96,7 +96,7 @@ impl Transfer {
         let first = server::opening(session, self.trust.is_none(), &channel.output());
         let mut wire = Wire::new(port.clone(), peer, None, session, channel)?;
         let at = self.service.locator;
-        let _trial = if self.is_trial { Some(Trial::start(at, wire.sender())?) } else { None };
+        let _check = if self.is_trial { Some(ReachabilityCheck::start(at, wire.sender())?) } else { None };
         // Only this message shows whether the service is still there.
         port.deliver(peer, TAG_OPEN, first, key::CONTROL_OUT, wire.sender())?;
         wire.say(&Control::Open(self.open()))?;

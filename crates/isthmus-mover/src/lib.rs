@@ -51,6 +51,7 @@ pub mod plan;
 mod pool;
 #[allow(unsafe_code, reason = "buffers are lent to the endpoint here, and only here")]
 mod port;
+mod reachability;
 mod receiver;
 pub mod seal;
 mod sender;
@@ -61,7 +62,6 @@ mod source;
 mod succession;
 mod sweep;
 mod target;
-mod trial;
 mod walk;
 pub mod watch;
 pub mod wire;

@@ -1,8 +1,9 @@
 //! Delayed acknowledgements: if our program usually answers soon, the acknowledgement waits and leaves with the answer.
 
 use crate::Micros;
-use crate::receiving::ACK_DELAY_US;
 
+/// Longest delay of an acknowledgement, unless the peer asks for more (`spacing.rs`). Microseconds (1 ms).
+pub(crate) const ACK_DELAY_US: Micros = 1_000;
 /// Part of the round trip that an acknowledgement waits at most. It never waits longer than `ACK_DELAY_US`: the sender
 /// relies on that.
 const WAIT_PART: Micros = 32;

@@ -28,12 +28,13 @@
 //!   ┌─ Port: who may open a stream, whose turn it is to send, bounds on memory ───┐
 //!   │    ├── config, ended, hosts        settings; ended streams; paths of hosts  │
 //!   │    └── Stream, one for each lane                                            │
-//!   │          ├── receiving, seen       bytes in order; packet numbers that came │
-//!   │          ├── answers               acknowledgements that wait for an answer │
+//!   │          ├── stream/handshake      ids and tokens; limits at first          │
+//!   │          ├── receiving, acks       bytes in order; acknowledgements owed    │
 //!   │          ├── sending, sent         bytes to send; packets in flight         │
-//!   │          ├── congestion, pacer     how much may be in flight, and when it goes│
-//!   │          ├── detection             which packets are lost                   │
-//!   │          └── redundancy, parity    copies and parity against losses         │
+//!   │          ├── stream/detector       which packets are lost (`detection`)     │
+//!   │          ├── stream/probing        probes while no acknowledgement comes    │
+//!   │          ├── stream/repair         copies, parity and repeats against losses│
+//!   │          └── stream/rate           congestion control, pacer, share         │
 //!   └─────────────────────────────────────────────────────────────────────────────┘
 //!        │ poll_event                                        ▲ with: write, read, finish
 //!        ▼                                                   │
@@ -47,12 +48,14 @@
 
 #![forbid(unsafe_code)]
 
+mod acks;
 mod answers;
 mod cauchy;
 pub mod congestion;
 pub mod detection;
 mod intake;
 pub mod mtu;
+mod outbox;
 mod pacer;
 mod parity;
 mod path;
@@ -60,10 +63,10 @@ mod port;
 pub mod protection;
 mod ranges;
 mod rebuild;
+mod received_numbers;
 mod receiving;
 pub mod redundancy;
 mod repeats;
-mod seen;
 mod sending;
 mod sent;
 mod sharing;
@@ -75,6 +78,7 @@ mod token;
 pub mod wire;
 
 pub use congestion::Limits;
+pub use outbox::Outbox;
 pub use pacer::Cap;
 pub use path::Learned;
 pub use port::{

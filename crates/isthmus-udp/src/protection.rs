@@ -31,6 +31,14 @@ pub trait Protection: Send + fmt::Debug {
     fn is_keyed(&self) -> bool {
         false
     }
+    /// Whether packets are encrypted.
+    fn is_sealed(&self) -> bool {
+        false
+    }
+    /// Whether the keys belong to a session, so that no proof of an address is needed.
+    fn is_of_session(&self) -> bool {
+        false
+    }
     /// Whether a Data packet that opens comes from the peer, as nobody else has its keys. `keyed`: it is sealed with
     /// the stream's own.
     fn proves_peer(&self, _keyed: bool) -> bool {
@@ -248,11 +256,6 @@ impl Sealed {
         Self { sends: Keys::new(sends), receives, own: None, role: Role::Session }
     }
 
-    /// Whether the keys belong to a session, so that no proof of an address is needed.
-    pub(crate) fn is_of_session(&self) -> bool {
-        self.role == Role::Session
-    }
-
     fn open_by_own<'a>(&mut self, number: u64, header: &[u8], sealed: &'a mut [u8]) -> Option<&'a [u8]> {
         let own = self.own.as_mut()?;
         let opened = own.receives.open(number, header, sealed)?;
@@ -281,6 +284,14 @@ impl Sealed {
 impl Protection for Sealed {
     fn is_keyed(&self) -> bool {
         self.own.as_ref().is_some_and(|own| own.confirmed)
+    }
+
+    fn is_sealed(&self) -> bool {
+        true
+    }
+
+    fn is_of_session(&self) -> bool {
+        self.role == Role::Session
     }
 
     fn proves_peer(&self, keyed: bool) -> bool {

@@ -1,19 +1,11 @@
-//! The receiving half of a stream: holds data until it is read, and decides when to acknowledge.
+//! The receiving half of a stream: holds data until it is read, and grants the peer a window.
 
-use crate::Micros;
 use crate::parity::BLOCK_MAX;
 use crate::ranges::RangeSet;
 use crate::rebuild::Rebuild;
-use crate::seen::{Arrival, Seen};
 use crate::store::Store;
-use crate::wire::{ACK_FIXED, Ack, ParityShard, WORDS_MAX, Words, put_ack};
+use crate::wire::ParityShard;
 
-/// Longest delay of an acknowledgement, unless the peer asks for more (`spacing.rs`). Microseconds (1 ms).
-pub(crate) const ACK_DELAY_US: Micros = 1_000;
-/// Least time between acknowledgements. Microseconds.
-const ACK_SPACE_US: Micros = 250;
-/// An acknowledgement is due at once after this many packets. Count.
-const ACK_PACKETS: u32 = 32;
 /// Limits as parts of the window (window divided by these): memory of parity, and data kept after it was read because
 /// rebuilding may need it.
 const PARITY_SHARE: u64 = 32;
@@ -65,13 +57,6 @@ pub(crate) struct Receiving {
     /// Length of the longest piece that came; and whether data has come behind a gap.
     longest: u64,
     loses: bool,
-    seen: Seen,
-    /// When the packet with the largest number arrived.
-    arrived: Micros,
-    pending: u32,
-    ack_due: Option<Micros>,
-    acked_at: Micros,
-    scratch: Vec<u8>,
 }
 
 impl Receiving {
@@ -86,12 +71,6 @@ impl Receiving {
             rebuild: Rebuild::default(),
             longest: 0,
             loses: false,
-            seen: Seen::default(),
-            arrived: 0,
-            pending: 0,
-            ack_due: None,
-            acked_at: 0,
-            scratch: Vec::new(),
         }
     }
 
@@ -102,51 +81,6 @@ impl Receiving {
 
     pub(crate) fn widen(&mut self, window: u64) {
         self.window = self.window.max(window);
-    }
-
-    /// Notes a packet's number. `None` if it is a duplicate, or too old to tell; else whether packets are missing between
-    /// it and those before.
-    pub(crate) fn note(&mut self, arrived: Micros, number: u64) -> Option<bool> {
-        match self.seen.note(number) {
-            Arrival::Stale => None,
-            Arrival::New { gap, largest } => {
-                if largest {
-                    self.arrived = arrived;
-                }
-                Some(gap)
-            }
-        }
-    }
-
-    /// Whether a packet with this number was here before, or is too old to tell.
-    pub(crate) fn is_stale(&self, number: u64) -> bool {
-        self.seen.is_stale(number)
-    }
-
-    /// Whether no packet with this number or a larger one was here before.
-    pub(crate) fn is_newest(&self, number: u64) -> bool {
-        self.seen.largest().is_none_or(|largest| number > largest)
-    }
-
-    pub(crate) fn raise_floor(&mut self, floor: u64) {
-        self.seen.raise_floor(floor);
-    }
-
-    /// Notes an ack-eliciting packet. The acknowledgement waits at most `wait_us`, or without that at most `most_us`.
-    pub(crate) fn owe_ack(&mut self, now: Micros, wait_us: Option<Micros>, most_us: Micros) {
-        self.pending += 1;
-        let wait_us = if self.pending >= ACK_PACKETS { Some(0) } else { wait_us };
-        let due = match wait_us {
-            Some(0) => self.acked_at + ACK_SPACE_US,
-            Some(wait) => (self.acked_at + ACK_SPACE_US).max(now + wait),
-            None => now + most_us,
-        };
-        self.ack_due = Some(self.ack_due.map_or(due, |before| before.min(due)));
-    }
-
-    /// When an acknowledgement is due.
-    pub(crate) fn ack_due(&self) -> Option<Micros> {
-        self.ack_due
     }
 
     /// Whether data lies within the granted window.
@@ -230,18 +164,16 @@ impl Receiving {
         if most == 0 { &[] } else { self.store.piece(self.read, most) }
     }
 
-    /// Marks the next `len` bytes as read.
-    pub(crate) fn consume(&mut self, now: Micros, len: u64) {
+    /// Marks the next `len` bytes as read. True if the peer should be told of a larger window: in time, but not for each
+    /// read.
+    pub(crate) fn consume(&mut self, len: u64) -> bool {
         debug_assert!(len <= self.readable());
         self.read += len;
         // On a path that loses packets, a block's data stays after it was read: rebuilding the rest needs it.
         let wanted = if self.loses && !self.is_finished() { BLOCK_MAX * self.longest } else { 0 };
         let kept = wanted.min(self.window / KEPT_SHARE);
         self.store.release(self.read.saturating_sub(kept));
-        // Tells the peer of a larger window in time, but not with an acknowledgement for each read.
-        if self.limit() - self.told_window >= self.window / 4 {
-            self.ack_due = Some(self.ack_due.map_or(now, |before| before.min(now)));
-        }
+        self.limit() - self.told_window >= self.window / 4
     }
 
     /// Nothing comes for a while, so data that was read is no longer needed.
@@ -261,37 +193,11 @@ impl Receiving {
         self.end.is_some_and(|end| self.have.upto() >= end)
     }
 
-    /// Appends an acknowledgement of at most `room` bytes, if that is enough for one.
-    pub(crate) fn put_ack(&mut self, now: Micros, room: usize, out: &mut Vec<u8>) -> bool {
-        let Some(largest) = self.seen.largest() else { return false };
-        let words = room.saturating_sub(ACK_FIXED) / 8;
-        if words < 2 {
-            return false;
-        }
-        let (recent, sweep) = self.seen.spans(words.min(WORDS_MAX));
-        self.scratch.clear();
-        self.seen.copy(sweep, &mut self.scratch);
-        let split = self.scratch.len();
-        self.seen.copy(recent, &mut self.scratch);
-        let (sweep_bytes, recent_bytes) = self.scratch.split_at(split);
+    /// What the peer is told now: the offset up to which all data is here, and the one up to which it may send.
+    pub(crate) fn tell(&mut self) -> (u64, u64) {
+        self.told_window = self.limit();
         // The end counts as one byte once all data before it is here.
-        let upto = self.have.upto() + u64::from(self.is_complete());
-        let limit = self.read + self.window;
-        let ack = Ack {
-            largest,
-            arrived: self.arrived as u32,
-            delay_us: now.saturating_sub(self.arrived).min(u64::from(u32::MAX)) as u32,
-            upto,
-            window: limit,
-            recent: Words { first: recent.first, bytes: recent_bytes },
-            sweep: Words { first: sweep.first, bytes: sweep_bytes },
-        };
-        put_ack(out, &ack);
-        self.told_window = limit;
-        self.pending = 0;
-        self.ack_due = None;
-        self.acked_at = now;
-        true
+        (self.have.upto() + u64::from(self.is_complete()), self.told_window)
     }
 
     /// Memory of data. Bytes.
@@ -321,10 +227,10 @@ mod tests {
         assert_eq!(receiving.readable(), 0);
         receiving.take(0, b"abcd", false).expect("within the window");
         assert_eq!(receiving.peek(100), b"abcdef");
-        receiving.consume(0, 4);
+        receiving.consume(4);
         receiving.take(1, b"bcdef", true).expect("a late copy");
         assert_eq!(receiving.peek(100), b"ef");
-        receiving.consume(0, 2);
+        receiving.consume(2);
         assert!(receiving.is_finished());
     }
 
@@ -347,19 +253,5 @@ mod tests {
             assert!(!receiving.take_parity(&shard(start)) && receiving.held() == 0, "{start}");
         }
         assert!(receiving.take_parity(&shard(99_900)) && receiving.held() > 0);
-    }
-
-    #[test]
-    fn acknowledgements_wait_for_more_but_not_long() {
-        let mut receiving = Receiving::new(1 << 20);
-        receiving.note(10_000, 0);
-        receiving.owe_ack(10_000, None, ACK_DELAY_US);
-        assert_eq!(receiving.ack_due(), Some(10_000 + ACK_DELAY_US));
-        receiving.owe_ack(10_001, Some(0), ACK_DELAY_US);
-        assert!(receiving.ack_due().is_some_and(|due| due <= 10_001));
-        assert!(receiving.put_ack(10_001, 1_000, &mut Vec::new()));
-        assert_eq!(receiving.ack_due(), None);
-        (0..ACK_PACKETS).for_each(|_| receiving.owe_ack(10_002, None, ACK_DELAY_US));
-        assert_eq!(receiving.ack_due(), Some(10_001 + ACK_SPACE_US));
     }
 }

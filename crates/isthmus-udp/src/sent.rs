@@ -4,7 +4,7 @@ use crate::Micros;
 use crate::detection::LossDetection;
 use crate::wire::Ack;
 
-/// Most packet numbers that can be open at once. As many as the receiver remembers (`seen.rs`).
+/// Most packet numbers that can be open at once. As many as the receiver remembers (`received_numbers.rs`).
 pub(crate) const OPEN_MAX: u64 = 1 << 17;
 /// Slots at first, a power of two. They double when they are full.
 const ROOM_MIN: usize = 256;
@@ -80,6 +80,8 @@ pub(crate) struct Sent {
     flags: Vec<Flags>,
     /// No number below is open.
     floor: u64,
+    /// The floor that the peer was told.
+    floor_told: u64,
     next: u64,
     in_flight: u64,
     open: u64,
@@ -93,6 +95,7 @@ impl Default for Sent {
             slots: vec![Transmission::default(); ROOM_MIN],
             flags: vec![Flags::default(); ROOM_MIN / 64],
             floor: 0,
+            floor_told: 0,
             next: 0,
             in_flight: 0,
             open: 0,
@@ -109,6 +112,17 @@ impl Sent {
 
     /// The fates of all numbers below this are known.
     pub(crate) fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// How far the floor has risen since the peer was told of it. Packet numbers.
+    pub(crate) fn floor_untold(&self) -> u64 {
+        self.floor - self.floor_told
+    }
+
+    /// The floor. The peer is told now.
+    pub(crate) fn tell_floor(&mut self) -> u64 {
+        self.floor_told = self.floor;
         self.floor
     }
 
@@ -346,7 +360,7 @@ fn numbers(word: u64, mut bits: u64) -> impl Iterator<Item = u64> {
 mod tests {
     use super::*;
     use crate::detection::Fixed;
-    use crate::seen::Seen;
+    use crate::received_numbers::ReceivedNumbers;
     use crate::wire::{WORDS_MAX, Words};
 
     fn send(sent: &mut Sent, count: u64) {
@@ -356,13 +370,13 @@ mod tests {
         }
     }
 
-    fn answer(sent: &mut Sent, seen: &mut Seen, fates: &mut Fates) {
-        let (recent, sweep) = seen.spans(WORDS_MAX);
+    fn answer(sent: &mut Sent, came: &mut ReceivedNumbers, fates: &mut Fates) {
+        let (recent, sweep) = came.spans(WORDS_MAX);
         let (mut recent_bytes, mut sweep_bytes) = (Vec::new(), Vec::new());
-        seen.copy(recent, &mut recent_bytes);
-        seen.copy(sweep, &mut sweep_bytes);
+        came.copy(recent, &mut recent_bytes);
+        came.copy(sweep, &mut sweep_bytes);
         let ack = Ack {
-            largest: seen.largest().expect("something came"),
+            largest: came.largest().expect("something came"),
             arrived: 0,
             delay_us: 0,
             upto: 0,
@@ -372,28 +386,28 @@ mod tests {
         };
         sent.acknowledge(&ack, fates);
         sent.detect(&Fixed::default(), Micros::MAX, fates);
-        seen.raise_floor(sent.floor());
+        came.raise_floor(sent.floor());
     }
 
     #[test]
     fn with_rare_acknowledgements_every_fate_is_found_out_once() {
-        let (mut sent, mut seen, mut fates) = (Sent::default(), Seen::default(), Fates::default());
+        let (mut sent, mut came, mut fates) = (Sent::default(), ReceivedNumbers::default(), Fates::default());
         let arrives = |number: u64| number % 7 != 2;
         for burst in 0..40 {
             let from = sent.next_number();
             send(&mut sent, 3_000);
             (from..from + 3_000).filter(|n| arrives(*n)).for_each(|n| {
-                seen.note(n);
+                came.note(n);
             });
             // Most acknowledgements are lost.
             if burst % 13 == 0 {
-                answer(&mut sent, &mut seen, &mut fates);
+                answer(&mut sent, &mut came, &mut fates);
             } else {
-                seen.spans(WORDS_MAX);
+                came.spans(WORDS_MAX);
             }
         }
         for _ in 0..200 {
-            answer(&mut sent, &mut seen, &mut fates);
+            answer(&mut sent, &mut came, &mut fates);
         }
         let numbers = |fates: &[Fate]| {
             let mut numbers: Vec<u64> = fates.iter().map(|(number, _)| *number).collect();
@@ -413,58 +427,58 @@ mod tests {
 
     #[test]
     fn what_comes_late_is_known_as_such() {
-        let (mut sent, mut seen, mut fates) = (Sent::default(), Seen::default(), Fates::default());
+        let (mut sent, mut came, mut fates) = (Sent::default(), ReceivedNumbers::default(), Fates::default());
         send(&mut sent, 100);
         (0..100).filter(|n| *n != 10).for_each(|n| {
-            seen.note(n);
+            came.note(n);
         });
-        answer(&mut sent, &mut seen, &mut fates);
+        answer(&mut sent, &mut came, &mut fates);
         assert_eq!(fates.lost.len(), 1);
-        seen.note(10);
-        answer(&mut sent, &mut seen, &mut fates);
+        came.note(10);
+        answer(&mut sent, &mut came, &mut fates);
         assert_eq!(fates.late.iter().map(|fate| sent.behind(fate)).collect::<Vec<_>>(), [(89, 89)]);
         assert_eq!(sent.open(), 0);
     }
 
     #[test]
     fn what_was_lost_is_remembered_while_the_ring_grows() {
-        let (mut sent, mut seen, mut fates) = (Sent::default(), Seen::default(), Fates::default());
+        let (mut sent, mut came, mut fates) = (Sent::default(), ReceivedNumbers::default(), Fates::default());
         send(&mut sent, 100);
         (0..100).filter(|n| *n != 70 && *n != 80).for_each(|n| {
-            seen.note(n);
+            came.note(n);
         });
-        answer(&mut sent, &mut seen, &mut fates);
+        answer(&mut sent, &mut came, &mut fates);
         send(&mut sent, 1_000);
-        seen.note(70);
-        seen.note(110);
-        answer(&mut sent, &mut seen, &mut fates);
+        came.note(70);
+        came.note(110);
+        answer(&mut sent, &mut came, &mut fates);
         assert_eq!(fates.late.iter().map(|(_, late)| late.wire).collect::<Vec<_>>(), [10]);
     }
 
     #[test]
     fn a_copy_under_way_is_known() {
-        let (mut sent, mut seen, mut fates) = (Sent::default(), Seen::default(), Fates::default());
+        let (mut sent, mut came, mut fates) = (Sent::default(), ReceivedNumbers::default(), Fates::default());
         send(&mut sent, 100);
         sent.link_copy(10, 50);
         sent.link_copy(10, 98);
         (0..98).filter(|n| *n != 10 && *n != 50).for_each(|n| {
-            seen.note(n);
+            came.note(n);
         });
-        answer(&mut sent, &mut seen, &mut fates);
+        answer(&mut sent, &mut came, &mut fates);
         assert_eq!(fates.lost.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [10, 50]);
         assert!(fates.lost.iter().all(|fate| sent.copy_is_open(*fate)), "98 is under way");
-        seen.note(98);
-        seen.note(99);
-        answer(&mut sent, &mut seen, &mut fates);
+        came.note(98);
+        came.note(99);
+        answer(&mut sent, &mut came, &mut fates);
         assert!(!sent.copy_is_open(fates.lost[0]));
     }
 
     #[test]
     fn an_acknowledgement_of_what_was_never_sent_is_ignored() {
-        let (mut sent, mut seen, mut fates) = (Sent::default(), Seen::default(), Fates::default());
+        let (mut sent, mut came, mut fates) = (Sent::default(), ReceivedNumbers::default(), Fates::default());
         send(&mut sent, 10);
-        seen.note(11);
-        answer(&mut sent, &mut seen, &mut fates);
+        came.note(11);
+        answer(&mut sent, &mut came, &mut fates);
         assert!(fates.acked.is_empty() && fates.lost.is_empty());
     }
 }

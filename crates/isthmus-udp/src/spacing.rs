@@ -33,13 +33,22 @@ pub(crate) struct Spacing {
     /// Shortest queue on the way back in this round, and in the round before it.
     back_us: Option<Micros>,
     before_us: Micros,
+    /// How long the last packet that came had waited for us to read it.
+    read_late_us: Micros,
     /// What the peer asks us for.
     granted_us: Micros,
 }
 
 impl Spacing {
-    /// Notes how long an acknowledgement waited on its way.
+    /// Notes that a packet which arrived at `arrived` is read now.
+    pub(crate) fn note_read(&mut self, now: Micros, arrived: Micros) {
+        self.read_late_us = now.saturating_sub(arrived);
+    }
+
+    /// Notes how long the acknowledgement in the last packet that came took beyond the shortest time. What waited for us
+    /// to read it did not wait on its way.
     pub(crate) fn note(&mut self, back_us: Micros) {
+        let back_us = back_us.saturating_sub(self.read_late_us);
         self.back_us = Some(self.back_us.map_or(back_us, |least| least.min(back_us)));
     }
 

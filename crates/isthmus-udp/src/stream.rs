@@ -6,8 +6,17 @@
 //! acknowledgement says which packets arrived, and loss detection says which are lost. Congestion control, path MTU
 //! search and send queue learn of both.
 
+mod detector;
+mod ending;
+mod handshake;
 mod incoming;
+mod liveness;
 mod outgoing;
+mod overload;
+mod probing;
+mod progress;
+mod rate;
+mod repair;
 mod timers;
 
 pub(crate) use incoming::Incoming;
@@ -19,30 +28,32 @@ use isthmus_ledger::Flow;
 use isthmus_seal::Secret;
 
 use crate::Micros;
-use crate::answers::Answers;
+use crate::acks::Acks;
 use crate::congestion::{CongestionControl, Limits};
-use crate::detection::LossDetection;
 use crate::mtu::{IP_UDP_BYTES, PAYLOAD_BASE, PathMtu};
-use crate::pacer::{Cap, Pacer, QUANTUM_MIN_US, quantum_us};
-use crate::parity::Parity;
+use crate::pacer::{Cap, quantum_us};
 use crate::path::{Common, Learned, Path};
 use crate::protection::{Initial, Protection, Sealed, Session};
 use crate::receiving::{Receiving, StreamFault};
-use crate::redundancy::Redundancy;
-use crate::repeats::Repeats;
 use crate::sending::Sending;
-use crate::sent::{Fates, Sent};
-use crate::sharing::{Load, Sharing};
+use crate::sent::Sent;
 use crate::spacing::Spacing;
 use crate::spec::{Composition, CongestionKind};
 use crate::wire::{ConnectionId, Strain, TOKEN_LEN, Token};
+use detector::LossDetector;
+use ending::Ending;
+use handshake::Handshake;
+use liveness::Liveness;
+use overload::{OwnReports, PeerReports};
+use probing::Probing;
+use progress::Progress;
+use rate::SendRate;
+use repair::{Flight, Repair};
 
 /// Length on an Ethernet besides the UDP payload: IPv4 and UDP headers 28, frame 18, preamble and gap 20. Bytes.
 pub(crate) const WIRE_OVERHEAD: u32 = 66;
 /// Data sent before the peer grants a window, and held of a peer whose address is not validated. Bytes (1 MiB).
 pub(crate) const EARLY_BYTES: u64 = 1 << 20;
-/// Before an address is validated, we send it at most this many times the bytes that came from it (RFC 9000, 8.1).
-const AMPLIFICATION: u64 = 3;
 /// Limit of unsent data, as bytes and as time at the pace; the larger holds. It keeps the queue in front of a new small
 /// message short. Bytes (256 KiB), microseconds (4 ms).
 const UNSENT_BYTES: u64 = 256 << 10;
@@ -106,18 +117,6 @@ pub enum Failure {
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Fault(#[from] StreamFault),
-}
-
-/// Our side of the handshake, and how far it has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Handshake {
-    /// We opened the stream. Each packet is an Open until the peer answers.
-    Opening {
-        token: Token,
-    },
-    /// The peer opened the stream. Each packet is an Accept until the peer uses our id.
-    Accepting,
-    Done,
 }
 
 /// Trust in a peer that opens a stream.
@@ -193,86 +192,32 @@ pub struct Status {
     pub counters: Counters,
 }
 
-/// One stream; the module's text says how it works.
+/// One stream; the module's text says how it works. Its parts keep their own state; the stream passes events on.
 #[derive(Debug)]
 pub struct Stream {
     config: StreamConfig,
-    local: ConnectionId,
-    remote: Option<ConnectionId>,
     handshake: Handshake,
-    failure: Option<Failure>,
-    /// Reason of a Close frame that has yet to be sent.
-    closing: Option<u8>,
-    /// Bytes that may still be sent to an address that is not validated; `None` once it is.
-    allowance: Option<u64>,
-    /// Token that the peer gave for a later stream to it, and the window that it grants to that at first.
-    token: Token,
-    peer_window: u64,
+    ending: Ending,
+    liveness: Liveness,
+    protection: Box<dyn Protection>,
+    mtu: Box<dyn PathMtu>,
+    path: Path,
+
+    receiving: Receiving,
+    acks: Acks,
+    spacing: Spacing,
 
     sending: Sending,
-    receiving: Receiving,
-    answers: Answers,
     sent: Sent,
-    fates: Fates,
-    path: Path,
-    pacer: Pacer,
-    congestion: Box<dyn CongestionControl>,
-    detection: Box<dyn LossDetection>,
-    redundancy: Box<dyn Redundancy>,
-    /// This stream's share among the flows of this host.
-    sharing: Option<Sharing>,
-    repeats: Repeats,
-    parity: Parity,
-    /// Since when no new data waits to be sent, although there is room to write some.
-    drained_at: Option<Micros>,
-    /// Bytes left of the packet train that measures the path; `None` before that is decided.
-    train: Option<u32>,
-    mtu: Box<dyn PathMtu>,
-    protection: Box<dyn Protection>,
-    /// The keys with which the stream began, if packets are sealed.
-    sealed: Option<By>,
+    detector: LossDetector,
+    progress: Progress,
+    probing: Probing,
+    repair: Repair,
+    rate: SendRate,
 
-    /// First packet number of the present round trip.
-    round_from: u64,
-    /// When the newest packet known to have arrived was sent.
-    newest_sent_at: Micros,
-    /// Newest arrival that an acknowledgement reported, by the receiver's clock.
-    arrived: Option<u64>,
-    /// Nothing waited to be sent behind the last piece.
-    dry: bool,
-    /// The application had paused before the piece that is sent now.
-    resumed: bool,
-    /// When a probe is sent, unless an acknowledgement comes first.
-    probe_at: Option<Micros>,
-    /// When data was last acknowledged.
-    answered_at: Micros,
-    /// Probes since the last acknowledgement, packets of the present probe that are still to be sent, and where the
-    /// data of the next one begin at the earliest.
-    probes: u32,
-    probes_due: u8,
-    probe_from: u64,
-    spacing: Spacing,
-    /// How long the last packet that came had waited to be read. Microseconds.
-    read_late_us: Micros,
-    heard_at: Micros,
-    /// When data last came, until a Ping has followed.
-    data_at: Option<Micros>,
-    /// A Ping has to be sent.
-    ping: bool,
-    /// Copies of the opening packet still to be sent, and when the next one is due.
-    greetings: u8,
-    greeting_at: Micros,
-    floor_told: u64,
+    own_reports: OwnReports,
+    peer_reports: PeerReports,
     counters: Counters,
-    ours: OwnStrain,
-    peers: PeerStrain,
-}
-
-/// Kind of keys with which a stream begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
-    Address,
-    Session,
 }
 
 /// Protection of a stream that we open.
@@ -281,35 +226,6 @@ pub(crate) enum Guard<'a> {
     None,
     Address(&'a Initial),
     Session(&'a Session),
-}
-
-/// Our reports to the peer about our host's overload ([`Strain`]).
-#[derive(Clone, Copy, Debug, Default)]
-struct OwnStrain {
-    /// The host's counters when the stream began.
-    from: Strain,
-    news: Option<Strain>,
-    told: Strain,
-    told_at: Micros,
-    /// Marked packets that have come, and the count that the peer was told. Modulo 2^32.
-    marked: u32,
-    marked_told: u32,
-}
-
-/// The peer's reports about its host's overload.
-#[derive(Clone, Copy, Debug, Default)]
-struct PeerStrain {
-    last: Strain,
-    /// Its last count of marked packets, and those of them that no acknowledgement has answered for.
-    marks: u32,
-    marked: u64,
-    heard_at: Micros,
-    /// The report holds until then.
-    until: Micros,
-    /// Packets that the peer's host dropped and that are not declared lost yet.
-    dropped: u64,
-    /// When the peer had read what its last acknowledgement reports, by the peer's clock.
-    read_at: u64,
 }
 
 impl Stream {
@@ -322,20 +238,19 @@ impl Stream {
         guard: Guard<'_>,
     ) -> Self {
         let mut token = learned.map_or([0; TOKEN_LEN], |learned| learned.token);
-        let mut stream = Self::new(now, config, local, learned);
-        match guard {
-            Guard::None => {}
-            Guard::Address(initial) => stream.seal(initial.for_opener(local)),
+        let by: Option<Sealed> = match guard {
+            Guard::None => None,
+            Guard::Address(initial) => Some(initial.for_opener(local)),
             Guard::Session(session) => {
                 token = session.token;
-                stream.seal(session.for_opener());
+                Some(session.for_opener())
             }
-        }
-        stream.handshake = Handshake::Opening { token };
+        };
+        let mut stream = Self::new(now, config, Handshake::open(local, token), learned);
+        by.into_iter().for_each(|by| stream.seal(by));
         let known =
             learned.filter(|learned| learned.token != [0; TOKEN_LEN]).map(|learned| learned.peer_window);
         stream.sending.raise_limit(known.unwrap_or(0).max(EARLY_BYTES));
-        stream.ping = true;
         stream
     }
 
@@ -348,84 +263,45 @@ impl Stream {
         (trust, token): (Trust, Token),
         learned: Option<&Learned>,
     ) -> Self {
-        let mut stream = Self::new(now, config, local, learned);
-        stream.remote = Some(peer.0);
+        let handshake = Handshake::accept(local, peer.0, token, trust.proved);
+        let mut stream = Self::new(now, config, handshake, learned);
         stream.sending.raise_limit(peer.1);
-        stream.token = token;
-        if !trust.proved {
-            stream.allowance = Some(0);
-        }
         if trust.generous {
             stream.receiving.widen(stream.config.receive_max);
         }
-        stream.ping = true;
         stream
     }
 
-    fn new(now: Micros, config: StreamConfig, local: ConnectionId, learned: Option<&Learned>) -> Self {
+    fn new(now: Micros, config: StreamConfig, handshake: Handshake, learned: Option<&Learned>) -> Self {
         let composition = config.composition;
         let mut stream = Self {
-            local,
-            remote: None,
-            handshake: Handshake::Accepting,
-            failure: None,
-            closing: None,
-            allowance: None,
-            token: [0; TOKEN_LEN],
-            peer_window: 0,
-            sending: Sending::default(),
-            receiving: Receiving::new(EARLY_BYTES.min(config.receive_max)),
-            answers: Answers::default(),
-            sent: Sent::default(),
-            fates: Fates::default(),
-            path: Path::default(),
-            pacer: Pacer::default(),
-            congestion: composition.congestion(config.limits),
-            detection: composition.detection(),
-            redundancy: composition.redundancy(),
-            sharing: None,
-            repeats: Repeats::default(),
-            parity: Parity::default(),
-            drained_at: None,
-            train: None,
-            mtu: composition.mtu(config.payload_max, config.overhead),
+            handshake,
+            ending: Ending::default(),
+            liveness: Liveness::new(now, config.keepalive_us, config.patience_us),
             protection: composition.checksum(),
-            sealed: None,
-            round_from: 0,
-            newest_sent_at: 0,
-            arrived: None,
-            dry: true,
-            resumed: false,
-            probe_at: None,
-            probes: 0,
-            probes_due: 0,
-            probe_from: 0,
+            mtu: composition.mtu(config.payload_max, config.overhead),
+            path: Path::default(),
+            receiving: Receiving::new(EARLY_BYTES.min(config.receive_max)),
+            acks: Acks::default(),
             spacing: Spacing::default(),
-            read_late_us: 0,
-            heard_at: now,
-            answered_at: now,
-            data_at: None,
-            ping: false,
-            greetings: 0,
-            greeting_at: 0,
-            floor_told: 0,
+            sending: Sending::default(),
+            sent: Sent::default(),
+            detector: LossDetector::new(composition.detection()),
+            progress: Progress::new(now),
+            probing: Probing::default(),
+            repair: Repair::new(composition.redundancy()),
+            rate: SendRate::new(composition.congestion(config.limits)),
+            own_reports: OwnReports::default(),
+            peer_reports: PeerReports::new(now),
             counters: Counters::default(),
-            ours: OwnStrain::default(),
-            peers: PeerStrain { heard_at: now, ..PeerStrain::default() },
             config,
         };
         if let Some(learned) = learned {
-            stream.recall(learned);
+            stream.path.recall(learned);
+            stream.mtu.recall(learned.mtu);
+            stream.rate.recall(learned.capacity, learned.rtt_us);
         }
         stream
-    }
-
-    fn recall(&mut self, learned: &Learned) {
-        self.path.recall(learned);
-        self.mtu.recall(learned.mtu);
-        if learned.capacity > 0 {
-            self.congestion.recall(learned.capacity, learned.rtt_us);
-        }
     }
 
     /// The own interface does not carry packets with this UDP payload. Bytes.
@@ -440,9 +316,7 @@ impl Stream {
 
     /// Another process has measured the path's capacity, and a round trip that counts as no sample here.
     pub(crate) fn suppose(&mut self, capacity: u64, rtt_us: Micros) {
-        if self.congestion.capacity().is_none() {
-            self.congestion.recall(capacity, rtt_us);
-        }
+        self.rate.suppose(capacity, rtt_us);
     }
 
     /// Appends to the stream. Returns how many of the bytes were taken, see [`Stream::room`].
@@ -469,15 +343,15 @@ impl Stream {
     /// Copies lent buffers that begin below offset `upto` and are not acknowledged, and releases them. A failed stream
     /// releases all of them without a copy.
     pub fn own(&mut self, upto: u64) {
-        if self.failure.is_some() { self.sending.let_go() } else { self.sending.own(upto) }
+        if self.ending.has_failed() { self.sending.let_go() } else { self.sending.own(upto) }
     }
 
     /// Number of bytes that [`Stream::write`] takes now.
     pub fn room(&self) -> u64 {
-        if self.sending.has_ended() || self.failure.is_some() {
+        if self.sending.has_ended() || self.ending.has_failed() {
             return 0;
         }
-        let unsent = UNSENT_BYTES.max(self.congestion.pace() / (1_000_000 / UNSENT_US));
+        let unsent = UNSENT_BYTES.max(self.rate.congestion().pace() / (1_000_000 / UNSENT_US));
         self.room_to_hold().min(unsent.min(self.config.send_max).saturating_sub(self.sending.unsent()))
     }
 
@@ -505,7 +379,7 @@ impl Stream {
     /// Whether a program may leave without doubt about data: only the end of our direction may be unacknowledged, the
     /// peer's direction has been read to its end, and we owe no acknowledgement.
     pub fn may_part(&self) -> bool {
-        self.sending.held() == 0 && self.is_finished() && self.receiving.ack_due().is_none()
+        self.sending.held() == 0 && self.is_finished() && self.acks.due().is_none()
     }
 
     /// Bytes that can be read.
@@ -525,26 +399,28 @@ impl Stream {
 
     /// Marks `len` bytes as read; [`Stream::readable`] must have said that they were there.
     pub fn consume(&mut self, now: Micros, len: u64) {
-        self.receiving.consume(now, len);
+        if self.receiving.consume(len) {
+            self.acks.bring_forward(now);
+        }
     }
 
     /// Measures the path with `bytes` (wire) of packets without data, sent behind what is written first, while the
     /// peer's answer is on its way. For a caller that knows that at least that much will follow. Call it before
     /// anything is sent.
     pub fn measure(&mut self, bytes: u32) {
-        if matches!(self.handshake, Handshake::Opening { .. }) {
-            self.train = Some(bytes);
+        if self.handshake.is_opening() {
+            self.rate.measure(bytes);
         }
     }
 
     /// Whether the peer has answered.
     pub fn is_open(&self) -> bool {
-        self.remote.is_some()
+        self.handshake.remote().is_some()
     }
 
     /// Why the stream failed; `None` if it has not.
     pub fn failure(&self) -> Option<Failure> {
-        self.failure
+        self.ending.failure()
     }
 
     /// Whether the peer's direction has arrived completely, up to its end.
@@ -559,10 +435,7 @@ impl Stream {
 
     /// Ends the stream at once and tells the peer. Data in flight is lost.
     pub fn abort(&mut self) {
-        if self.failure.is_none() {
-            self.failure = Some(Failure::Closed);
-            self.closing = Some(0);
-        }
+        self.ending.fail_and_tell(Failure::Closed);
     }
 
     /// Memory of received data that was not read, and of free chunks kept for more. Bytes.
@@ -582,28 +455,21 @@ impl Stream {
 
     /// Fails the stream at once and drops what was received.
     pub(crate) fn shed(&mut self) {
-        self.receiving = Receiving::new(0);
-        if self.failure.is_none() {
-            self.failure = Some(Failure::Fault(StreamFault::Guests));
-            self.closing = Some(2);
-        }
+        (self.receiving, self.acks) = (Receiving::new(0), Acks::default());
+        self.ending.fail_and_tell(Failure::Fault(StreamFault::Guests));
     }
 
     /// Replaces parts of the stream from now on. Packets in flight stay valid.
     pub fn compose(&mut self, composition: Composition) {
         let before = self.config.composition;
         if composition.congestion != before.congestion {
-            let known = self.congestion.capacity().zip(self.path.rtt_least_us());
-            self.congestion = composition.congestion(self.config.limits);
-            if let Some((capacity, rtt_us)) = known {
-                self.congestion.recall(capacity, rtt_us);
-            }
+            self.rate.change(composition.congestion(self.config.limits), self.path.rtt_least_us());
         }
         if composition.detection != before.detection {
-            self.detection = composition.detection();
+            self.detector.change(composition.detection());
         }
         if composition.redundancy != before.redundancy {
-            self.redundancy = composition.redundancy();
+            self.repair.change(composition.redundancy());
         }
         if composition.mtu != before.mtu {
             self.mtu = composition.mtu(self.config.payload_max, self.config.overhead);
@@ -621,14 +487,13 @@ impl Stream {
 
     /// Uses the caller's own congestion control from now on, in place of the composition's.
     pub fn control_by(&mut self, congestion: Box<dyn CongestionControl>) {
-        self.congestion = congestion;
+        self.rate.replace(congestion);
     }
 
     /// Limits the rate from now on to `cap`, which all streams under the same cap share.
     pub fn hold(&mut self, cap: &Cap) {
         self.config.limits.cap = cap.bytes_per_s();
-        self.congestion.hold(cap.bytes_per_s());
-        self.pacer.hold(cap.clone());
+        self.rate.hold(cap);
     }
 
     /// Shares loss statistics with the port's other streams to the same host.
@@ -638,52 +503,45 @@ impl Stream {
 
     /// Counts our host's overload from these counters on.
     pub(crate) fn count_strain_from(&mut self, strain: Strain) {
-        self.ours.from = strain;
+        self.own_reports.count_from(strain);
     }
 
     /// Sets what to tell the peer about our host's overload; `None` for nothing.
     pub(crate) fn tell_strain(&mut self, strain: Option<Strain>) {
-        let from = self.ours.from;
-        self.ours.news = strain.map(|strain| Strain {
-            busy_us: strain.busy_us.wrapping_sub(from.busy_us),
-            dropped: strain.dropped.wrapping_sub(from.dropped),
-        });
+        self.own_reports.set(strain);
     }
 
     /// Shares the path with other flows of this host from now on, as the ledger plans.
     pub(crate) fn share(&mut self, flow: Flow) {
-        self.sharing = Some(Sharing::new(flow));
+        self.rate.share(flow);
     }
 
     /// Reads what other flows of this host do; `at_once` after an event that changes the plan.
     fn look_around(&mut self, now: Micros, at_once: bool) {
-        let Some(sharing) = &mut self.sharing else { return };
-        // The packet train counts as waiting data until the congestion control has learned from it.
-        let train = self.train.filter(|_| self.congestion.wants_train());
-        let train = train.map_or(0, |left| u64::from(left).max(u64::from(self.sent.open() > 0)));
-        let load = Load {
-            waiting: self.sending.waiting() + train,
-            in_flight: self.sent.in_flight(),
-            rtt_us: self.path.rtt_least_us(),
-            loss: self.path.loss_known(),
-        };
-        sharing.look(now, load, at_once, &mut *self.congestion);
+        let load = (self.sending.waiting(), self.sent.in_flight());
+        self.rate.look_around(now, load, &self.path, at_once);
+    }
+
+    /// The repair of losses, and what it depends on.
+    fn repair(&mut self) -> (&mut Repair, Flight<'_>) {
+        let (is_full, payload) = (self.is_full(), self.payload());
+        let Self { repair, sending, sent, path, rate, .. } = self;
+        (repair, Flight { sending, sent, path, congestion: rate.congestion(), is_full, payload })
     }
 
     /// Encrypts packets. Both ends must call this before the first packet.
     pub(crate) fn seal(&mut self, by: Sealed) {
-        self.sealed = Some(if by.is_of_session() { By::Session } else { By::Address });
         self.protection = Box::new(by);
     }
 
     /// Whether packets are encrypted.
     pub fn is_sealed(&self) -> bool {
-        self.sealed.is_some()
+        self.protection.is_sealed()
     }
 
     /// Whether packets are encrypted with a session's keys.
     pub fn is_in_session(&self) -> bool {
-        self.sealed == Some(By::Session)
+        self.protection.is_of_session()
     }
 
     /// Changes to keys derived from this secret. Both ends share it, or will once our next message has arrived. No
@@ -695,14 +553,15 @@ impl Stream {
     /// Knowledge for the next stream to the same host; `None` before the first round trip.
     pub fn learned(&self, now: Micros) -> Option<Learned> {
         let rtt_us = self.path.rtt_least_us()?;
+        let (token, peer_window) = self.handshake.later();
         Some(Learned {
             at: now,
-            capacity: self.congestion.capacity().unwrap_or(0),
+            capacity: self.rate.congestion().capacity().unwrap_or(0),
             rtt_us,
             loss: self.path.loss_known(),
             mtu: self.mtu.payload(),
-            token: if self.peer_window > 0 { self.token } else { [0; TOKEN_LEN] },
-            peer_window: self.peer_window,
+            token,
+            peer_window,
         })
     }
 
@@ -713,16 +572,17 @@ impl Stream {
 
     /// The state, for monitoring.
     pub fn status(&self) -> Status {
+        let congestion = self.rate.congestion();
         Status {
             rtt_us: self.path.rtt_us(),
             loss: self.path.loss(),
-            pace: self.congestion.pace(),
-            window: self.congestion.window_bytes(),
+            pace: congestion.pace(),
+            window: congestion.window_bytes(),
             in_flight: self.sent.in_flight(),
             payload: self.mtu.payload(),
-            congestion: self.congestion.name(),
-            phase: self.congestion.phase(),
-            is_policed: self.congestion.is_policed(),
+            congestion: congestion.name(),
+            phase: congestion.phase(),
+            is_policed: congestion.is_policed(),
             rtt_least_us: self.path.rtt_least_us(),
             unsent: self.sending.unsent(),
             held: self.sending.held(),
@@ -738,12 +598,12 @@ impl Stream {
 
     /// UDP payload of a full packet. Bytes.
     pub(crate) fn payload(&self) -> usize {
-        let payload = if self.allowance.is_some() { PAYLOAD_BASE } else { self.mtu.payload() };
+        let payload = if self.is_proved() { self.mtu.payload() } else { PAYLOAD_BASE };
         payload as usize
     }
 
     pub(crate) fn local(&self) -> ConnectionId {
-        self.local
+        self.handshake.local()
     }
 
     /// Whether a Data packet that opens, sealed with the stream's own keys if `keyed`, comes from the peer itself.
@@ -753,35 +613,30 @@ impl Stream {
 
     /// Whether no packet with this number or a larger one has come.
     pub(crate) fn is_newest(&self, number: u64) -> bool {
-        self.receiving.is_newest(number)
+        self.acks.is_newest(number)
     }
 
     /// The id by which the peer wants to be addressed, once it is known.
     pub(crate) fn remote(&self) -> Option<ConnectionId> {
-        self.remote
+        self.handshake.remote()
     }
 
     /// Whether the peer's address is validated.
     pub(crate) fn is_proved(&self) -> bool {
-        self.allowance.is_none()
+        self.handshake.is_proved()
     }
 
-    /// Pacing quantum: how much leaves in one burst, as time at the pace. Microseconds.
-    fn pace_quantum_us(&self) -> Micros {
-        if self.congestion.is_shallow() { QUANTUM_MIN_US } else { self.quantum_us() }
-    }
-
-    /// The quantum unless a short queue is known. It is also the longest delay of an acknowledgement, unless the peer
-    /// asks for more. Microseconds.
+    /// The pacing quantum unless a short queue is known. It is also the longest delay of an acknowledgement, unless the
+    /// peer asks for more. Microseconds.
     fn quantum_us(&self) -> Micros {
         quantum_us(self.path.rtt_least_us().unwrap_or(0))
     }
 
     fn window_is_open(&self, now: Micros) -> bool {
         let silent_us = self.silent_since().map_or(0, |since| now.saturating_sub(since));
-        let silence = if silent_us > 0 { self.congestion.in_silence() } else { None };
+        let silence = if silent_us > 0 { self.rate.congestion().in_silence() } else { None };
         let more = silence.map_or(0, |silence| silence.bytes(silent_us));
-        self.window_has_room(self.congestion.window_bytes() + more)
+        self.window_has_room(self.rate.congestion().window_bytes() + more)
     }
 
     /// Since when, or from when on, the next acknowledgement is overdue. `None` if there is no new data to send.
@@ -790,21 +645,21 @@ impl Stream {
             return None;
         }
         let due_at = self.sent.beyond_acknowledged(SILENT_PACKETS)?.sent_at + self.path.rtt_least_us()?;
-        Some(due_at.max(self.answered_at))
+        Some(due_at.max(self.progress.answered_at()))
     }
 
     /// When a window that is closed opens, if no acknowledgement comes before.
     fn silence_opens_at(&self) -> Option<Micros> {
-        let needed =
-            (self.sent.in_flight() + self.packet_bytes()).saturating_sub(self.congestion.window_bytes());
-        let after_us = self.congestion.in_silence()?.after_us(needed)?;
+        let congestion = self.rate.congestion();
+        let needed = (self.sent.in_flight() + self.packet_bytes()).saturating_sub(congestion.window_bytes());
+        let after_us = congestion.in_silence()?.after_us(needed)?;
         self.silent_since().filter(|_| !self.sent.is_full()).map(|since| since + after_us)
     }
 
     /// Whether parity may be sent. It may exceed the window: otherwise the losses of a message that fills the window
     /// would wait a round trip for repair.
     fn window_is_open_for_parity(&self) -> bool {
-        let window = self.congestion.window_bytes();
+        let window = self.rate.congestion().window_bytes();
         self.window_has_room(window + window / PARITY_PART)
     }
 

@@ -77,7 +77,7 @@ const USES: &[(&str, &[&str])] = &[
     // Its simulation uses the lab's model of a link, and decides between TCP and UDP.
     ("isthmus-udp", &["isthmus-lab", "isthmus-ledger", "isthmus-path", "isthmus-seal"]),
     ("isthmus-metrics", &["isthmus-datagram"]),
-    ("isthmus-mux", &[]),
+    ("isthmus-mux", &["isthmus-lab"]),
     ("isthmus-abi", &[]),
     ("isthmus-fabric", &["isthmus-abi", "isthmus-wire"]),
     ("isthmus-datagram", &[]),
@@ -101,8 +101,8 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-ofi", &["isthmus-abi", "isthmus-io", "isthmus-proto", "isthmus-wakeup", "isthmus-wire"]),
     (
         "isthmus-substrate",
-        // Keys are for its tests.
-        &["isthmus-datagram", "isthmus-io", "isthmus-proto", "isthmus-trust", "isthmus-wire"],
+        // Keys and the lab are for its tests.
+        &["isthmus-datagram", "isthmus-io", "isthmus-lab", "isthmus-proto", "isthmus-trust", "isthmus-wire"],
     ),
     ("isthmus-launch", &["isthmus-substrate"]),
     ("isthmus-pmix", &[]),
@@ -118,6 +118,7 @@ const USES: &[(&str, &[&str])] = &[
             "isthmus-datagram",
             "isthmus-fabric",
             "isthmus-io",
+            "isthmus-lab",
             "isthmus-launch",
             "isthmus-mover",
             "isthmus-mux",

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::BenchError;
 use crate::lab;
-use crate::link::Link;
+use crate::link::EmulatedLink;
 use crate::papers::runner::Runner;
 use crate::papers::sample::Taken;
 use crate::papers::step::{Over, Program, Step, lab_of, mpich, quoted};
@@ -66,7 +66,7 @@ const CALLS: [Call; 14] = [
 impl Call {
     /// Shortest time of a call in which sites send to each other directly: half a round trip, and the time of the bytes
     /// that must cross the link of a site. Seconds.
-    fn allowed_s(&self, bytes: u64, ranks: u64, sites: u64, link: &Link) -> f64 {
+    fn allowed_s(&self, bytes: u64, ranks: u64, sites: u64, link: &EmulatedLink) -> f64 {
         let across = (self.across)(bytes, ranks / sites, sites) * (sites - 1);
         link.rtt_s() / 2.0 + across as f64 / link.goodput()
     }
@@ -80,7 +80,7 @@ pub struct Collectives {
     /// The collectives library.
     pub library: PathBuf,
     /// The links.
-    pub links: Vec<Link>,
+    pub links: Vec<EmulatedLink>,
     /// Ranks of all sites together; must be a multiple of `sites`.
     pub ranks: u32,
     /// Two or three sites.
@@ -106,11 +106,11 @@ impl Collectives {
 
     /// For each link, one job over Isthmus and one over stock tcp.
     fn steps(&self) -> Vec<Step> {
-        let of = |link: &Link| [Over::Isthmus, Over::Stock].map(|over| self.step(link, over));
+        let of = |link: &EmulatedLink| [Over::Isthmus, Over::Stock].map(|over| self.step(link, over));
         self.links.iter().flat_map(of).collect()
     }
 
-    fn step(&self, link: &Link, over: Over) -> Step {
+    fn step(&self, link: &EmulatedLink, over: Over) -> Step {
         let is_ours = over == Over::Isthmus;
         let whos: Vec<&str> =
             WHOS.iter().map(|(who, _)| *who).filter(|who| (*who != "tcp") == is_ours).collect();
@@ -170,7 +170,7 @@ impl Collectives {
     }
 
     /// Shortest time of one call of each collective. Seconds.
-    fn floor_s(&self, link: &Link, start_s: f64) -> f64 {
+    fn floor_s(&self, link: &EmulatedLink, start_s: f64) -> f64 {
         let of = |call: &Call| {
             let sizes = if call.is_row || call.is_each { 1 } else { self.sizes.len() };
             let times = if call.is_row { ROW } else { 1.0 };

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{CALLS, Call, MIB, ORDERS, WHOS};
-use crate::link::Link;
+use crate::link::EmulatedLink;
 use crate::papers::chart::bars_by;
 use crate::papers::page::{self, Block, Part};
 use crate::papers::sample::Taken;
@@ -34,7 +34,7 @@ impl Row {
         name_of(self.call, self.is_nonblocking)
     }
 
-    fn allowed_s(&self, link: &Link) -> f64 {
+    fn allowed_s(&self, link: &EmulatedLink) -> f64 {
         self.call.allowed_s(self.bytes, self.ranks, self.sites, link)
     }
 
@@ -59,7 +59,7 @@ impl Row {
 
 /// The samples of one link.
 struct Measured<'a> {
-    link: Link,
+    link: EmulatedLink,
     taken: Vec<&'a Taken>,
 }
 
@@ -168,7 +168,7 @@ impl Measured<'_> {
 
 fn measured(taken: &[Taken]) -> Vec<Measured<'_>> {
     let links = distinct(taken, |sample| sample.link);
-    let of = |link: Link| Measured {
+    let of = |link: EmulatedLink| Measured {
         link,
         taken: taken.iter().filter(|sample| sample.link == Some(link)).collect(),
     };

@@ -14,8 +14,14 @@ fn recorded() -> Vec<Taken> {
     RECORDED.lines().map(|line| serde_json::from_str(line).expect("a sample")).collect()
 }
 
-fn link(ms: u64, loss: f64) -> Link {
-    Link { rate: Rate(1_000_000_000), rtt: Span(ms * 1_000_000), loss: Percent(loss), mtu: 9_000, name: None }
+fn link(ms: u64, loss: f64) -> EmulatedLink {
+    EmulatedLink {
+        rate: Rate(1_000_000_000),
+        rtt: Span(ms * 1_000_000),
+        loss: Percent(loss),
+        mtu: 9_000,
+        name: None,
+    }
 }
 
 fn bench(form: Form) -> Collectives {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::sample::FileSample;
-use crate::link::Link;
+use crate::link::EmulatedLink;
 use crate::plot::{bars, escaped, head, table};
 use crate::sample::median;
 use crate::table::{Grid, distinct, megabytes};
@@ -39,7 +39,7 @@ struct Row {
 struct Subject {
     bytes: u64,
     files: u32,
-    link: Link,
+    link: EmulatedLink,
     floor_s: f64,
     local_s: Option<f64>,
 }
@@ -216,7 +216,7 @@ mod tests {
             version: "1 <2>".to_owned(),
             kernel: "6".to_owned(),
             run: 1,
-            link: Link {
+            link: EmulatedLink {
                 rate: Rate(1_000_000_000),
                 rtt: Span(24_000_000),
                 loss: Percent(0.0),

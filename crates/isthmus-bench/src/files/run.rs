@@ -18,7 +18,7 @@ use super::source;
 use crate::BenchError;
 use crate::choices::Choices;
 use crate::lab;
-use crate::link::Link;
+use crate::link::EmulatedLink;
 use crate::run::progress;
 
 /// MPI program of both sides: the example of the mover's library.
@@ -54,7 +54,7 @@ pub struct FileRun {
     /// Number of the repetition, from 1.
     pub run: u32,
     /// The link.
-    pub link: Link,
+    pub link: EmulatedLink,
     /// Length of all files together. Bytes.
     pub bytes: u64,
     /// Number of files. 1 is a file without a folder.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::link::Link;
+use crate::link::EmulatedLink;
 
 /// One copy; one line of `samples.jsonl`.
 #[derive(Clone, Debug, Serialize)]
@@ -19,7 +19,7 @@ pub struct FileSample {
     /// Seed of the link's random decisions.
     pub seed: u64,
     /// The link.
-    pub link: Link,
+    pub link: EmulatedLink,
     /// The lab's configuration, if there is a lab. The emulator's report has what it omits, such as queue
     /// lengths.
     pub lab: Option<String>,

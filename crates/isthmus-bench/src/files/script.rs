@@ -306,7 +306,7 @@ mod tests {
     use isthmus_units::{Percent, Rate, Size, Span};
 
     use super::*;
-    use crate::Link;
+    use crate::EmulatedLink;
     use crate::files::Io;
 
     /// The shell accepts every script, whatever the folders are called.
@@ -323,10 +323,10 @@ mod tests {
         };
         let (source, copy) = (odd.join("source"), odd.join("copy"));
         let place = RunPaths { paths: &paths, work: odd, source: &source, copy: &copy };
-        let link = Link { rate: Rate(1), rtt: Span(1), loss: Percent(0.0), mtu: 1500, name: None };
+        let link = EmulatedLink { rate: Rate(1), rtt: Span(1), loss: Percent(0.0), mtu: 1500, name: None };
         let coupled = FileContender::Coupled { stock: true, block: Size(1), io: Io::MpiIo, overlap: true };
         for contender in FileContender::COMMANDS.into_iter().chain([coupled]) {
-            for (link, files) in [(link, 1), (link, 10), (Link::LOOPBACK, 1)] {
+            for (link, files) in [(link, 1), (link, 10), (EmulatedLink::LOOPBACK, 1)] {
                 let script = hub(&place, &FileRun { run: 1, link, bytes: 1, files, contender, ranks: 4 });
                 let script = script.expect("a script");
                 let read = Command::new("sh").args(["-n", "-c", &script]).output().expect("a shell");

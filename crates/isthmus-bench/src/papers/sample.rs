@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::link::Link;
+use crate::link::EmulatedLink;
 
 /// One run; one line of `samples.jsonl`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub(crate) struct Taken {
     /// Names and values that tell the measurement.
     pub(crate) facts: BTreeMap<String, String>,
     pub(crate) contender: String,
-    pub(crate) link: Option<Link>,
+    pub(crate) link: Option<EmulatedLink>,
     /// The lab's configuration.
     pub(crate) lab: Option<String>,
     pub(crate) command: String,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use isthmus_units::{Percent, Rate, Span};
 
 use crate::lab;
-use crate::link::Link;
+use crate::link::EmulatedLink;
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +125,7 @@ pub(crate) struct Step {
     pub(crate) facts: BTreeMap<String, String>,
     /// Name of the contender.
     pub(crate) contender: String,
-    pub(crate) link: Option<Link>,
+    pub(crate) link: Option<EmulatedLink>,
     /// The lab's configuration. `None`: runs on this host.
     pub(crate) lab: Option<String>,
     pub(crate) script: String,
@@ -168,12 +168,12 @@ const SLACK: f64 = 1.3;
 const START_S: f64 = 2.5;
 
 /// A link of MTU 9000.
-pub(crate) fn link(rate: Rate, rtt_us: u64, loss: f64) -> Link {
-    Link { rate, rtt: Span(rtt_us * 1_000), loss: Percent(loss), mtu: 9_000, name: None }
+pub(crate) fn link(rate: Rate, rtt_us: u64, loss: f64) -> EmulatedLink {
+    EmulatedLink { rate, rtt: Span(rtt_us * 1_000), loss: Percent(loss), mtu: 9_000, name: None }
 }
 
 /// Configuration of a lab with sites a and b and this link between them.
-pub(crate) fn lab_of(link: Link, congestion: Option<&str>) -> Option<String> {
+pub(crate) fn lab_of(link: EmulatedLink, congestion: Option<&str>) -> Option<String> {
     Some(lab::config(&[(link, None)], 1, congestion))
 }
 

@@ -4,7 +4,7 @@ use isthmus_units::{Percent, Span};
 use serde_json::json;
 
 use super::*;
-use crate::link::Link;
+use crate::link::EmulatedLink;
 use page::Block;
 
 /// Recorded samples of a small run of all sections but the first.
@@ -23,7 +23,7 @@ fn told(taken: &[Taken], name: &str) -> String {
 
 fn movement(rate: u64, contender: &str, io: &str, seconds: f64, spoiled: bool) -> Taken {
     let rate = Rate(rate * GIGABIT);
-    let link = Link { rate, rtt: Span(24_000_000), loss: Percent(0.0), mtu: 9_000, name: None };
+    let link = EmulatedLink { rate, rtt: Span(24_000_000), loss: Percent(0.0), mtu: 9_000, name: None };
     let facts = [("file", "1 GB"), ("ranks", "16"), ("block", "1 MB"), ("io", io), ("order", "overlapped")];
     let result = json!({"seconds": seconds, "bytes": 1_000_000_000});
     Taken {

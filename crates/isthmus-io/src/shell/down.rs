@@ -23,33 +23,28 @@ const HALF_CLOSED_TIME: Duration = Duration::from_secs(1);
 impl Shell {
     /// Closes our side of a lane once everything is written.
     pub(super) fn flush(&mut self, index: usize, core: &Mutex<Core>) {
-        let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return };
-        if lane.phase == Phase::HalfClosed {
+        let Some(lane) = self.lanes.get_mut(index) else { return };
+        if lane.phase() == Phase::HalfClosed {
             return;
         }
-        if lane.phase == Phase::Open {
-            self.open -= 1;
-            self.changed = true;
-        }
-        if lane.is_ungreeted() {
-            self.ungreeted -= 1;
-        }
-        lane.enter(Phase::Flushing);
-        if !lane.has_unwritten() {
+        self.lanes.enter(index, Phase::Flushing);
+        if let Some(lane) = self.lanes.get_mut(index)
+            && !lane.has_unwritten()
+        {
             self.spares.lend_outgoing(lane);
             fill(lane, LaneId(index as u32), &mut core.lock());
             if lane.has_unwritten() {
                 self.write(index, core);
                 return;
             }
-            lane.enter(Phase::HalfClosed);
             lane.carrier.finish(&mut self.carriers);
+            self.lanes.enter(index, Phase::HalfClosed);
         }
     }
 
     /// Reads and drops what still comes on a closing lane.
     pub(super) fn discard(&mut self, index: usize, core: &Mutex<Core>) {
-        let Some(lane) = self.lanes[index].as_mut() else { return };
+        let Some(lane) = self.lanes.get_mut(index) else { return };
         self.spares.lend_staging(lane);
         let room = &mut lane.staging;
         let mut piece = [libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() }];
@@ -65,20 +60,12 @@ impl Shell {
 
     /// Ends a lane, and tells the engine.
     pub(super) fn lose(&mut self, index: usize, loss: &LaneLoss, core: &Mutex<Core>) {
-        let Some(mut lane) = self.lanes.get_mut(index).and_then(Option::take) else { return };
+        let Some(mut lane) = self.lanes.take(index) else { return };
         self.carriers.end_flow(index, &lane.carrier);
         lane.carrier.release(&mut self.carriers);
-        self.count -= 1;
-        self.changed = true;
-        self.busy.retain(|busy| *busy != index);
+        self.passes.forget(index);
         self.borrowing.retain(|other| *other != index);
-        self.memory.retain(|other| *other != index);
-        self.asleep -= usize::from(lane.asleep);
-        if lane.phase == Phase::Open {
-            self.open -= 1;
-        } else if lane.is_ungreeted() {
-            self.ungreeted -= 1;
-        }
+        self.memory.forget(index, &lane);
         debug_log!("lane {index} ended: {loss:?}");
         if let Some(fd) = lane.carrier.fd() {
             let _ = self.poller.remove(fd);
@@ -92,23 +79,18 @@ impl Shell {
     /// Ends all lanes now, even those with data to send. From here on, nothing reads or writes the program's memory:
     /// lanes by UDP copy what they have borrowed, and lanes by shared memory withdraw it.
     pub(crate) fn end(&mut self, core: &Mutex<Core>) {
-        for index in 0..self.lanes.len() {
+        for index in 0..self.lanes.end() {
             self.lose(index, &LaneLoss::Closed, core);
         }
         self.carriers.fireflies.iter_mut().for_each(|fireflies| fireflies.finish());
         self.ended = true;
     }
 
-    /// Number of lanes that are coming up or going down.
-    pub(super) fn unsettled(&self) -> usize {
-        self.count - self.open
-    }
-
     /// Announces the flows of lanes that are due, and sends what waits to be announced.
     pub(crate) fn announce_flows(&mut self) {
         let due = self.carriers.fireflies.as_ref().map_or_else(Vec::new, |fireflies| fireflies.due());
         for index in due {
-            let Some(lane) = self.lanes.get(index).and_then(Option::as_ref) else { continue };
+            let Some(lane) = self.lanes.get(index) else { continue };
             if lane.carrier.is_answered(&self.carriers) {
                 let counts = lane.carrier.counts(&self.carriers);
                 self.carriers.fireflies.iter_mut().for_each(|fireflies| fireflies.tell(index, counts));
@@ -120,8 +102,8 @@ impl Shell {
     /// Ends TCP lanes that stand still although their peer's host answers (`carrier/segments.rs`).
     pub(crate) fn end_stuck(&mut self, core: &Mutex<Core>) {
         self.carriers.begin_segment_look();
-        for index in 0..self.lanes.len() {
-            let Some(lane) = self.lanes[index].as_ref().filter(|lane| lane.phase == Phase::Open) else {
+        for index in 0..self.lanes.end() {
+            let Some(lane) = self.lanes.get(index).filter(|lane| lane.phase() == Phase::Open) else {
                 continue;
             };
             let (Some(stuck), Some(peer)) = (lane.carrier.stuck(LEFT_RESENT), lane.carrier.tcp_peer()) else {
@@ -145,7 +127,7 @@ impl Shell {
             };
             let Some(cause) = judged else { continue };
             let text = self.tell_stuck(peer.ip(), stuck, cause);
-            if let Some(lane) = &mut self.lanes[index] {
+            if let Some(lane) = self.lanes.get_mut(index) {
                 lane.carrier.discard();
             }
             self.lose(index, &LaneLoss::Broken(text), core);
@@ -163,15 +145,14 @@ impl Shell {
             }
         };
         let own = |lane: &Lane| lane.carrier.own_ip(&self.carriers);
-        let lanes = self.lanes.iter().enumerate();
-        let ended: Vec<(usize, IpAddr)> = lanes
-            .filter_map(|(index, lane)| Some((index, own(lane.as_ref()?)?)))
+        let ended: Vec<(usize, IpAddr)> = (0..self.lanes.end())
+            .filter_map(|index| Some((index, own(self.lanes.get(index)?)?)))
             .filter(|(_, own)| is_lost(*own))
             .collect();
         let rebinds = self.carriers.bound_ip().is_some_and(&mut is_lost);
         for (index, own) in ended {
             warn_sparingly!("this host has lost the address {own}: its lanes are dialled again");
-            if let Some(lane) = &mut self.lanes[index] {
+            if let Some(lane) = self.lanes.get_mut(index) {
                 lane.carrier.abort(&mut self.carriers);
             }
             self.lose(index, &LaneLoss::Left(format!("this host has lost the address {own}")), core);
@@ -200,7 +181,7 @@ impl Shell {
     fn tell_stuck(&self, peer: IpAddr, Stuck { segment, .. }: Stuck, cause: Cause) -> String {
         match cause {
             Cause::Size(limit) => {
-                self.listeners.iter().for_each(|listener| limit_segments(listener, limit));
+                self.listeners.sockets().iter().for_each(|listener| limit_segments(listener, limit));
                 let text = format!(
                     "packets with {segment} bytes of data seem not to reach {peer}, where small ones do: the path's MTU \
                      is probably smaller than the interface's, and nothing on it says so; lanes by TCP have segments of \
@@ -223,17 +204,17 @@ impl Shell {
 
     /// Ends lanes that take too long to come up or go down.
     pub(super) fn sweep(&mut self, core: &Mutex<Core>) {
-        if self.unsettled() == 0 || self.swept.elapsed() < Duration::from_millis(100) {
+        if self.lanes.unsettled() == 0 || self.swept.elapsed() < Duration::from_millis(100) {
             return;
         }
         self.swept = Instant::now();
-        for index in 0..self.lanes.len() {
-            if self.lanes[index].as_ref().is_some_and(|lane| lane.phase == Phase::Settling) {
+        for index in 0..self.lanes.end() {
+            if self.lanes.get(index).is_some_and(|lane| lane.phase() == Phase::Settling) {
                 self.settle(index, core);
             }
             self.give_up_route(index, core);
-            let Some(lane) = &self.lanes[index] else { continue };
-            let limit = match lane.phase {
+            let Some(lane) = self.lanes.get(index) else { continue };
+            let limit = match lane.phase() {
                 Phase::Open => continue,
                 Phase::HalfClosed => HALF_CLOSED_TIME,
                 _ if lane.is_ungreeted() => GREETING_TIME,
@@ -242,7 +223,7 @@ impl Shell {
                 Phase::Ungreeted | Phase::Flushing => SETTLE_TIME,
             };
             if lane.since.elapsed() > limit {
-                let loss = match lane.target.as_deref().copied().filter(|_| lane.phase == Phase::Settling) {
+                let loss = match lane.target.as_deref().copied().filter(|_| lane.phase() == Phase::Settling) {
                     Some(_) if lane.carrier.awaits_first_answer() => {
                         let text = format!("silence for {} s {}", limit.as_secs(), LaneLoss::UNANSWERED);
                         LaneLoss::Silent { text, us: limit.as_micros() as u64 }
@@ -257,7 +238,7 @@ impl Shell {
 
     /// Ends a lane whose host does not answer, if another route leads there.
     fn give_up_route(&mut self, index: usize, core: &Mutex<Core>) {
-        let Some(lane) = self.lanes[index].as_ref().filter(|lane| lane.phase == Phase::Settling) else {
+        let Some(lane) = self.lanes.get(index).filter(|lane| lane.phase() == Phase::Settling) else {
             return;
         };
         if let Some(target) = lane.target.as_deref().copied()

@@ -1,22 +1,14 @@
 //! The shell's fast path for small messages by shared memory. Each is written, or read, under one lock of the engine,
 //! without asking for events or the time. Everything else is left to a full pass ([`Shell::run_pass`]).
 
-use std::time::{Duration, Instant};
-
 use isthmus_proto::{Completion, Engine, FAST_PATH_FRAME_MAX, LaneId, LaneLoss, SendRequest};
 
-use super::{Core, DIRECT_PASSES, Shell};
-use crate::carrier::{MemoryLane, RECORD_MAX, Sleeper};
-use crate::cpu_yield;
-use crate::lane::{Lane, Phase, read_short};
+use super::{Core, Shell};
+use crate::carrier::{MemoryLane, Sleeper};
+use crate::lane::{Lane, Phase, Spares, read_short};
 use crate::lock::{Mutex, MutexGuard};
 use crate::watch::Watch;
 
-/// Shortest time between two full passes, per endpoint of the process: a program that polls many endpoints would
-/// otherwise do little else.
-const FULL_PASS_PAUSE: Duration = Duration::from_micros(200);
-/// Most endpoints that count for that. Count.
-const ENDPOINTS_MAX: u32 = 8;
 /// Most short messages that are taken from one lane before the next lane is read. Count.
 const SHORT_READS_MAX: usize = 1 << 10;
 /// This many are taken if they are there, even if the program has room for fewer. Count; a pass costs as much as two or
@@ -45,17 +37,16 @@ enum Left {
 }
 
 /// The lane by shared memory, if this is one, and it is open and not in the middle of a write.
-pub(super) fn plain(lane: &mut Option<Lane>) -> Option<&mut MemoryLane> {
-    let lane = lane.as_mut()?;
-    let plain = lane.phase == Phase::Open && !lane.has_unwritten();
+pub(super) fn plain(lane: &mut Lane) -> Option<&mut MemoryLane> {
+    let plain = lane.phase() == Phase::Open && !lane.has_unwritten();
     plain.then(|| lane.carrier.memory()).flatten()
 }
 
-/// The bytes of these pieces, which are no longer than a short message. Several pieces are gathered in `room`.
+/// The bytes of these pieces, which are no longer than a short message. Several pieces are gathered in a spare buffer.
 ///
 /// # Safety
 /// The pieces are valid for reading, and stay so for `'a`.
-unsafe fn whole<'a>(pieces: &[libc::iovec], room: &'a mut Box<[u8]>) -> &'a [u8] {
+unsafe fn whole<'a>(pieces: &[libc::iovec], spares: &'a mut Spares) -> &'a [u8] {
     let bytes = |piece: &libc::iovec| match piece.iov_len {
         // The address of an empty piece may be null.
         0 => &[][..],
@@ -65,7 +56,7 @@ unsafe fn whole<'a>(pieces: &[libc::iovec], room: &'a mut Box<[u8]>) -> &'a [u8]
     match pieces {
         [one] => bytes(one),
         several => {
-            let (room, mut len) = (made(room), 0);
+            let (room, mut len) = (spares.short(), 0);
             for bytes in several.iter().map(bytes) {
                 room[len..][..bytes.len()].copy_from_slice(bytes);
                 len += bytes.len();
@@ -73,14 +64,6 @@ unsafe fn whole<'a>(pieces: &[libc::iovec], room: &'a mut Box<[u8]>) -> &'a [u8]
             &room[..len]
         }
     }
-}
-
-/// A buffer for any short message, made when it is first needed.
-fn made(room: &mut Box<[u8]>) -> &mut [u8] {
-    if room.is_empty() {
-        *room = vec![0; RECORD_MAX].into_boxed_slice();
-    }
-    room
 }
 
 impl Shell {
@@ -109,7 +92,7 @@ impl Shell {
             return None;
         }
         // SAFETY: the caller's promise.
-        let payload = unsafe { whole(iov, &mut self.short) };
+        let payload = unsafe { whole(iov, &mut self.spares) };
         // Write before the bookkeeping, so that the other end need not wait for that.
         let sleeper = lane.write_short(&message, payload);
         engine.complete_fast_send(id, request, &message, payload);
@@ -122,7 +105,7 @@ impl Shell {
     /// Wakes a lane's other end if it sleeps.
     #[cold]
     pub(crate) fn wake(&mut self, id: LaneId) {
-        let lane = self.lanes.get_mut(id.0 as usize).and_then(Option::as_mut);
+        let lane = self.lanes.get_mut(id.0 as usize);
         if let Some(memory) = lane.and_then(|lane| lane.carrier.memory()) {
             memory.ring_if_asleep();
         }
@@ -139,10 +122,14 @@ impl Shell {
         out: &mut Vec<Completion>,
     ) -> Brief {
         let vain = watch.is_idle() && !watch.has_news();
-        if !self.all_memory || self.changed || !self.borrowing.is_empty() || self.is_full_pass_due(vain) {
+        if !self.passes.need_only_memory()
+            || self.lanes.has_changed()
+            || !self.borrowing.is_empty()
+            || self.passes.is_full_due(vain)
+        {
             return Brief::No;
         }
-        self.passes = self.passes.wrapping_add(1);
+        self.passes.begin(false);
         if vain {
             return Brief::Yes { read: false, done: 0 };
         }
@@ -208,12 +195,12 @@ impl Shell {
         watch: &Watch,
         most: usize,
     ) -> Result<bool, Left> {
-        let spot = watch.spot(at).filter(|_| self.watched);
+        let spot = self.memory.spot(at, watch);
         if spot.is_some_and(|spot| !spot.has_news()) {
             return Ok(false);
         }
-        let index = self.memory[at];
-        let lane = self.lanes.get_mut(index).and_then(Option::as_mut).ok_or(Left::Whole)?;
+        let index = self.memory.at(at).ok_or(Left::Whole)?;
+        let lane = self.lanes.get_mut(index).ok_or(Left::Whole)?;
         let memory = lane.carrier.memory().ok_or(Left::Whole)?;
         if memory.is_writable() {
             return Err(Left::Whole);
@@ -221,11 +208,11 @@ impl Shell {
         if !memory.is_readable() {
             return Ok(false);
         }
-        lane.heard_in = self.passes;
+        lane.heard_in = self.passes.number();
         let id = LaneId(index as u32);
-        let came = read_short(lane, id, core, most, made(&mut self.short), &mut self.spares);
+        let came = read_short(lane, id, core, most, &mut self.spares);
         if let (Some(memory), Some(spot)) = (lane.carrier.memory(), spot) {
-            self.watched &= memory.show(spot);
+            self.memory.show_next(memory, spot);
         }
         match came {
             Ok(true) => Ok(true),
@@ -249,23 +236,11 @@ impl Shell {
         }
         engine.take_completions(out);
         let busy = engine.has_output();
-        if !busy && !engine.owes_acks() && self.show(watch) {
+        if !busy && !engine.owes_acks() && self.memory.show(&mut self.lanes, watch) {
             watch.settle(self.memory.len());
         } else {
             watch.stir();
         }
         busy
-    }
-
-    /// Whether a full pass is due, which looks at descriptors and the clock. Every [`DIRECT_PASSES`]th pass asks, and
-    /// every vain one; few vain passes get here.
-    fn is_full_pass_due(&mut self, vain: bool) -> bool {
-        let asks = vain || self.passes.wrapping_add(1).is_multiple_of(DIRECT_PASSES);
-        asks && self.looked.elapsed() >= FULL_PASS_PAUSE * cpu_yield::endpoints().min(ENDPOINTS_MAX)
-    }
-
-    /// Notes that descriptors are looked at now.
-    pub(super) fn note_look(&mut self) {
-        self.looked = Instant::now();
     }
 }

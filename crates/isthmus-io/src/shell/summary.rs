@@ -39,7 +39,7 @@ impl Shell {
                 out,
                 "peer\t{address}\t{bytes_sent}\t{bytes_received}\t{messages}\t{fragments_resent}\t{rtt_us}"
             );
-            for lane in lanes.iter().filter_map(|lane| self.lanes.get(lane.0 as usize)?.as_ref()) {
+            for lane in lanes.iter().filter_map(|lane| self.lanes.get(lane.0 as usize)) {
                 lane.carrier.counts(&self.carriers).tell(lane.carrier.name(&self.carriers), out);
                 let _ = match lane.carrier.reason(&self.carriers) {
                     Some(reason) => writeln!(out, "why\t{reason}"),

@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use isthmus_datagram::scarcity::{ACCEPT_PAUSE, share_of_files};
 use isthmus_proto::{LaneId, LaneLoss, PeerId};
 
-use super::{Core, LISTENER, Shell};
+use super::lanes::LaneTable;
+use super::{Core, Shell};
 use crate::lane::{Lane, Phase};
 use crate::lock::Mutex;
 use crate::log::{remedy, warn_sparingly};
@@ -38,8 +39,6 @@ pub(super) struct Unauthenticated {
     arrivals: VecDeque<(usize, Instant, Option<IpAddr>)>,
     /// The peers that the program has vouched for; `None` if the greeting authenticates a peer.
     vouched: Option<HashSet<PeerId>>,
-    /// The listeners are ignored until then.
-    paused_until: Option<Instant>,
 }
 
 impl Unauthenticated {
@@ -71,9 +70,9 @@ fn is_of_one(error: &io::Error) -> bool {
 }
 
 /// Whether the lane that came in at `since` is unauthenticated. A later lane may have its index by now.
-fn is_unauthenticated(lanes: &[Option<Lane>], index: usize, since: Instant) -> bool {
-    let lane = lanes.get(index).and_then(Option::as_ref);
-    let is_stranger = |lane: &Lane| lane.is_ungreeted() || lane.phase == Phase::Open && !lane.vouched;
+fn is_unauthenticated(lanes: &LaneTable, index: usize, since: Instant) -> bool {
+    let lane = lanes.get(index);
+    let is_stranger = |lane: &Lane| lane.is_ungreeted() || lane.phase() == Phase::Open && !lane.vouched;
     lane.is_some_and(|lane| is_stranger(lane) && lane.since <= since)
 }
 
@@ -81,7 +80,7 @@ impl Shell {
     /// Enters a lane that came in.
     pub(super) fn enter_unauthenticated(&mut self, index: usize) {
         self.forget_known();
-        let host = self.lanes[index].as_ref().and_then(|lane| lane.carrier.host());
+        let host = self.lanes.get(index).and_then(|lane| lane.carrier.host());
         self.unauthenticated.arrivals.push_back((index, Instant::now(), host));
     }
 
@@ -109,9 +108,10 @@ impl Shell {
         known.insert(peer);
         let mut guard = core.lock();
         guard.engine.vouch_for(peer);
-        for (index, lane) in self.lanes.iter_mut().enumerate() {
+        for index in 0..self.lanes.end() {
             let of_peer = guard.engine.lane_peer(LaneId(index as u32)) == Some(peer);
-            let Some(lane) = lane.as_mut().filter(|lane| of_peer && !lane.vouched) else { continue };
+            let lane = self.lanes.get_mut(index).filter(|lane| of_peer && !lane.vouched);
+            let Some(lane) = lane else { continue };
             lane.vouched = true;
             lane.carrier.admitted(&mut self.carriers);
         }
@@ -120,7 +120,7 @@ impl Shell {
     /// The number of unauthenticated lanes.
     fn strangers(&mut self) -> usize {
         if self.unauthenticated.vouched.is_none() {
-            return self.ungreeted;
+            return self.lanes.ungreeted();
         }
         let Self { unauthenticated, lanes, .. } = self;
         unauthenticated.arrivals.retain(|(index, since, _)| is_unauthenticated(lanes, *index, *since));
@@ -169,30 +169,8 @@ impl Shell {
             remedy(error).map(|remedy| format!("; {remedy}")).unwrap_or_default(),
             ACCEPT_PAUSE.as_millis()
         );
-        for listener in &self.listeners {
-            let _ = self.poller.remove(listener);
-        }
-        self.unauthenticated.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
+        self.listeners.pause(&self.poller);
         false
-    }
-
-    /// When the listeners are watched again, if they are ignored now.
-    pub(super) fn accepts_again_in(&self) -> Option<Duration> {
-        self.unauthenticated.paused_until.map(|until| until.saturating_duration_since(Instant::now()))
-    }
-
-    /// Watches the listeners again once their pause is over.
-    pub(super) fn accept_again(&mut self) {
-        if self.accepts_again_in() != Some(Duration::ZERO) {
-            return;
-        }
-        self.unauthenticated.paused_until = None;
-        for listener in &self.listeners {
-            if self.poller.add(listener, LISTENER, false).is_err() {
-                // Try again after another pause.
-                self.unauthenticated.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
-            }
-        }
     }
 }
 

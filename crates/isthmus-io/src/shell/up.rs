@@ -17,12 +17,12 @@ const ACCEPTS_PER_TURN: usize = 64;
 
 impl Shell {
     pub(super) fn accept(&mut self, core: &Mutex<Core>) {
-        (0..self.listeners.len()).for_each(|index| self.accept_at(index, core));
+        (0..self.listeners.sockets().len()).for_each(|index| self.accept_at(index, core));
     }
 
     fn accept_at(&mut self, index: usize, core: &Mutex<Core>) {
         for _ in 0..ACCEPTS_PER_TURN {
-            let (socket, from) = match self.listeners[index].accept() {
+            let (socket, from) = match self.listeners.sockets()[index].accept() {
                 Ok((socket, from)) => (socket, from.as_socket().map(|from| from.ip())),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if self.cannot_accept(&error, core) => continue,
@@ -49,7 +49,6 @@ impl Shell {
     fn take_up(&mut self, carrier: Carrier, core: &Mutex<Core>) -> usize {
         self.make_room_for_unauthenticated(core);
         let id = core.lock().engine.lane_accepted();
-        self.ungreeted += 1;
         if self.install(id, Lane::new(carrier, false), core) {
             self.enter_unauthenticated(id.0 as usize);
             self.settle(id.0 as usize, core);
@@ -60,16 +59,11 @@ impl Shell {
     /// Adds a lane. False if that fails.
     fn install(&mut self, id: LaneId, lane: Lane, core: &Mutex<Core>) -> bool {
         let index = id.0 as usize;
-        if self.lanes.len() <= index {
-            self.lanes.resize_with(index + 1, || None);
-        }
         let added = match lane.carrier.fd() {
             Some(fd) => self.poller.add(fd, u64::from(id.0), lane.waits_to_write),
             None => Ok(()),
         };
-        self.lanes[index] = Some(lane);
-        self.count += 1;
-        self.changed = true;
+        self.lanes.insert(index, lane);
         if let Err(error) = &added {
             self.lose(index, &loss_of(error), core);
         }
@@ -126,11 +120,11 @@ impl Shell {
     fn has_further_lanes(&self, id: LaneId, core: &Mutex<Core>) -> bool {
         let guard = core.lock();
         let peer = guard.engine.lane_peer(id);
-        let carries = |(index, lane): (usize, &Option<Lane>)| {
-            lane.as_ref().is_some_and(|lane| lane.phase == Phase::Open)
+        let carries = |index: usize| {
+            self.lanes.get(index).is_some_and(|lane| lane.phase() == Phase::Open)
                 && guard.engine.lane_peer(LaneId(index as u32)) == peer
         };
-        self.lanes.iter().enumerate().any(carries)
+        (0..self.lanes.end()).any(carries)
     }
 
     /// Why a lane to `host` could not be made. If the route may be the cause, the next attempt takes another one.
@@ -158,7 +152,7 @@ impl Shell {
 
     /// Continues to bring a lane up. True once it can carry data.
     pub(super) fn settle(&mut self, index: usize, core: &Mutex<Core>) -> bool {
-        let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return false };
+        let Some(lane) = self.lanes.get_mut(index) else { return false };
         match lane.carrier.settle(index, &mut self.carriers) {
             Ok(Settled::Yes) => {}
             Ok(Settled::Not { until_writable }) => {
@@ -222,17 +216,14 @@ impl Shell {
             guard.engine.set_lane_rtt(id, rtt_us);
         }
         guard.engine.set_lane_limit(id, lane.carrier.tcp_limit());
-        self.changed = true;
+        let phase = if lane.dialled { Phase::Open } else { Phase::Ungreeted };
         if lane.dialled {
-            lane.phase = Phase::Open;
-            self.open += 1;
             let now = guard.now();
             guard.engine.lane_connected(now, id);
             self.carriers.begin_flow(index, &lane.carrier);
-        } else {
-            lane.phase = Phase::Ungreeted;
         }
         drop(guard);
+        self.lanes.enter(index, phase);
         self.look_at(index);
         true
     }

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use isthmus_mux::{Event, Expect, HEADER, LaneId, Limits, Mux, Read, Written};
 
-use crate::rng::Rng;
+use isthmus_lab::rng::SplitMix64;
 
 /// What the carrier takes before it says that it is full. Bytes.
 pub(crate) const CARRIER: usize = 64 << 10;
@@ -66,7 +66,8 @@ struct Wire {
     number: u64,
 }
 
-pub(crate) struct Link {
+/// Two ends that share a carrier.
+pub(crate) struct MuxPair {
     ends: [Mux; 2],
     limits: [Limits; 2],
     wires: [Wire; 2],
@@ -80,14 +81,14 @@ pub(crate) struct Link {
     now: u64,
     delay: u64,
     rate: f64,
-    rng: Rng,
+    rng: SplitMix64,
     buffer: Vec<u8>,
     finishing: bool,
 }
 
 /// Bytes of which every lane has its own part, over and over.
 static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let mut rng = Rng::new(99);
+    let mut rng = SplitMix64::new(99);
     let once: Vec<u8> = (0..PERIOD).map(|_| rng.word() as u8).collect();
     once.iter().cycle().take(PERIOD + BUFFER).copied().collect()
 });
@@ -100,7 +101,7 @@ fn pattern(lane: LaneId, from: usize, at: u64, len: usize) -> &'static [u8] {
     &PATTERN[start..start + len]
 }
 
-impl Link {
+impl MuxPair {
     pub(crate) fn new(seed: u64, limits: [Limits; 2], delay: u64, rate: f64) -> Self {
         Self {
             ends: [Mux::new(true, limits[0]), Mux::new(false, limits[1])],
@@ -114,7 +115,7 @@ impl Link {
             now: 0,
             delay,
             rate,
-            rng: Rng::new(seed ^ 0xabcd),
+            rng: SplitMix64::new(seed ^ 0xabcd),
             buffer: vec![0; BUFFER],
             finishing: false,
         }
@@ -132,7 +133,7 @@ impl Link {
     pub(crate) fn open_with(
         &mut self,
         end: usize,
-        mut reader: impl FnMut(&mut Rng) -> Reader,
+        mut reader: impl FnMut(&mut SplitMix64) -> Reader,
     ) -> Option<LaneId> {
         let lane = self.ends[end].open()?;
         let (own, other) = (reader(&mut self.rng), reader(&mut self.rng));

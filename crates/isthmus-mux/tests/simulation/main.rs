@@ -1,12 +1,11 @@
 //! Two ends of a link in virtual time: what lanes promise, over many seeds.
 
 mod link;
-mod rng;
 
+use isthmus_lab::rng::SplitMix64;
 use isthmus_mux::{Limits, PIECE, Read, SHARE};
 
-use crate::link::{Link, Reader};
-use crate::rng::Rng;
+use crate::link::{MuxPair, Reader};
 
 const MB: u64 = 1_000_000;
 const LIMITS: Limits = Limits { lanes: 64, base: 256 << 10, pool: 96 << 20 };
@@ -16,13 +15,13 @@ const GIGABIT: f64 = 125.0;
 #[test]
 fn storms_arrive_as_they_were_sent_and_all_credit_comes_back() {
     for seed in 0..400 {
-        let mut rng = Rng::new(seed);
+        let mut rng = SplitMix64::new(seed);
         let limits = Limits {
             lanes: 1 + rng.below(12) as u32,
             base: 2 * PIECE as u32 + rng.below(100_000) as u32,
             pool: rng.below(3) * rng.below(400_000),
         };
-        let mut link = Link::new(seed, [limits; 2], rng.below(50_000), 1.0 + rng.below(200) as f64);
+        let mut link = MuxPair::new(seed, [limits; 2], rng.below(50_000), 1.0 + rng.below(200) as f64);
         for _ in 0..rng.below(40) {
             let from = rng.below(2) as usize;
             let lane = link.open_with(from, |rng| match rng.below(8) {
@@ -47,7 +46,7 @@ fn storms_arrive_as_they_were_sent_and_all_credit_comes_back() {
 #[test]
 fn one_lane_has_the_whole_of_a_long_path_from_its_first_byte_on() {
     let rtt = 366_000;
-    let mut link = Link::new(1, [LIMITS; 2], rtt / 2, GIGABIT);
+    let mut link = MuxPair::new(1, [LIMITS; 2], rtt / 2, GIGABIT);
     link.run_for(rtt);
     let lane = link.open_with(0, |_| Reader::eager()).expect("greeted");
     let start = link.now();
@@ -62,7 +61,7 @@ fn one_lane_has_the_whole_of_a_long_path_from_its_first_byte_on() {
 fn lanes_whose_receivers_stand_still_leave_room_for_others() {
     let rtt = 100_000;
     for still in [1, 4, 32] {
-        let mut link = Link::new(2, [LIMITS; 2], rtt / 2, GIGABIT);
+        let mut link = MuxPair::new(2, [LIMITS; 2], rtt / 2, GIGABIT);
         link.run_for(rtt);
         for _ in 0..still {
             let lane = link.open_with(0, |_| Reader::never()).expect("room");
@@ -88,7 +87,7 @@ fn lanes_whose_receivers_stand_still_leave_room_for_others() {
 
 #[test]
 fn a_small_message_waits_for_one_piece_of_each_busy_lane_at_most() {
-    let mut link = Link::new(3, [LIMITS; 2], 50, GIGABIT);
+    let mut link = MuxPair::new(3, [LIMITS; 2], 50, GIGABIT);
     link.run_for(1000);
     for _ in 0..4 {
         let lane = link.open_with(0, |_| Reader::eager()).expect("room");
@@ -107,7 +106,7 @@ fn a_small_message_waits_for_one_piece_of_each_busy_lane_at_most() {
 
 #[test]
 fn busy_lanes_get_equal_parts() {
-    let mut link = Link::new(4, [LIMITS; 2], 12_000, GIGABIT);
+    let mut link = MuxPair::new(4, [LIMITS; 2], 12_000, GIGABIT);
     link.run_for(24_000);
     let lanes: Vec<_> = (0..5).map(|_| link.open_with(0, |_| Reader::eager()).expect("room")).collect();
     for lane in &lanes {
@@ -121,7 +120,7 @@ fn busy_lanes_get_equal_parts() {
 
 #[test]
 fn what_is_given_up_is_told_and_its_credit_is_free() {
-    let mut link = Link::new(5, [LIMITS; 2], 1000, GIGABIT);
+    let mut link = MuxPair::new(5, [LIMITS; 2], 1000, GIGABIT);
     link.run_for(2000);
     let lane = link.open_with(0, |_| Reader::never()).expect("room");
     link.send(0, lane, 200 * MB);
@@ -139,7 +138,7 @@ fn what_is_given_up_is_told_and_its_credit_is_free() {
 #[test]
 fn no_more_lanes_are_opened_than_the_other_end_takes() {
     let few = Limits { lanes: 2, ..LIMITS };
-    let mut link = Link::new(6, [LIMITS, few], 1000, GIGABIT);
+    let mut link = MuxPair::new(6, [LIMITS, few], 1000, GIGABIT);
     assert!(link.open_with(0, |_| Reader::eager()).is_none(), "the other end has not told its limits");
     link.run_for(2000);
     let lanes: Vec<_> = (0..2).map(|_| link.open_with(0, |_| Reader::eager()).expect("room")).collect();

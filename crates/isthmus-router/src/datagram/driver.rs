@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use isthmus_datagram::scarcity::{self, Sparing};
 use isthmus_datagram::{Received, SEND_BYTES, Sent, UdpSocket};
-use isthmus_udp::{Event, Micros, StreamId, Transmit};
+use isthmus_udp::{Event, Micros, Outbox, StreamId};
 use tokio::io::Interest;
 use tokio::net;
 use tokio::time::sleep;
@@ -15,8 +15,8 @@ use tracing::{debug, warn};
 
 use super::{DatagramPort, Inner, UdpStream, Waiting, at, now};
 
-/// `sendmsg` batches that are built under one hold of the lock: more would make readers and writers wait.
-const MESSAGES: usize = 4;
+/// Batches of packets that are built under one hold of the lock: more would make readers and writers wait.
+const BATCHES: usize = 4;
 /// Reads of the socket before it is written, so that a flood of input does not stop output.
 const READS: usize = 8;
 /// Interval at which an unused port checks whether somebody still holds it.
@@ -26,10 +26,10 @@ const BLOCKED: Duration = Duration::from_millis(1);
 
 /// Drives the port until nobody holds it and all its streams have ended. `waits` tells when a packet can be read.
 pub(super) async fn drive(port: Arc<DatagramPort>, mut socket: UdpSocket, waits: net::UdpSocket) {
-    let mut outgoing = Outgoing::default();
+    let (mut outbox, sparing) = (Outbox::default(), Sparing::default());
     while Arc::strong_count(&port) > 1 || !port.inner.lock().port.is_empty() {
         let read = take_in(&port, &mut socket, &waits);
-        let blocked = outgoing.put_out(&port, &socket);
+        let blocked = put_out(&mut outbox, &port, &socket, &sparing);
         tell(&port);
         let now = now();
         let due = {
@@ -90,73 +90,47 @@ fn hear_refusals(port: &DatagramPort, socket: &UdpSocket) {
     });
 }
 
-/// Messages that are built and not sent yet.
-#[derive(Default)]
-struct Outgoing {
-    bytes: Vec<u8>,
-    messages: Vec<Transmit>,
-    /// Entries of `bytes` and of `messages` that the socket has taken. Counts.
-    sent: (usize, usize),
-    sparing: Sparing,
+/// Sends what is due. True if the socket takes no more.
+fn put_out(outbox: &mut Outbox, port: &DatagramPort, socket: &UdpSocket, sparing: &Sparing) -> bool {
+    let most = (socket.packets_max(), SEND_BYTES);
+    let fetch = |outbox: &mut Outbox| {
+        let inner = &mut *port.inner.lock();
+        outbox.fill(now(), &mut inner.port, BATCHES, most)
+    };
+    while !outbox.is_empty() || fetch(outbox) {
+        let Some((batch, packets)) = outbox.front() else { break };
+        // A packet that the kernel drops counts as lost.
+        match socket.send(batch.to, batch.segment, packets) {
+            Sent::Partly(bytes) => {
+                outbox.advance(bytes);
+                return true;
+            }
+            Sent::Dropped => {
+                let refusal = socket.take_own_refusal();
+                if refusal.as_ref().is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+                    port.inner.lock().on_refusal(now(), batch.to.ip());
+                }
+                // Sending may be what hears of an earlier packet's refusal.
+                hear_refusals(port, socket);
+                tell_refused(sparing, batch.to, refusal);
+            }
+            Sent::TooLong => {
+                if !port.inner.lock().port.on_too_long(now(), &batch) {
+                    tell_refused(sparing, batch.to, Some(scarcity::too_long()));
+                }
+            }
+            Sent::Yes => {}
+        }
+        outbox.advance(batch.len);
+    }
+    false
 }
 
-impl Outgoing {
-    /// Sends what is due. True if the socket takes no more.
-    fn put_out(&mut self, port: &DatagramPort, socket: &UdpSocket) -> bool {
-        loop {
-            if self.sent.1 == self.messages.len() && !self.make(port, socket.packets_max()) {
-                return false;
-            }
-            while let Some(message) = self.messages.get(self.sent.1) {
-                let packets = &self.bytes[self.sent.0..self.sent.0 + message.len];
-                // A packet that the kernel drops counts as lost.
-                match socket.send(message.to, message.segment, packets) {
-                    Sent::BLOCKED => return true,
-                    Sent::Dropped => {
-                        let refusal = socket.take_own_refusal();
-                        if refusal
-                            .as_ref()
-                            .is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
-                        {
-                            port.inner.lock().on_refusal(now(), message.to.ip());
-                        }
-                        // Sending may be what hears of an earlier packet's refusal.
-                        hear_refusals(port, socket);
-                        self.tell_refused(message.to, refusal);
-                    }
-                    Sent::TooLong => {
-                        if !port.inner.lock().port.on_too_long(now(), message) {
-                            self.tell_refused(message.to, Some(scarcity::too_long()));
-                        }
-                    }
-                    Sent::Yes | Sent::Partly(_) => {}
-                }
-                self.sent = (self.sent.0 + message.len, self.sent.1 + 1);
-            }
-        }
-    }
-
-    /// Warns of packets to `to` that did not leave, if this host is the cause.
-    fn tell_refused(&self, to: SocketAddr, error: Option<io::Error>) {
-        if let Some(error) = error {
-            let what = format_args!("packets to {to} do not leave this host");
-            self.sparing.tell(what, &error, |line| warn!("{line}"));
-        }
-    }
-
-    /// Builds the next messages, `packets` packets at most. False if there are none.
-    fn make(&mut self, port: &DatagramPort, packets: usize) -> bool {
-        self.bytes.clear();
-        self.messages.clear();
-        self.sent = (0, 0);
-        let mut inner = port.inner.lock();
-        let now = now();
-        while self.messages.len() < MESSAGES
-            && let Some(message) = inner.port.poll_transmit(now, packets, SEND_BYTES, &mut self.bytes)
-        {
-            self.messages.push(message);
-        }
-        !self.messages.is_empty()
+/// Warns of packets to `to` that did not leave, if this host is the cause.
+fn tell_refused(sparing: &Sparing, to: SocketAddr, error: Option<io::Error>) {
+    if let Some(error) = error {
+        let what = format_args!("packets to {to} do not leave this host");
+        sparing.tell(what, &error, |line| warn!("{line}"));
     }
 }
 

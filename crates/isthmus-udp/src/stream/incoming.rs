@@ -1,22 +1,18 @@
 //! Received packets: authentication, frames, acknowledgements.
 
-use super::{By, Failure, Handshake, Stream, WIRE_OVERHEAD};
+use super::{Failure, Stream, WIRE_OVERHEAD};
 use crate::Micros;
+use crate::answers::ACK_DELAY_US;
 use crate::congestion::AckSample;
 use crate::pacer::is_short;
 use crate::protection::Sealing;
-use crate::receiving::{ACK_DELAY_US, Hold, StreamFault};
+use crate::receiving::{Hold, StreamFault};
 use crate::sent::{Carried, Fate, Fates};
-use crate::wire::{Ack, Frame, Frames, Header, Strain, Token};
+use crate::wire::{Ack, Frame, Frames, Header, Token};
 
 /// Added to two probe timeouts. A packet of unknown fate that was sent this much before the newest acknowledged one
 /// counts as lost. Microseconds (50 ms).
 const STALE_US: Micros = 50_000;
-/// A peer's overload report holds this long, or two round trips if that is longer; the peer repeats it after a fifth of
-/// this time. Microseconds (100 ms).
-const STRAIN_LASTS_US: Micros = 100_000;
-/// The reported busy time may exceed the time since the last report by this much, as reports can be late. Microseconds.
-const STRAIN_LATE_US: Micros = 1_000_000;
 
 /// A received packet.
 #[derive(Debug)]
@@ -38,10 +34,10 @@ impl Stream {
     /// Takes in a packet that is addressed to this stream. `arrived` is when the system received it, by the clock of
     /// `now`. Returns false if the packet is not authentic; it then has no effect.
     pub(crate) fn on_packet(&mut self, now: Micros, arrived: Micros, packet: Incoming<'_>) -> bool {
-        if self.failure.is_some() {
+        if self.ending.has_failed() {
             return true;
         }
-        if self.is_sealed() && self.receiving.is_stale(packet.number) {
+        if self.is_sealed() && self.acks.is_stale(packet.number) {
             self.counters.packets_stale += 1;
             return true;
         }
@@ -53,9 +49,8 @@ impl Stream {
             }
         };
         let Some(frames) = frames else { return false };
-        if let Some(allowance) = &mut self.allowance {
-            *allowance += super::AMPLIFICATION * len;
-        }
+        self.handshake.note_received(len);
+        let validated = self.is_proved();
         let unasked = |frame| matches!(frame, Ok(Frame::Stream { offset, data, .. }) if !self.receiving.has_room(offset, data));
         // A packet with data that may not be held is dropped as if it were lost. The peer retransmits the data.
         let beyond = |frame: &Frame<'_>| match *frame {
@@ -71,25 +66,28 @@ impl Stream {
                 Ok(Frame::Marks(told)) => marks = Some(told),
                 _ => {}
             }
-            frame.is_err() || frame.as_ref().is_ok_and(&beyond) || self.allowance.is_some() && unasked(frame)
+            frame.is_err() || frame.as_ref().is_ok_and(&beyond) || !validated && unasked(frame)
         });
-        let Some(gap) = (!wrong).then(|| self.receiving.note(arrived, packet.number)).flatten() else {
+        let Some(gap) = (!wrong).then(|| self.acks.note(arrived, packet.number)).flatten() else {
             self.counters.packets_stale += 1;
             return true;
         };
         self.counters.packets_received += 1;
-        self.ours.marked = self.ours.marked.wrapping_add(u32::from(packet.marked));
-        self.heard_at = self.heard_at.max(now);
-        self.read_late_us = now.saturating_sub(arrived);
+        if packet.marked {
+            self.own_reports.note_marked();
+        }
+        self.liveness.note_packet(now);
+        self.spacing.note_read(now, arrived);
         self.on_header(now, &packet.header);
         // Otherwise somebody who forges an address could invent losses, which count for all streams to that host.
         let validated = self.is_proved();
         if let Some(strain) = strain.filter(|_| validated) {
             // This comes first: it explains losses that an acknowledgement in the same packet reports.
-            self.on_strain(now, strain);
+            let (sent, rtt_us) = (self.counters.packets_sent, self.path.rtt_us().unwrap_or(0));
+            self.counters.peer_busy_us += self.peer_reports.on_strain(now, strain, sent, rtt_us);
         }
         if let Some(marks) = marks.filter(|_| validated) {
-            self.on_marks(marks);
+            self.counters.packets_marked += self.peer_reports.on_marks(marks, self.counters.packets_sent);
         }
         let mut eliciting = false;
         for frame in Frames::new(frames).flatten() {
@@ -103,27 +101,25 @@ impl Stream {
                     | Frame::Floor(_)
             );
             if let Err(fault) = self.on_frame(now, &frame) {
-                self.failure = Some(Failure::Fault(fault));
-                self.closing = Some(2);
+                self.ending.fail_and_tell(Failure::Fault(fault));
                 return true;
             }
         }
         if eliciting {
-            let wait_us = packet.ack_now.then(|| self.answers.ask(now, self.path.rtt_us().unwrap_or(0)));
             // The sender is to know of a loss soon.
             let granted_us = if gap { 0 } else { self.spacing.granted_us() };
-            self.receiving.owe_ack(now, wait_us, self.quantum_us().max(granted_us));
+            let most_us = self.quantum_us().max(granted_us);
+            self.acks.owe(now, packet.ack_now, most_us, self.path.rtt_us().unwrap_or(0));
         }
         true
     }
 
     fn on_header(&mut self, now: Micros, header: &Header) {
         match *header {
-            Header::Accept { source, token, window, .. } if self.remote.is_none() => {
-                self.token = token;
-                self.peer_window = window;
-                self.remote = Some(source);
-                self.handshake = Handshake::Done;
+            Header::Accept { source, token, window, .. } => {
+                if !self.handshake.on_accept(source, token, window) {
+                    return;
+                }
                 self.sending.raise_limit(window);
                 self.receiving.widen(self.config.receive_max);
                 // An Accept acknowledges no particular packet, but it cannot arrive in less than one RTT.
@@ -132,49 +128,39 @@ impl Stream {
                     self.path.note_rtt(now, rtt);
                 }
             }
-            Header::Data { .. } if self.handshake == Handshake::Accepting => {
-                self.handshake = Handshake::Done;
-                self.prove();
+            Header::Data { .. } => {
+                if self.handshake.on_data() {
+                    self.receiving.widen(self.config.receive_max);
+                }
             }
-            _ => {}
+            Header::Open { .. } => {}
         }
-    }
-
-    /// Marks the peer's address as validated.
-    pub(crate) fn prove(&mut self) {
-        self.allowance = None;
-        self.receiving.widen(self.config.receive_max);
     }
 
     /// The peer asks for another Open with this token. Everything that was sent before counts as lost.
     pub(crate) fn on_challenge(&mut self, now: Micros, fresh: Token) {
-        let Handshake::Opening { token } = &mut self.handshake else { return };
-        if self.sealed == Some(By::Session) || *token == fresh {
+        if self.is_in_session() || !self.handshake.on_challenge(fresh) {
             return;
         }
-        *token = fresh;
-        self.token = fresh;
-        self.heard_at = now;
-        self.ping = true;
-        let mut fates = std::mem::take(&mut self.fates);
-        fates.clear();
-        self.sent.give_up(&mut fates);
+        self.liveness.note_packet(now);
+        self.liveness.want_ping();
+        let fates = self.detector.give_up(&mut self.sent);
         fates.lost.iter().for_each(|fate| self.on_lost(fate));
-        self.fates = fates;
+        self.detector.reuse(fates);
     }
 
     /// The peer says that it does not know this stream.
     pub(crate) fn on_reset(&mut self) {
         // A reset is not authenticated, so an encrypted stream ignores it.
-        if self.failure.is_none() && !self.is_done() && !self.is_sealed() {
-            self.failure = Some(Failure::Reset);
+        if !self.is_done() && !self.is_sealed() {
+            self.ending.fail(Failure::Reset);
         }
     }
 
     fn on_frame(&mut self, now: Micros, frame: &Frame<'_>) -> Result<(), StreamFault> {
         match *frame {
             Frame::Stream { offset, data, fin } => {
-                self.data_at = Some(now);
+                self.liveness.note_data(now);
                 self.receiving.take(offset, data, fin)?;
             }
             // An honest peer uses our id in each acknowledgement, and that validates its address.
@@ -182,52 +168,15 @@ impl Stream {
             Frame::Ack(ack) => self.on_ack(now, &ack)?,
             Frame::Parity(shard) => {
                 if self.receiving.take_parity(&shard) {
-                    self.receiving.owe_ack(now, Some(0), 0);
+                    self.acks.owe_for_parity();
                 }
             }
-            Frame::Floor(number) => self.receiving.raise_floor(number),
-            Frame::Close { .. } => self.failure = Some(Failure::Closed),
+            Frame::Floor(number) => self.acks.raise_floor(number),
+            Frame::Close { .. } => self.ending.fail(Failure::Closed),
             Frame::AckSpacing(us) if self.is_proved() => self.spacing.grant(us),
             Frame::Ping | Frame::Padding | Frame::Strain(_) | Frame::Marks(_) | Frame::AckSpacing(_) => {}
         }
         Ok(())
-    }
-
-    /// Takes in the peer's report that its host does not read packets as fast as they come.
-    fn on_strain(&mut self, now: Micros, strain: Strain) {
-        let last = self.peers.last;
-        let busy_us = strain.busy_us.wrapping_sub(last.busy_us);
-        let dropped = strain.dropped.wrapping_sub(last.dropped);
-        if busy_us.max(dropped) > u32::MAX / 2 {
-            return; // a report older than the last one
-        }
-        let most_us = now.saturating_sub(self.peers.heard_at) + STRAIN_LATE_US;
-        self.counters.peer_busy_us += u64::from(busy_us).min(most_us);
-        self.peers.dropped = (self.peers.dropped + u64::from(dropped)).min(self.counters.packets_sent);
-        self.peers.until = now + STRAIN_LASTS_US.max(2 * self.path.rtt_us().unwrap_or(0));
-        (self.peers.last, self.peers.heard_at) = (strain, now);
-    }
-
-    /// Takes in the peer's count of marked packets.
-    fn on_marks(&mut self, told: u32) {
-        let more = told.wrapping_sub(self.peers.marks);
-        if more > u32::MAX / 2 {
-            return; // a report older than the last one
-        }
-        self.peers.marks = told;
-        self.peers.marked = (self.peers.marked + u64::from(more)).min(self.counters.packets_sent);
-        self.counters.packets_marked += u64::from(more);
-    }
-
-    /// Number of the `lost` newly lost packets that the peer's host dropped by its own report.
-    fn take_refused(&mut self, now: Micros, lost: usize) -> usize {
-        if now >= self.peers.until {
-            self.peers.dropped = 0;
-        }
-        let refused = self.peers.dropped.min(lost as u64);
-        self.peers.dropped -= refused;
-        self.counters.packets_refused += refused;
-        refused as usize
     }
 
     fn on_ack(&mut self, now: Micros, ack: &Ack<'_>) -> Result<(), StreamFault> {
@@ -239,20 +188,16 @@ impl Stream {
             return Err(StreamFault::Ack);
         }
         if was_full && !self.is_full() {
-            // Until now the application could not write, so the time without new data starts here.
-            self.drained_at = self.drained_at.map(|_| now);
+            self.repair.note_room(now);
         }
         self.sending.raise_limit(ack.window);
-        self.peer_window = self.peer_window.max(ack.window.saturating_sub(ack.upto));
-        let mut fates = std::mem::take(&mut self.fates);
-        fates.clear();
-        self.sent.acknowledge(ack, &mut fates);
+        self.handshake.note_window(ack.window.saturating_sub(ack.upto));
         let stale_us = 2 * self.path.probe_after_us(0) + STALE_US;
-        self.sent.detect(&*self.detection, stale_us, &mut fates);
+        let fates = self.detector.on_ack(&mut self.sent, ack, stale_us);
         if !(fates.acked.is_empty() && fates.late.is_empty() && fates.lost.is_empty()) {
             self.settle(now, ack, &fates);
         }
-        self.fates = fates;
+        self.detector.reuse(fates);
         Ok(())
     }
 
@@ -261,12 +206,13 @@ impl Stream {
         let silence_ended = !fates.acked.is_empty() && self.end_silence(now);
         if !fates.acked.is_empty() {
             self.counters.answers += 1;
-            self.answered_at = now;
+            self.progress.note_answer(now);
         }
         fates.acked.iter().for_each(|fate| self.on_acked(fate));
         fates.late.iter().for_each(|fate| self.on_late(fate));
         fates.lost.iter().for_each(|fate| self.on_lost(fate));
-        let refused = self.take_refused(now, fates.lost.len());
+        let refused = self.peer_reports.take_dropped(now, fates.lost.len());
+        self.counters.packets_refused += refused as u64;
         if refused == 0 {
             fates.lost.iter().for_each(|(number, _)| self.path.note_lost(*number));
         }
@@ -275,32 +221,28 @@ impl Stream {
         self.counters.packets_late += fates.late.len() as u64;
         let sample = self.sample(now, ack, fates, refused);
         if silence_ended {
-            self.congestion.on_silence_ended();
+            self.rate.on_silence_ended();
         }
         if sample.round_ended {
-            self.detection.on_round();
+            self.detector.on_round();
         }
         if sample.rtt_us > 0 {
             self.look_around(now, true);
-            self.congestion.on_ack(&sample);
-            self.sharing.iter_mut().for_each(|sharing| sharing.note(&sample));
+            self.rate.on_ack(&sample);
             self.look_around(now, true);
         }
     }
 
     /// Ends the wait for an acknowledgement. True if there had been at least two probes.
     fn end_silence(&mut self, now: Micros) -> bool {
-        let long = self.probes >= 2;
-        self.probes = 0;
-        self.probes_due = 0;
-        self.probe_at = None;
+        let was_silent = self.probing.end();
         if self.awaits_answer() {
             self.arm_probe(now);
         }
-        if long {
-            self.round_from = self.sent.next_number();
+        if was_silent {
+            self.progress.begin_round(self.sent.next_number());
         }
-        long
+        was_silent
     }
 
     fn sample(&mut self, now: Micros, ack: &Ack<'_>, fates: &Fates, refused: usize) -> AckSample {
@@ -311,23 +253,16 @@ impl Stream {
             self.path.note_rtt(now, rtt.max(1));
             let queue_us = self.path.note_delay(now, newest.sent_at, arrived);
             let back_us = rtt.saturating_sub(self.path.rtt_least_us().unwrap_or(rtt) + queue_us);
-            // What waited for us to read it did not wait on its way.
-            self.spacing.note(back_us.saturating_sub(self.read_late_us));
+            self.spacing.note(back_us);
             (queue_us, back_us)
         });
-        let span_us = self.arrived.map_or(0, |before| arrived.saturating_sub(before));
-        self.arrived = Some(self.arrived.map_or(arrived, |before| before.max(arrived)));
         let read_at = arrived + u64::from(ack.delay_us);
-        let read_span_us = read_at.saturating_sub(self.peers.read_at);
-        self.peers.read_at = self.peers.read_at.max(read_at);
-        let strained = newest.is_some() && now < self.peers.until;
-        let sent_at = newest.map_or(self.newest_sent_at, |(_, newest)| newest.sent_at);
-        let sent_span_us = sent_at.saturating_sub(self.newest_sent_at);
-        self.newest_sent_at = self.newest_sent_at.max(sent_at);
+        let spans = self.progress.spans(arrived, read_at, newest.map(|(_, newest)| newest.sent_at));
+        let strained = newest.is_some() && self.peer_reports.is_strained(now);
         let resumed = fates.acked.iter().any(|(_, t)| t.resumed);
-        let round_ended = fates.acked.iter().any(|(number, _)| *number >= self.round_from);
+        let round_ended = self.progress.ends_round(fates.acked.iter().map(|(number, _)| *number));
         if round_ended {
-            self.round_from = self.sent.next_number();
+            self.progress.begin_round(self.sent.next_number());
             self.spacing.end_round(now, self.quantum_us(), self.path.rtt_least_us().unwrap_or(0));
         }
         let counts = |fates: &[Fate]| fates.iter().filter(|(_, t)| !is_probe(&t.carried)).count() as u64;
@@ -337,18 +272,18 @@ impl Stream {
             acked_packets: counts(&fates.acked),
             lost_packets: counts(&fates.lost).saturating_sub(fates.late.len() as u64),
             refused_packets: refused as u64,
-            marked_packets: std::mem::take(&mut self.peers.marked),
+            marked_packets: self.peer_reports.take_marked(),
             wait_us: strained
                 .then(|| u64::from(ack.delay_us).saturating_sub(self.spacing.asked_us().max(ACK_DELAY_US))),
-            read_span_us,
+            read_span_us: spans.read_us,
             loss_run: self.path.run(),
             in_flight: self.sent.in_flight(),
             rtt_us: self.path.rtt_us().unwrap_or(0),
             rtt_least_us: self.path.rtt_least_us().unwrap_or(0),
             queue_us: waited.map(|(queue, _)| queue),
             back_us: waited.map(|(_, back)| back),
-            span_us,
-            sent_span_us,
+            span_us: spans.arrived_us,
+            sent_span_us: spans.sent_us,
             resumed,
             round_ended,
             app_limited: resumed || fates.acked.iter().any(|(_, t)| t.app_limited),
@@ -368,8 +303,7 @@ impl Stream {
     }
 
     fn on_late(&mut self, fate: &Fate) {
-        let (packets, behind_us) = self.sent.behind(fate);
-        self.detection.on_late(packets, behind_us, self.path.rtt_us().unwrap_or(0));
+        self.detector.on_late(&self.sent, fate, self.path.rtt_us().unwrap_or(0));
         self.on_acked(fate);
     }
 

@@ -1,12 +1,11 @@
 //! Sent packets: the choice of what to send next, and packets made of it.
 
-use super::{Handshake, Stream, WIRE_OVERHEAD};
+use super::{Stream, WIRE_OVERHEAD};
 use crate::Micros;
 use crate::mtu::PAYLOAD_BASE;
 use crate::parity::Shard;
 use crate::protection::Sealing;
-use crate::redundancy::Matter;
-use crate::sending::{Piece, end_of};
+use crate::sending::Piece;
 use crate::sent::{Carried, Transmission};
 use crate::wire::{
     ACK_FIXED, Frame, Header, MARKS_BYTES, PARITY_OVERHEAD, Packet, SPACING_BYTES, STRAIN_BYTES,
@@ -24,31 +23,6 @@ const WORDS_BESIDE_DATA: usize = 24;
 /// Bounds of the time between copies of one piece, which is RTT/64 between them. Microseconds.
 const COPY_SPACE_US: Micros = 100;
 const COPY_SPACE_MAX_US: Micros = 4_000;
-/// A piece that was lost twice or more gets copies once `send_max` divided by this was sent behind it: that data cannot
-/// be read before the piece.
-const HOLDS_UP: u64 = 8;
-/// An application that offers no data for this long after the pacer would allow some has paused. Microseconds.
-const PAUSE_US: Micros = 1_000;
-
-/// Time between reports of our host's overload if no packets were dropped. Microseconds (20 ms).
-const STRAIN_EVERY_US: Micros = 20_000;
-
-/// A greater share of losses indicates a short queue that overflows rather than random loss.
-const OVERFLOW_LOSS: f64 = 0.2;
-/// Least round trip for parity of the last flight: on shorter paths a retransmission is soon there. Microseconds.
-const CODED_RTT_US: Micros = 4_000;
-/// Bounds of the time without new data after which what is in flight counts as the last flight. The time is RTT/16
-/// between them: a writer may itself be delayed, and coding takes processor time from it. Microseconds.
-const DRAINED_MIN_US: Micros = 1_000;
-const DRAINED_MAX_US: Micros = 25_000;
-/// The same time if the flight may be one whole message that has no parity yet: if more data follows, little was coded
-/// in vain. Microseconds.
-const DRAINED_SOON_US: Micros = 200;
-/// Least round trip for measuring a path with a packet train before there is data for it, and the train's length: 4 ms
-/// of 1 Gb/s. Microseconds, bytes.
-const TRAIN_RTT_US: Micros = 50_000;
-const TRAIN_BYTES: u32 = 512 << 10;
-
 /// Content of a packet besides acknowledgements.
 #[derive(Clone, Copy, Debug)]
 enum Load {
@@ -71,28 +45,26 @@ impl Stream {
         most: Option<usize>,
         out: &mut Vec<u8>,
     ) -> Option<usize> {
-        if !self.may_answer() {
+        if !self.handshake.may_send() {
             return None;
         }
         let size = self.payload().min(most.unwrap_or(usize::MAX));
         // After a pause the other flows' shares have changed.
-        let resumes = self.dry && self.sending.has_work();
+        let resumes = self.rate.is_dry() && self.sending.has_work();
         self.look_around(now, resumes);
         let load = self.next_load(now, size, most.is_none())?;
         let start = out.len();
         self.build(now, size, load, out);
         let len = out.len() - start;
-        if let Some(allowance) = &mut self.allowance {
-            *allowance = allowance.saturating_sub(len as u64);
-        }
+        self.handshake.note_sent(len as u64);
         Some(len)
     }
 
     fn next_load(&mut self, now: Micros, size: usize, first: bool) -> Option<Load> {
-        if let Some(reason) = self.closing.take() {
-            return self.remote.map(|_| Load::Close(reason));
+        if let Some(reason) = self.ending.take_close() {
+            return self.handshake.remote().map(|_| Load::Close(reason));
         }
-        if self.failure.is_some() {
+        if self.ending.has_failed() {
             return None;
         }
         // A retransmission must fit where the original did, so nothing that can wait takes room from it.
@@ -100,7 +72,7 @@ impl Stream {
         self.sending.cut(shard);
         let floor = !self.sending.has_lost() && !self.sending.is_drained() && shard.is_none();
         let room = self.data_room(now, size, floor);
-        if self.probes_due > 0 {
+        if self.probing.is_due() {
             return Some(self.next_probe(now, size, room));
         }
         // Report and full acknowledgement need up to `PAYLOAD_BASE` bytes, so a shorter packet may not do.
@@ -110,40 +82,36 @@ impl Stream {
             return Some(Load::Nothing);
         }
         if first
-            && self.handshake == Handshake::Done
+            && self.handshake.is_done()
             && let Some(size) = self.mtu.poll_probe(now)
         {
             return Some(Load::Probe(size));
         }
-        let load = if self.window_is_open(now) && self.pacer.is_open(now, self.pace_quantum_us()) {
+        let load = if self.window_is_open(now) && self.rate.is_open(now, &self.path) {
             let load = self.next_of_stream(now, size, room, shard);
-            // Limits the burst after a rest, except while a queue that does not overflow is what measures the path.
-            if load.is_none() && (self.congestion.capacity().is_some() || self.path.loss() > OVERFLOW_LOSS) {
-                let rtt_us = self.path.rtt_least_us().unwrap_or(0);
-                self.pacer.rest(now, rtt_us, self.path.queue_most_us());
+            if load.is_none() {
+                self.rate.rest(now, &self.path);
             }
             load
-        } else if self.window_is_open_for_parity() && self.pacer.is_open(now, self.pace_quantum_us()) {
+        } else if self.window_is_open_for_parity() && self.rate.is_open(now, &self.path) {
             self.see_to_parity(now);
             self.next_parity(size).map(Load::Parity)
         } else {
             None
         };
         load.or_else(|| self.next_ping(now)).or_else(|| {
-            let ack_due = self.receiving.ack_due().is_some_and(|due| now >= due);
+            let ack_due = self.acks.due().is_some_and(|due| now >= due);
             ack_due.then_some(Load::Nothing)
         })
     }
 
     /// A packet of a probe, which finds out whether the path still carries packets.
     fn next_probe(&mut self, now: Micros, size: usize, room: u32) -> Load {
-        self.probes_due -= 1;
-        // The first packet is small, in case large ones no longer get through.
-        let is_small = self.probe_from == 0 && self.probes > 2;
+        let (from, is_small) = self.probing.next();
         let small = size.min(PAYLOAD_BASE as usize);
         let room = if is_small { self.data_room(now, small, false) } else { room };
-        let Some(piece) = self.sending.probe_piece(room, self.probe_from) else { return Load::Ping };
-        self.probe_from = end_of(&piece);
+        let Some(piece) = self.sending.probe_piece(room, from) else { return Load::Ping };
+        self.probing.note_piece(&piece);
         Load::Piece(piece)
     }
 
@@ -160,16 +128,13 @@ impl Stream {
             return Some(Load::Nothing);
         }
         if let Some(piece) = self.sending.next_piece(room) {
-            (self.ping, self.greetings) = (false, 0);
+            self.liveness.take_ping();
+            self.handshake.plan_copies(0, now);
             if piece.attempt == 0 {
-                self.drained_at = self.sending.is_drained().then_some(now);
-                self.parity.cancel();
-                if shard.is_some() {
-                    self.parity.mark(now, self.path.rtt_us().unwrap_or(0), piece.offset);
-                }
+                let last = self.sending.is_drained();
+                self.repair.note_data(now, &self.path, piece.offset, shard.is_some(), last);
             }
-            self.resumed = self.dry && now > self.pacer.opens_at() + PAUSE_US;
-            self.dry = !self.sending.has_work();
+            self.rate.note_piece(now, self.sending.has_work());
             return Some(Load::Piece(piece));
         }
         self.sent.note_idle();
@@ -180,7 +145,8 @@ impl Stream {
         if let Some(shard) = self.next_parity(size) {
             return Some(Load::Parity(shard));
         }
-        if let Some(piece) = self.next_repeat(now, room) {
+        let (repair, flight) = self.repair();
+        if let Some(piece) = repair.next_repeat(now, room, &flight) {
             return Some(Load::Piece(piece));
         }
         self.wants_train().then_some(Load::Train)
@@ -188,69 +154,30 @@ impl Stream {
 
     /// A Ping if one is wanted, or another copy of the opening packet if that is due.
     fn next_ping(&mut self, now: Micros) -> Option<Load> {
-        if std::mem::take(&mut self.ping) {
-            self.greetings = self.redundancy.packets(Matter::Tail, self.path.loss_supposed()) - 1;
-        } else if self.greeting_due().is_some_and(|due| now >= due) {
-            self.greetings -= 1;
-        } else {
-            return None;
+        let next_at = now + self.copy_space_us();
+        if self.liveness.take_ping() {
+            let copies = self.repair.tail_packets(self.path.loss_supposed()) - 1;
+            self.handshake.plan_copies(copies, next_at);
+            return Some(Load::Ping);
         }
-        self.greeting_at = now + self.copy_space_us();
-        Some(Load::Ping)
+        self.handshake.take_copy(now, next_at).then_some(Load::Ping)
     }
 
-    /// Whether to report our host's overload. Drops are reported with the acknowledgement that reveals the losses.
+    /// Whether to report our host's overload.
     fn strain_due(&self, now: Micros) -> bool {
-        let Some(news) = self.ours.news.filter(|_| self.handshake == Handshake::Done) else { return false };
-        let drops = news.dropped != self.ours.told.dropped && self.wants_ack(now);
-        drops || now >= self.ours.told_at + STRAIN_EVERY_US
+        self.handshake.is_done() && self.own_reports.is_strain_due(now, || self.wants_ack(now))
     }
 
     /// Whether the peer should hear now of packets of it that a router has marked.
     fn marks_due(&self, now: Micros) -> bool {
-        self.ours.marked != self.ours.marked_told && self.wants_ack(now)
-    }
-
-    /// Time at which another copy of the opening packet is due. The peer answers each copy with an Accept.
-    pub(super) fn greeting_due(&self) -> Option<Micros> {
-        let asks = matches!(self.handshake, Handshake::Opening { .. });
-        (asks && self.greetings > 0).then_some(self.greeting_at)
-    }
-
-    /// The next piece of a long transfer's last flight to send once more while the path is idle.
-    fn next_repeat(&mut self, now: Micros, room: u32) -> Option<Piece> {
-        let sent_to = self.sending.sent_to();
-        if self.sending.is_drained()
-            && !self.is_full()
-            && self.coding_due().is_none()
-            && self.repeats.is_new(sent_to)
-        {
-            let packets = self.redundancy.packets(Matter::Flight, self.path.loss());
-            // A sender that uses less than half of the window has sent copies already.
-            let is_long = 2 * self.sent.in_flight() >= self.congestion.window_bytes();
-            let times = if is_long && !self.parity.has_coded(sent_to) { packets - 1 } else { 0 };
-            let age = self.path.rtt_us().unwrap_or(0) / u64::from(packets);
-            self.repeats.begin(&self.sent, sent_to, now.saturating_sub(age), times);
-        }
-        while let Some(range) = self.repeats.next(&self.sent) {
-            if let Some((piece, rest)) = self.sending.repeat_piece(range, room) {
-                self.repeats.leave(rest);
-                return Some(piece);
-            }
-        }
-        None
-    }
-
-    /// Whether the round trip is long enough for parity of the last flight.
-    fn is_long(&self) -> bool {
-        self.path.rtt_us().is_some_and(|rtt| rtt >= CODED_RTT_US)
+        self.own_reports.has_marks() && self.wants_ack(now)
     }
 
     /// Length of the shards into which bulk data is cut if its last flight may get parity. Bytes.
     fn shard(&self) -> Option<u64> {
-        let coded = self.is_long() && self.redundancy.parity(1, self.path.loss_seldom(), 1.0) > 0;
+        let coded = self.repair.wants_shards(&self.path);
         let room = self.payload().saturating_sub(self.beside_data());
-        (coded && self.handshake == Handshake::Done).then(|| room.max(1) as u64)
+        (coded && self.handshake.is_done()).then(|| room.max(1) as u64)
     }
 
     /// Length of a packet besides the data of one piece. Bytes.
@@ -265,73 +192,25 @@ impl Stream {
 
     /// Whether an acknowledgement or a Floor is due that would make shards shorter.
     fn has_news(&self, now: Micros) -> bool {
-        self.wants_ack(now) || self.sent.floor() >= self.floor_told + FLOOR_EVERY_ALONE
+        self.wants_ack(now) || self.sent.floor_untold() >= FLOOR_EVERY_ALONE
     }
 
-    /// Time at which what is in flight counts as the last flight, unless that was decided already.
-    pub(super) fn coding_due(&self) -> Option<Micros> {
-        let due = self.sending.is_drained() && !self.is_full() && self.parity.is_new(self.sending.sent_to());
-        let at = self.drained_at.filter(|_| due)?;
-        let soon = !self.parity.is_missed(self.sending.acked_upto()) && self.is_message(at);
-        let usual = (self.path.rtt_us().unwrap_or(0) / 16).clamp(DRAINED_MIN_US, DRAINED_MAX_US);
-        Some(at + if soon { DRAINED_SOON_US } else { usual })
-    }
-
-    /// Starts to code the last flight of a long transfer, or a message.
+    /// Starts to code the last flight of a long transfer, or a message, if it is time.
     fn see_to_parity(&mut self, now: Micros) {
-        if self.coding_due().is_none_or(|due| now < due) {
-            return;
-        }
-        // Losses of data sent before `repaired` are known and retransmitted by the time the parity arrives.
-        let rtt = self.path.rtt_us().unwrap_or(0);
-        let once = (rtt as f64 * (1.0 - 1.5 * self.path.loss()).max(0.0)) as Micros;
-        let first = |age: Micros| self.parity.sent_since(now.saturating_sub(age));
-        let repaired = first(once).unwrap_or(u64::MAX);
-        let fills = 2 * self.sent.in_flight() >= self.congestion.window_bytes();
-        let is_message = self.drained_at.is_some_and(|at| self.is_message(at));
-        let coded = first(rtt + once).filter(|_| fills || is_message);
-        let ranges = coded.map(|from| self.sending.shards(from));
-        self.parity.begin(self.sending.sent_to(), ranges.unwrap_or_default(), repaired);
-    }
-
-    /// Whether what is unacknowledged when data ends, at `at`, is one message of several packets: all data before it is
-    /// acknowledged, or a pause came before it. (After a pause that data may have arrived, and its acknowledgement be
-    /// lost.) A message of one packet gets copies instead.
-    fn is_message(&self, at: Micros) -> bool {
-        let (missed, rtt) = (self.sending.acked_upto(), self.path.rtt_us().unwrap_or(0));
-        let since = at.saturating_sub(rtt + rtt / 8);
-        let alone = self.parity.sent_since(since).filter(|from| missed >= *from);
-        let from = alone.or_else(|| self.parity.burst_since(since));
-        from.is_some_and(|from| self.sending.sent_to() > missed.max(from) + self.payload() as u64)
+        let (repair, flight) = self.repair();
+        repair.see_to_parity(now, &flight);
     }
 
     fn next_parity(&mut self, size: usize) -> Option<Shard> {
-        let (redundancy, loss, run) = (&self.redundancy, self.path.loss_seldom(), self.path.run());
-        let parity =
-            |packets, repaired| redundancy.parity(packets, if repaired { loss * loss } else { loss }, run);
-        let shard = self.parity.next(&self.sending, parity)?;
         let taken = self.header().byte_len() + PARITY_OVERHEAD + self.protection.overhead();
-        let fits = shard.len as usize + taken <= size && shard.start < U56_END;
-        if !fits {
-            self.parity.cancel();
-        }
-        fits.then_some(shard)
+        let fits = |shard: &Shard| shard.len as usize + taken <= size && shard.start < U56_END;
+        self.repair.next_parity(&self.sending, &self.path, fits)
     }
 
     /// Whether to measure the path with a packet train while there is nothing to send.
     fn wants_train(&mut self) -> bool {
         // An application that has sent nothing may never send.
-        if self.sending.sent_to() == 0 {
-            return false;
-        }
-        if self.train.is_none() && self.handshake == Handshake::Done && self.path.rtt_us().is_some() {
-            let long = self.path.rtt_least_us().is_some_and(|rtt| rtt >= TRAIN_RTT_US);
-            self.train = Some(if long { TRAIN_BYTES } else { 0 });
-        }
-        if !self.congestion.wants_train() {
-            self.train = self.train.map(|_| 0);
-        }
-        self.train.is_some_and(|left| left > 0)
+        self.sending.sent_to() > 0 && self.rate.wants_train(self.handshake.is_done(), &self.path)
     }
 
     fn copy_space_us(&self) -> Micros {
@@ -339,22 +218,16 @@ impl Stream {
     }
 
     fn header(&self) -> Header {
-        let (source, window) = (self.local, self.receiving.limit());
-        let target = self.remote.unwrap_or(0);
-        match self.handshake {
-            Handshake::Opening { token } => Header::Open { source, token, window },
-            Handshake::Accepting => Header::Accept { target, source, token: self.token, window },
-            Handshake::Done => Header::Data { target, keyed: self.protection.is_keyed() },
-        }
+        self.handshake.header(self.receiving.limit(), self.protection.is_keyed())
     }
 
     fn wants_ack(&self, now: Micros) -> bool {
         // Beside a small message an acknowledgement costs nothing. Beside bulk data it waits until it is due.
-        self.receiving.ack_due().is_some_and(|due| now >= due || self.sending.unsent() < 1_000)
+        self.acks.due().is_some_and(|due| now >= due || self.sending.unsent() < 1_000)
     }
 
     fn wants_floor(&self) -> bool {
-        self.sent.floor() >= self.floor_told + FLOOR_EVERY
+        self.sent.floor_untold() >= FLOOR_EVERY
     }
 
     /// Bytes of stream data that fit in a packet of `size` bytes beside an acknowledgement that is due; with `floor`,
@@ -372,7 +245,9 @@ impl Stream {
         let header = self.header();
         let ack_now = match load {
             // A copy is no news to a peer that has the original, so its acknowledgement may wait.
-            Load::Piece(piece) => piece.copy.is_none() && self.sending.is_tail(&piece) || self.probes > 0,
+            Load::Piece(piece) => {
+                piece.copy.is_none() && self.sending.is_tail(&piece) || self.probing.has_begun()
+            }
             Load::Probe(_) | Load::Ping | Load::Close(_) => true,
             Load::Nothing | Load::Parity(_) | Load::Train => false,
         };
@@ -418,18 +293,16 @@ impl Stream {
                 Load::Nothing => room.saturating_sub(FLOOR_BYTES),
                 _ => ACK_FIXED + 8 * WORDS_BESIDE_DATA,
             };
-            self.receiving.put_ack(now, room.min(most), out);
+            self.acks.put(now, room.min(most), || self.receiving.tell(), out);
         }
         if self.wants_floor() && out.len() - start + FLOOR_BYTES <= left {
-            self.floor_told = self.sent.floor();
-            put_small(out, &Frame::Floor(self.floor_told));
+            put_small(out, &Frame::Floor(self.sent.tell_floor()));
         }
     }
 
     fn put_marks(&mut self, end: usize, out: &mut Vec<u8>) {
         if out.len() + MARKS_BYTES + self.protection.overhead() <= end {
-            put_small(out, &Frame::Marks(self.ours.marked));
-            self.ours.marked_told = self.ours.marked;
+            put_small(out, &Frame::Marks(self.own_reports.tell_marks()));
         }
     }
 
@@ -442,9 +315,8 @@ impl Stream {
 
     fn put_strain(&mut self, now: Micros, end: usize, out: &mut Vec<u8>) {
         let fits = out.len() + STRAIN_BYTES + self.protection.overhead() <= end;
-        if let Some(news) = self.ours.news.filter(|_| fits) {
+        if fits && let Some(news) = self.own_reports.tell_strain(now) {
             put_small(out, &Frame::Strain(news));
-            (self.ours.told, self.ours.told_at) = (news, now);
         }
     }
 
@@ -469,7 +341,7 @@ impl Stream {
             }
             Load::Parity(shard) => {
                 put_parity_head(out, shard.start, shard.count, shard.index);
-                self.parity.copy(&shard, out);
+                self.repair.copy_parity(&shard, out);
             }
             Load::Piece(Piece { offset, len, fin, .. }) => {
                 put_stream_head(out, offset, len as u16, fin);
@@ -504,20 +376,19 @@ impl Stream {
             wire,
             attempt,
             copy: matches!(load, Load::Piece(Piece { copy: Some(_), .. })),
-            resumed: std::mem::take(&mut self.resumed),
+            resumed: self.rate.take_resumed(),
             ..Default::default()
         };
         self.sent.note(transmission, carried.is_some());
         self.counters.packets_sent += 1;
         if carried.is_some() {
-            let pace = self.congestion.pace_after(self.sent.in_flight());
-            self.pacer.note(now, u64::from(wire), pace, self.pace_quantum_us());
-            if self.probe_at.is_none() {
+            self.rate.note_sent(now, wire, self.sent.in_flight(), &self.path);
+            if self.probing.at().is_none() {
                 self.arm_probe(now);
             }
         }
         match load {
-            Load::Train => self.train = self.train.map(|left| left.saturating_sub(wire)),
+            Load::Train => self.rate.note_train(wire),
             Load::Parity(shard) => self.counters.bytes_copied += u64::from(shard.len),
             _ => {}
         }
@@ -530,7 +401,7 @@ impl Stream {
     fn after_piece(&mut self, now: Micros, number: u64, piece: &Piece) {
         let bytes = u64::from(piece.len);
         if piece.attempt == 0 && piece.copy.is_none() {
-            self.answers.answer(now, self.path.rtt_us().unwrap_or(0));
+            self.acks.note_answer(now, self.path.rtt_us().unwrap_or(0));
         }
         if let Some(whole_of) = piece.copy {
             self.counters.bytes_copied += bytes;
@@ -539,25 +410,10 @@ impl Stream {
             }
             return;
         }
-        let tail = self.sending.is_tail(piece);
-        let matter = match piece.attempt {
-            0 if tail => Matter::Tail,
-            0 => Matter::Bulk,
-            times => {
-                // The receiver holds everything behind the piece until it comes, which may soon fill its window.
-                let holds_up = self.sending.sent_behind(piece) >= self.config.send_max / HOLDS_UP;
-                // Parity already repairs the first loss of a piece of the coded flight.
-                let tail = self.sending.is_drained() && !(times == 1 && self.parity.covers(piece.offset));
-                Matter::Lost { times: if holds_up { times } else { 1 }, tail }
-            }
-        };
         let counter =
             if piece.attempt == 0 { &mut self.counters.bytes_fresh } else { &mut self.counters.bytes_again };
         *counter += bytes;
-        // Assumed loss counts for one-packet messages: a longer one's end is useless alone, and its losses show.
-        let supposes = matter == Matter::Tail && self.sending.is_message(piece);
-        let loss = if supposes { self.path.loss_supposed() } else { self.path.loss() };
-        let copies = self.redundancy.packets(matter, loss) - 1;
+        let copies = self.repair.copies(piece, &self.sending, &self.path, self.config.send_max);
         self.sending.schedule_copies(now + self.copy_space_us(), number, piece, copies);
     }
 }

@@ -25,7 +25,7 @@ struct Long {
 
 /// Measurements of a period.
 #[derive(Debug)]
-struct Seen {
+struct Measurements {
     /// Bytes/s read.
     goodput: f64,
     /// Share of the sent packets that the receiver dropped.
@@ -47,7 +47,7 @@ impl Long {
         (self.net.readers[1].rate, self.net.readers[1].socket_bytes) = (host.rate, host.socket_bytes);
     }
 
-    fn run(&mut self, us: Micros) -> Seen {
+    fn run(&mut self, us: Micros) -> Measurements {
         let (read, sent, dropped) = (self.flow.read, self.net.sent[0], self.net.readers[1].dropped);
         let until = self.net.now + us;
         let mut on = true;
@@ -57,7 +57,7 @@ impl Long {
             self.flow.on_event(&mut self.net);
             self.flow.drain(&mut self.net);
         }
-        Seen {
+        Measurements {
             goodput: (self.flow.read - read) as f64 * 1e6 / us as f64,
             dropped: (self.net.readers[1].dropped - dropped) as f64 / (self.net.sent[0] - sent) as f64,
             counters: self.net.ports[0].stream(self.flow.stream()).expect("it lives").status().counters,
@@ -76,7 +76,7 @@ fn paths(rtts_us: [Micros; 3], count: u64) -> impl Iterator<Item = PathSpec> {
     })
 }
 
-fn what(path: &PathSpec, seen: &Seen) -> String {
+fn what(path: &PathSpec, seen: &Measurements) -> String {
     format!("{} us, {:.2} lost, seed {}: {seen:?}", path.rtt_us, path.loss.mean(), path.seed)
 }
 

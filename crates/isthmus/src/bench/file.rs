@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use isthmus_bench::{FileBench, FileContender, FilePaths, FileRun, Io, Link, Matrix};
+use isthmus_bench::{EmulatedLink, FileBench, FileContender, FilePaths, FileRun, Io, Matrix};
 use isthmus_units::{Percent, Rate, Size, Span};
 
 use super::lab;
@@ -135,12 +135,12 @@ fn plan(args: &Args) -> Vec<FileRun> {
     plan
 }
 
-fn links(args: &Args) -> Vec<Link> {
+fn links(args: &Args) -> Vec<EmulatedLink> {
     if args.loopback {
-        return vec![Link::LOOPBACK];
+        return vec![EmulatedLink::LOOPBACK];
     }
     if args.full && args.rtt.is_empty() && args.loss.is_empty() {
-        let of = |ms: u64, loss| Link {
+        let of = |ms: u64, loss| EmulatedLink {
             name: None,
             rate: args.rate,
             rtt: Span(ms * 1_000_000),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use isthmus_bench::{Bench, Catalogue, Contender, Link, Matrix, Paths, Work};
+use isthmus_bench::{Bench, Catalogue, Contender, EmulatedLink, Matrix, Paths, Work};
 use isthmus_units::{Percent, Rate, Span};
 
 use super::lab;
@@ -186,7 +186,7 @@ fn wild(args: &Args, links: &str) -> Result<Matrix, String> {
         ));
     }
     let bytes = args.size.unwrap_or(WILD_MB) * 1_000_000;
-    let cells = catalogue.links.iter().map(|link| (Link::named(link), Work::Stream(bytes))).collect();
+    let cells = catalogue.links.iter().map(|link| (EmulatedLink::named(link), Work::Stream(bytes))).collect();
     let usual =
         Contender::ALL.into_iter().filter(|one| matches!(one, Contender::Isthmus | Contender::Iperf(..)));
     let contenders = if args.with.is_empty() { usual.collect() } else { args.with.clone() };
@@ -212,7 +212,7 @@ fn regular(args: &Args) -> Matrix {
         [] => args.full || work == "stream",
         named => named.iter().any(|name| name == work),
     };
-    let mut cells: Vec<(Link, Work)> = Vec::new();
+    let mut cells: Vec<(EmulatedLink, Work)> = Vec::new();
     let all = links.iter();
     if wanted("stream") {
         cells.extend(all.clone().map(|link| (*link, Work::Stream(bytes))));
@@ -234,7 +234,7 @@ fn regular(args: &Args) -> Matrix {
     }
     if wanted("preposted") {
         let messages = args.size.map_or(AHEAD_MESSAGES, |size| (size * 1_000_000 / Work::PREPOSTED) as u32);
-        let usual = |link: &&Link| {
+        let usual = |link: &&EmulatedLink| {
             (!args.rtt.is_empty() || link.rtt == TWO[0]) && (!args.loss.is_empty() || link.loss.0 == 0.0)
         };
         for link in all.clone().filter(usual) {
@@ -263,12 +263,18 @@ fn regular(args: &Args) -> Matrix {
 }
 
 /// Two links between the same sites, each with half the rate.
-fn two_links(args: &Args, loss: Percent) -> [Link; 2] {
+fn two_links(args: &Args, loss: Percent) -> [EmulatedLink; 2] {
     let rtts = match args.rtt[..] {
         [first, second, ..] => [first, second],
         _ => TWO,
     };
-    rtts.map(|rtt| Link { rate: Rate((args.rate.0 / 2).max(1)), rtt, loss, mtu: args.mtu, name: None })
+    rtts.map(|rtt| EmulatedLink {
+        rate: Rate((args.rate.0 / 2).max(1)),
+        rtt,
+        loss,
+        mtu: args.mtu,
+        name: None,
+    })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::{Section, Told, printed};
 use crate::files::find;
-use crate::link::Link;
+use crate::link::EmulatedLink;
 use crate::papers::chart::{Chart, line};
 use crate::papers::page::Block;
 use crate::papers::published::published;
@@ -186,7 +186,7 @@ fn points(sample: &Taken, what: &str) -> Vec<(f64, f64)> {
 }
 
 /// Best value on a link: round trip in milliseconds, or MB/s.
-fn limit(link: &Link, what: &str, size: f64) -> f64 {
+fn limit(link: &EmulatedLink, what: &str, size: f64) -> f64 {
     let way = size / link.goodput();
     if what == LATENCY { (link.rtt_s() + 2.0 * way) * 1e3 } else { size / 1e6 / (link.rtt_s() + way) }
 }
@@ -212,7 +212,7 @@ fn tell(told: &Told<'_>, what: &str) -> Vec<Block> {
 }
 
 /// A sentence: what each reaches of the possible, at its largest write or smallest message.
-fn reading(of: &[&Taken], link: &Link, what: &str) -> String {
+fn reading(of: &[&Taken], link: &EmulatedLink, what: &str) -> String {
     let part = |sample: &&&Taken| {
         let points = points(sample, what);
         let (size, value) = if what == LATENCY { points.first() } else { points.last() }?;
@@ -228,7 +228,7 @@ fn reading(of: &[&Taken], link: &Link, what: &str) -> String {
     format!("Divided by the limit ({best}): {all}.")
 }
 
-fn table(of: &[&Taken], link: &Link, what: &str, title: &str, sizes: &[f64]) -> Block {
+fn table(of: &[&Taken], link: &EmulatedLink, what: &str, title: &str, sizes: &[f64]) -> Block {
     let digits = if what == LATENCY { 2 } else { 1 };
     let value = |sample: &Taken, size: f64| {
         let found = points(sample, what).into_iter().find(|(own, _)| *own == size);
@@ -246,7 +246,7 @@ fn table(of: &[&Taken], link: &Link, what: &str, title: &str, sizes: &[f64]) -> 
     Block::table(title, &head, sizes.iter().map(row).collect())
 }
 
-fn chart(of: &[&Taken], link: &Link, what: &str, title: &str, mut sizes: Vec<f64>) -> Block {
+fn chart(of: &[&Taken], link: &EmulatedLink, what: &str, title: &str, mut sizes: Vec<f64>) -> Block {
     let (id, name) = if what == LATENCY {
         ("figure-2-cci", "paper: CCI TCP transport")
     } else {

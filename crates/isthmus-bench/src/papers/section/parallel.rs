@@ -4,7 +4,7 @@ use isthmus_units::Rate;
 use serde_json::Value;
 
 use super::{Section, Told, printed};
-use crate::link::Link;
+use crate::link::EmulatedLink;
 use crate::papers::GIGABIT;
 use crate::papers::chart::{Chart, Line, line};
 use crate::papers::page::Block;
@@ -170,7 +170,7 @@ fn reading(told: &Told<'_>, limit: f64) -> String {
 }
 
 /// Highest rate one way on a link. Mb/s.
-fn limit(link: &Link, size: f64) -> f64 {
+fn limit(link: &EmulatedLink, size: f64) -> f64 {
     2.0 * size * 8.0 / 1e6 / (link.rtt_s() + 2.0 * size / link.goodput())
 }
 
@@ -213,7 +213,7 @@ fn tell(told: &Told<'_>) -> Vec<Block> {
 }
 
 /// Plot of the paper's contenders and ours only: all lines could not be told apart.
-fn chart(link: &Link, measured: Vec<Line>) -> Chart {
+fn chart(link: &EmulatedLink, measured: Vec<Line>) -> Chart {
     let is_shown = |(name, points): &Line| {
         let starts = [
             "Isthmus",

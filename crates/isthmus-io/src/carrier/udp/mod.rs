@@ -20,8 +20,8 @@ use isthmus_path::blackhole::Blackhole;
 use isthmus_path::provisional::{Outlook, Provisional};
 use isthmus_path::{Finding, Hosts, UdpLook, UdpWork};
 use isthmus_udp::{
-    Cap, Composition, Counters, Dropped, Event, Initial, Micros, Port, PortConfig, Session, Stream, StreamId,
-    Transmit,
+    Cap, Composition, Counters, Dropped, Event, Initial, Micros, Outbox, Port, PortConfig, Session, Stream,
+    StreamId,
 };
 use isthmus_units::PerHost;
 use isthmus_wire::{AsId, Key};
@@ -129,9 +129,9 @@ pub(crate) struct Udp {
     leaving: Vec<StreamId>,
     /// Events of lanes.
     news: VecDeque<Ready>,
-    /// Destination of the packets in `packets` that the socket had no room for, and the time until which they wait.
-    waiting: Option<(Transmit, Micros)>,
-    packets: Vec<u8>,
+    outbox: Outbox,
+    /// If the socket had no room for packets, they wait until then.
+    blocked_until: Micros,
     tcp_probes: TcpProbes,
     /// When lanes are next looked at.
     watch_at: Micros,
@@ -177,8 +177,8 @@ impl Udp {
             accepted: Vec::new(),
             leaving: Vec::new(),
             news: VecDeque::new(),
-            waiting: None,
-            packets: Vec::new(),
+            outbox: Outbox::default(),
+            blocked_until: 0,
             tcp_probes: TcpProbes::kept(),
             watch_at: 0,
             refused: HashMap::new(),
@@ -560,7 +560,7 @@ impl Udp {
     pub(super) fn has_unsent(&self) -> bool {
         let mut streams =
             self.lanes.keys().chain(&self.leaving).filter_map(|stream| self.port.stream(*stream));
-        self.waiting.is_some()
+        !self.outbox.is_empty()
             || streams.any(|stream| stream.failure().is_none() && stream.status().unsent > 0)
     }
 
@@ -629,7 +629,7 @@ impl Udp {
     /// Sends what is due.
     pub(super) fn flush(&mut self) {
         // Most often there is nothing to send; then do not even read the clock.
-        if self.waiting.is_none() && self.port.poll_timeout().is_none() {
+        if self.outbox.is_empty() && self.port.poll_timeout().is_none() {
             return;
         }
         let began = self.now();
@@ -642,39 +642,36 @@ impl Udp {
     fn send_due(&mut self) -> bool {
         for sent in 0..SENDS {
             let now = self.now();
-            let transmit = match self.waiting {
-                Some((_, until)) if now < until => return sent > 0,
-                Some((transmit, _)) => transmit,
-                None => {
-                    if self.port.poll_timeout().is_none_or(|at| at > now) {
-                        return sent > 0;
-                    }
-                    self.packets.clear();
-                    let most = self.socket.packets_max();
-                    let Some(next) = self.port.poll_transmit(now, most, SEND_BYTES, &mut self.packets) else {
-                        return sent > 0;
-                    };
-                    next
-                }
+            let is_due = if self.outbox.is_empty() {
+                self.port.poll_timeout().is_some_and(|at| at <= now)
+            } else {
+                now >= self.blocked_until
             };
-            self.waiting = None;
-            match self.socket.send(transmit.to, transmit.segment, &self.packets) {
-                Sent::Yes => {}
+            let most = (self.socket.packets_max(), SEND_BYTES);
+            if !is_due || !self.outbox.fill(now, &mut self.port, 1, most) {
+                return sent > 0;
+            }
+            let Some((batch, packets)) = self.outbox.front() else { return sent > 0 };
+            let taken = match self.socket.send(batch.to, batch.segment, packets) {
+                Sent::Yes => batch.len,
                 Sent::Partly(bytes) => {
-                    self.packets.drain(..bytes);
-                    self.waiting = Some((transmit, now + BLOCKED_US));
+                    self.blocked_until = now + BLOCKED_US;
+                    bytes
                 }
                 Sent::TooLong => {
-                    if !self.port.on_too_long(now, &transmit) {
-                        self.note_too_long(now, transmit.to);
-                        tell_refused(transmit.to, Some(scarcity::too_long()));
+                    if !self.port.on_too_long(now, &batch) {
+                        self.note_too_long(now, batch.to);
+                        tell_refused(batch.to, Some(scarcity::too_long()));
                     }
+                    batch.len
                 }
                 Sent::Dropped => {
-                    tell_refused(transmit.to, self.socket.take_own_refusal());
+                    tell_refused(batch.to, self.socket.take_own_refusal());
                     self.on_refusals();
+                    batch.len
                 }
-            }
+            };
+            self.outbox.advance(taken);
         }
         true
     }
@@ -826,10 +823,7 @@ impl Udp {
         if !self.news.is_empty() || !self.accepted.is_empty() {
             return Some(Duration::ZERO);
         }
-        let sends = match self.waiting {
-            Some((_, until)) => Some(until),
-            None => self.port.poll_timeout(),
-        };
+        let sends = if self.outbox.is_empty() { self.port.poll_timeout() } else { Some(self.blocked_until) };
         // A lane that waits for an answer has timeouts of its own, at which it is looked at, too.
         let watch = (!self.tcp_probes.is_empty()).then_some(self.watch_at);
         let at = sends.into_iter().chain(watch).min()?;

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
+use isthmus_lab::rng::SplitMix64;
 use isthmus_proto::{OpError, PeerId};
 use isthmus_wire::conversation::{ConnectionId, DatagramHeader, End, Letter, Objection, Subject};
 
-use super::world::Rng;
 use crate::talk::{
     Caller, ESCORTED_MAX, Host, Limits, News, OpId, Other, Outgoing, Parcel, Post, SendPath, Talk,
 };
@@ -16,7 +16,7 @@ const REQUESTS: u32 = 5;
 
 /// An endpoint that hostile peers attack.
 struct Victim {
-    rng: Rng,
+    rng: SplitMix64,
     talk: Talk,
     now: u64,
     /// Buffers that the conversation has.
@@ -33,7 +33,7 @@ impl Victim {
     fn new(seed: u64) -> Self {
         let limits = Limits { send_buffers: 16, requests: REQUESTS, message_max: 100, datagram_max: 50 };
         Self {
-            rng: Rng(seed),
+            rng: SplitMix64::new(seed),
             talk: Talk::new(limits, 1),
             now: 0,
             slots: HashSet::new(),

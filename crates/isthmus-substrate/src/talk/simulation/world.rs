@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use isthmus_lab::rng::SplitMix64;
 use isthmus_proto::{Micros, OpError, PeerId};
 use isthmus_wire::conversation::{DatagramHeader, Subject};
 
@@ -35,23 +36,6 @@ impl Net {
     pub(super) fn calm() -> Self {
         let delay = (50, 400);
         Self { delay, spread: 0, loss: 0, doubled: 0, cut: None, death: None, refused: 100, switched: 0 }
-    }
-}
-
-/// A generator whose seed replays (splitmix64).
-#[derive(Debug)]
-pub(super) struct Rng(pub(super) u64);
-
-impl Rng {
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % limit.max(1)
-    }
-
-    pub(super) fn chance(&mut self, of_thousand: u64) -> bool {
-        self.below(1000) < of_thousand
     }
 }
 
@@ -120,7 +104,7 @@ pub(super) struct Node {
 pub(super) struct World {
     pub(super) now: Micros,
     pub(super) net: Net,
-    pub(super) rng: Rng,
+    pub(super) rng: SplitMix64,
     pub(super) nodes: Vec<Node>,
     /// Longest time between match and completion for a pair of nodes, if it was set. Microseconds.
     spreads: HashMap<(usize, usize), u64>,
@@ -150,7 +134,7 @@ impl World {
         };
         let mut world = Self {
             now: 0,
-            rng: Rng(seed),
+            rng: SplitMix64::new(seed),
             nodes: (0..nodes).map(node).collect(),
             spreads: HashMap::new(),
             matched: HashMap::new(),

@@ -17,7 +17,7 @@ const REPEATS: u64 = 8;
 
 /// Packet numbers that have arrived.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedNumbers {
     words: Box<[u64]>,
     largest: Option<u64>,
     floor: u64,
@@ -43,13 +43,13 @@ pub(crate) struct Span {
     pub(crate) len: u64,
 }
 
-impl Default for Seen {
+impl Default for ReceivedNumbers {
     fn default() -> Self {
         Self { words: vec![0; RING].into(), largest: None, floor: 0, swept: 0, told: 0 }
     }
 }
 
-impl Seen {
+impl ReceivedNumbers {
     pub(crate) fn largest(&self) -> Option<u64> {
         self.largest
     }
@@ -131,9 +131,9 @@ fn slot(word: u64) -> usize {
 mod tests {
     use super::*;
 
-    fn told(seen: &Seen, span: Span) -> Vec<u64> {
+    fn told(numbers: &ReceivedNumbers, span: Span) -> Vec<u64> {
         let mut bytes = Vec::new();
-        seen.copy(span, &mut bytes);
+        numbers.copy(span, &mut bytes);
         let words = bytes.chunks_exact(8).map(|raw| raw.iter().rev().fold(0, |w, b| w << 8 | u64::from(*b)));
         let bits =
             |(i, word): (u64, u64)| (0..64).filter(move |b| word >> b & 1 == 1).map(move |b| i * 64 + b);
@@ -142,32 +142,32 @@ mod tests {
 
     #[test]
     fn a_number_is_new_once() {
-        let mut seen = Seen::default();
-        assert_eq!(seen.note(0), Arrival::New { gap: false, largest: true });
-        assert_eq!(seen.note(5), Arrival::New { gap: true, largest: true });
-        assert_eq!(seen.note(3), Arrival::New { gap: false, largest: false });
-        assert_eq!(seen.note(3), Arrival::Stale);
-        assert_eq!(seen.note(5), Arrival::Stale);
+        let mut numbers = ReceivedNumbers::default();
+        assert_eq!(numbers.note(0), Arrival::New { gap: false, largest: true });
+        assert_eq!(numbers.note(5), Arrival::New { gap: true, largest: true });
+        assert_eq!(numbers.note(3), Arrival::New { gap: false, largest: false });
+        assert_eq!(numbers.note(3), Arrival::Stale);
+        assert_eq!(numbers.note(5), Arrival::Stale);
         let far = 64 * RING as u64 * 3;
-        assert_eq!(seen.note(far), Arrival::New { gap: true, largest: true });
-        assert_eq!(seen.note(5), Arrival::Stale, "older than is remembered");
-        assert_eq!(seen.note(far - 1), Arrival::New { gap: false, largest: false });
+        assert_eq!(numbers.note(far), Arrival::New { gap: true, largest: true });
+        assert_eq!(numbers.note(5), Arrival::Stale, "older than is remembered");
+        assert_eq!(numbers.note(far - 1), Arrival::New { gap: false, largest: false });
     }
 
     #[test]
     fn every_number_above_the_floor_is_told_again_and_again() {
-        let mut seen = Seen::default();
+        let mut numbers = ReceivedNumbers::default();
         let has = |n: u64| n % 10 != 3;
         (0..20_000).filter(|n| has(*n)).for_each(|n| {
-            seen.note(n);
+            numbers.note(n);
         });
-        seen.raise_floor(1_000);
+        numbers.raise_floor(1_000);
         let mut known = std::collections::BTreeSet::new();
         for _ in 0..20_000 / 64 / SWEEP_WORDS + 2 {
-            let (recent, sweep) = seen.spans(WORDS_MAX);
+            let (recent, sweep) = numbers.spans(WORDS_MAX);
             assert!(recent.len + sweep.len <= WORDS_MAX as u64);
-            known.extend(told(&seen, recent));
-            known.extend(told(&seen, sweep));
+            known.extend(told(&numbers, recent));
+            known.extend(told(&numbers, sweep));
         }
         let expected: Vec<u64> = (960..20_000).filter(|n| has(*n)).collect();
         assert_eq!(known.into_iter().collect::<Vec<_>>(), expected);
@@ -175,11 +175,11 @@ mod tests {
 
     #[test]
     fn without_gaps_above_the_floor_an_acknowledgement_is_short() {
-        let mut seen = Seen::default();
+        let mut numbers = ReceivedNumbers::default();
         for n in 0..10_000 {
-            seen.note(n);
-            seen.raise_floor(n.saturating_sub(50));
-            let (recent, sweep) = seen.spans(WORDS_MAX);
+            numbers.note(n);
+            numbers.raise_floor(n.saturating_sub(50));
+            let (recent, sweep) = numbers.spans(WORDS_MAX);
             assert!(recent.len <= RECENT_WORDS && sweep.len == 0, "{recent:?} {sweep:?}");
         }
     }

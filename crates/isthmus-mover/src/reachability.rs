@@ -16,15 +16,15 @@ const CONNECTING: Duration = Duration::from_millis(1500);
 const ANSWERING: Duration = Duration::from_secs(10);
 
 /// Tries the address beside the transfer, until it is dropped.
-pub(crate) struct Trial {
+pub(crate) struct ReachabilityCheck {
     _over: Sender<()>,
 }
 
-impl Trial {
+impl ReachabilityCheck {
     /// Sends [`Event::Unreached`] to the session if no TCP connection gets through, or if the time is up.
     pub(crate) fn start(at: SocketAddr, session: Sender<Event>) -> io::Result<Self> {
         let (over, ended) = crossbeam_channel::bounded::<()>(0);
-        let thread = std::thread::Builder::new().name("mover-trial".to_owned()).spawn(move || {
+        let thread = std::thread::Builder::new().name("mover-reach".to_owned()).spawn(move || {
             let why = match TcpStream::connect_timeout(&at, CONNECTING) {
                 Err(error) => error.to_string(),
                 Ok(_) if ended.recv_timeout(ANSWERING) == Err(RecvTimeoutError::Disconnected) => return,
