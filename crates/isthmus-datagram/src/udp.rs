@@ -79,8 +79,8 @@ impl UdpSocket {
         self.socket.local_addr().ok()?.as_socket().map(|at| at.ip())
     }
 
-    /// A new socket at `ip` and the port of this one, which the caller closes. The new one has no marks, labels or
-    /// chosen interfaces yet.
+    /// A new socket at `ip` and the port of this one, which the caller closes; at any other port if another process has
+    /// that one at `ip`. It has no marks, labels or chosen interfaces yet.
     ///
     /// # Errors
     /// As of [`UdpSocket::bind`].
@@ -91,8 +91,16 @@ impl UdpSocket {
         // Both sockets have the port for a moment. After that, no other process may take it.
         self.socket.set_reuse_address(true)?;
         socket.set_reuse_address(true)?;
-        socket.bind(&at.into())?;
+        let bound = socket.bind(&at.into());
         socket.set_reuse_address(false)?;
+        if let Err(error) = bound {
+            self.socket.set_reuse_address(false)?;
+            if error.kind() != io::ErrorKind::AddrInUse {
+                return Err(error);
+            }
+            say(format_args!("another process has the UDP port {at}: packets leave from another port"));
+            socket.bind(&SocketAddr::new(ip, 0).into())?;
+        }
         Self::of(socket, say)
     }
 
@@ -255,12 +263,11 @@ impl UdpSocket {
         self.socket.sendmsg(&message, 0).map(|_| ())
     }
 
-    /// Empties the system's queue of errors. Gives `tell` the hosts that answered that no process listens at a port, or
-    /// that their firewall forbids it.
+    /// Empties the system's queue of errors. Gives `tell` the hosts that answered that no process
+    /// listens at a port.
     pub fn refusals(&self, mut tell: impl FnMut(IpAddr)) {
         while let Ok(Some(error)) = self.state.recv_transport_error(UdpSockRef::from(&self.socket)) {
-            // A host that says of itself that it is out of reach has a firewall that forbids it.
-            if matches!(error.raw_errno, libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::EACCES)
+            if error.raw_errno == libc::ECONNREFUSED
                 && let Some(host) = error.addr
             {
                 tell(host.ip());
@@ -381,6 +388,16 @@ mod tests {
         }
         assert!(got == bytes);
         assert!(sizes[..30].iter().all(|size| *size == 1_000) && sizes[30] == 500, "{sizes:?}");
+    }
+
+    #[test]
+    fn a_successor_whose_port_is_taken_sends_from_another() {
+        let first = UdpSocket::bind("127.0.0.2:0".parse().expect("valid"), |_| {}).expect("loopback");
+        let port =
+            |socket: &UdpSocket| socket.socket.local_addr().expect("bound").as_socket().expect("IP").port();
+        let _other = std::net::UdpSocket::bind(("127.0.0.3", port(&first))).expect("free");
+        let second = first.successor("0.0.0.0".parse().expect("valid"), |_| {}).expect("another port");
+        assert_ne!(port(&second), port(&first));
     }
 
     #[test]

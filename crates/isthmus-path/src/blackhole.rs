@@ -68,9 +68,11 @@ impl Blackhole {
         self.has_moved = true;
     }
 
-    /// Whether the peer has probably lost the address to which this lane leads.
-    pub fn is_left(&self, rtt_us: Micros) -> bool {
-        self.has_moved && self.us >= LEFT_US.max(LATER_TIMES * rtt_us)
+    /// Whether the peer has probably lost the address to which this lane leads. A lane whose round trip is not known yet
+    /// is given more time.
+    pub fn is_left(&self, rtt_us: Option<Micros>) -> bool {
+        let least_us = rtt_us.map_or(UNHEARD_US, |rtt_us| LEFT_US.max(LATER_TIMES * rtt_us));
+        self.has_moved && self.us >= least_us
     }
 
     fn next_probe_us(&self, rtt_us: Micros) -> Micros {
@@ -148,16 +150,18 @@ mod tests {
     fn a_silent_lane_is_left_where_its_peer_has_another_address() {
         let mut blackhole = begun();
         let at = silent(&mut blackhole, 0, 600_000);
-        assert!(!blackhole.is_left(RTT_US), "the peer has not moved");
+        assert!(!blackhole.is_left(Some(RTT_US)), "the peer has not moved");
         blackhole.on_move(at, 7, 3);
-        assert!(blackhole.is_left(RTT_US) && !blackhole.is_left(400_000));
+        assert!(
+            blackhole.is_left(Some(RTT_US)) && !blackhole.is_left(Some(400_000)) && !blackhole.is_left(None)
+        );
         blackhole.on_move(at, 8, 3);
-        assert!(!blackhole.is_left(RTT_US), "it was heard until now");
+        assert!(!blackhole.is_left(Some(RTT_US)), "it was heard until now");
         (1..=10).for_each(|look| blackhole.look(at + look * 50_000, 8, 4));
-        assert!(blackhole.is_left(RTT_US), "it is silent since");
+        assert!(blackhole.is_left(Some(RTT_US)), "it is silent since");
         blackhole.look(at, 9, 4);
         (1..=20).for_each(|look| blackhole.look(at + look * 50_000, 9, 5));
-        assert!(!blackhole.is_left(RTT_US), "it was heard at the old address since");
+        assert!(!blackhole.is_left(Some(RTT_US)), "it was heard at the old address since");
     }
 
     #[test]

@@ -79,6 +79,8 @@ pub enum Finding {
     OnlyUdp,
     /// TCP connects, and no packet comes back by UDP.
     NoAnswer,
+    /// This host's interface carries no packets of the length that UDP lanes need.
+    TooLong,
     /// Nothing comes by UDP any more, while TCP gets through.
     Silent {
         /// Milliseconds of silence.
@@ -101,7 +103,7 @@ impl Finding {
         match self {
             Self::Far { .. } | Self::GetsThrough | Self::OnlyUdp | Self::Forgotten => Carrier::Udp,
             Self::Near { .. } => Carrier::Tcp,
-            Self::NoAnswer | Self::Silent { .. } => Carrier::TcpOnly,
+            Self::NoAnswer | Self::Silent { .. } | Self::TooLong => Carrier::TcpOnly,
             Self::LostWithoutQueue | Self::Overflows => Carrier::UdpIfItPasses,
             Self::Trial(change) if change.bulk() == Bulk::All => Carrier::Udp,
             Self::Trial(_) => Carrier::Tcp,
@@ -117,6 +119,7 @@ impl fmt::Display for Finding {
             Self::Near { below_us } => write!(f, "the round trip is below {} ms", below_us / 1_000),
             Self::OnlyUdp => f.write_str("it gets through, and TCP does not connect"),
             Self::NoAnswer => f.write_str("no answer comes"),
+            Self::TooLong => f.write_str("the interface refuses packets of the length that UDP lanes need"),
             Self::Silent { ms } => write!(f, "no answer came for {ms} ms, but by TCP"),
             Self::LostWithoutQueue => f.write_str("packets are lost without a queue"),
             Self::Overflows => f.write_str("bursts by TCP overflow the queue of a short path"),

@@ -121,8 +121,8 @@ thresholds! {
         /// Silence after which the end that was dialled gives up a lane on which nothing was ever acknowledged, if the
         /// peer has made a lane by TCP since. On paths of up to a second there would have been an acknowledgement.
         UNHEARD_US: Micros = 2_000_000, "µs";
-        /// Shortest silence after which a lane is given up if its peer has made one from another address since. It is two
-        /// retransmissions.
+        /// Shortest silence after which a lane is given up if its peer has made one from another address since: several
+        /// packets sent again on a path of up to 100 ms.
         LEFT_US: Micros = 500_000, "µs";
         /// TCP probes that must be answered: after one, the path may just have come back.
         ANSWERS: u32 = 2, "count";

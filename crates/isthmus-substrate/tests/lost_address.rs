@@ -31,9 +31,11 @@ fn lanes_by_udp_go_on_from_another_address() {
 /// The setting `interface` names the interface, and not its first address.
 #[test]
 fn lanes_go_on_from_another_address_of_the_interface_that_was_named() {
-    run_near("named", |command| {
-        command.env(TRANSPORT, "tcp");
-    });
+    for transport in ["tcp", "udp"] {
+        run_near("named", |command| {
+            command.env(TRANSPORT, transport);
+        });
+    }
 }
 
 fn open(interface: &str) -> Endpoint {

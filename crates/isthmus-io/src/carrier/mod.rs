@@ -45,7 +45,7 @@ use crate::log::info_log;
 use crate::poller::Ready;
 use crate::scitag::Fireflies;
 use crate::settings::{Admission, Encrypt, Protocols, Transport};
-use crate::{Settings, ledger};
+use crate::{Settings, interface, ledger};
 use buffers::SharedBuffers;
 use fabric::FabricLane;
 pub(crate) use header_fields::HeaderFields;
@@ -740,9 +740,14 @@ impl Carriers {
         self.udp.as_ref().and_then(Udp::bound_ip)
     }
 
-    /// Binds the socket of UDP lanes to all addresses of the host.
+    /// Binds the socket of UDP lanes to the new address of the interface that the user named, else to all addresses of
+    /// the host.
     pub(crate) fn rebind(&mut self) -> io::Result<()> {
-        self.udp.as_mut().map_or(Ok(()), Udp::rebind)
+        let named = match self.from {
+            Some(_) => Some(interface::choose(&self.interface).map_err(io::Error::other)?.ip),
+            None => None,
+        };
+        self.udp.as_mut().map_or(Ok(()), |udp| udp.rebind(named))
     }
 
     /// The name of lanes of packets, if there are any.

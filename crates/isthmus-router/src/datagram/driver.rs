@@ -34,8 +34,7 @@ pub(super) async fn drive(port: Arc<DatagramPort>, mut socket: UdpSocket, waits:
         let now = now();
         let due = {
             let mut inner = port.inner.lock();
-            let refused = inner.end_refused(now);
-            inner.sleeps_until = inner.port.poll_timeout().unwrap_or(Micros::MAX).min(refused);
+            inner.sleeps_until = inner.port.poll_timeout().unwrap_or(Micros::MAX);
             inner.sleeps_until
         };
         if read || (due <= now && !blocked) {
@@ -75,26 +74,19 @@ fn read(port: &DatagramPort, socket: &mut UdpSocket, waits: &net::UdpSocket) -> 
             // An ICMP error about an earlier packet. The protocol detects the loss by itself.
             Err(error) => {
                 debug!(%error, "a datagram socket's complaint");
-                hear_refusals(port, socket);
+                socket.refusals(|host| debug!(%host, "nobody listens there"));
             }
         }
     }
     true
 }
 
-/// Notes the hosts that refuse packets.
-fn hear_refusals(port: &DatagramPort, socket: &UdpSocket) {
-    socket.refusals(|host| {
-        debug!(%host, "packets are refused there");
-        port.inner.lock().on_refusal(now(), host);
-    });
-}
-
 /// Sends what is due. True if the socket takes no more.
 fn put_out(outbox: &mut Outbox, port: &DatagramPort, socket: &UdpSocket, sparing: &Sparing) -> bool {
-    let most = (socket.packets_max(), SEND_BYTES);
     let fetch = |outbox: &mut Outbox| {
         let inner = &mut *port.inner.lock();
+        // The kernel may have refused to cut the last message.
+        let most = (socket.packets_max(), SEND_BYTES);
         outbox.fill(now(), &mut inner.port, BATCHES, most)
     };
     while !outbox.is_empty() || fetch(outbox) {
@@ -105,15 +97,7 @@ fn put_out(outbox: &mut Outbox, port: &DatagramPort, socket: &UdpSocket, sparing
                 outbox.advance(bytes);
                 return true;
             }
-            Sent::Dropped => {
-                let refusal = socket.take_own_refusal();
-                if refusal.as_ref().is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
-                    port.inner.lock().on_refusal(now(), batch.to.ip());
-                }
-                // Sending may be what hears of an earlier packet's refusal.
-                hear_refusals(port, socket);
-                tell_refused(sparing, batch.to, refusal);
-            }
+            Sent::Dropped => tell_refused(sparing, batch.to, socket.take_own_refusal()),
             Sent::TooLong => {
                 if !port.inner.lock().port.on_too_long(now(), &batch) {
                     tell_refused(sparing, batch.to, Some(scarcity::too_long()));
@@ -159,7 +143,7 @@ fn accept(port: &Arc<DatagramPort>, inner: &mut Inner, id: StreamId, peer: Socke
     let place = inner.accepted.as_ref().and_then(|accepted| accepted.clone().try_reserve_owned().ok());
     match place {
         Some(place) => {
-            inner.waiting.insert(id, Waiting::of(peer));
+            inner.waiting.insert(id, Waiting::default());
             place.send(UdpStream::new(port.clone(), id, peer));
         }
         None => {

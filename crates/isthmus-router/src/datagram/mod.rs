@@ -5,7 +5,6 @@
 //! state. They notify the driver if something is due earlier than it expects.
 
 mod driver;
-mod refusals;
 mod stream;
 
 use std::collections::HashMap;
@@ -16,12 +15,11 @@ use std::task::Waker;
 use std::time::Instant;
 
 use isthmus_datagram::UdpSocket;
-use isthmus_udp::{Failure, Micros, Port, PortConfig, StreamId};
+use isthmus_udp::{Micros, Port, PortConfig, StreamId};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 use tracing::info;
 
-use refusals::Refusal;
 pub(crate) use stream::{Gauge, UdpStream};
 
 /// Limit on incoming streams that wait to be accepted.
@@ -57,35 +55,11 @@ struct Inner {
     sleeps_until: Micros,
 }
 
-impl Inner {
-    /// The entry of a stream, with its peer.
-    fn waiting(&mut self, id: StreamId, peer: SocketAddr) -> &mut Waiting {
-        self.waiting.entry(id).or_insert_with(|| Waiting::of(peer))
-    }
-
-    /// Why a stream has failed.
-    fn error_of(&self, id: StreamId, failure: Failure) -> io::Error {
-        let is_refused = self.waiting.get(&id).is_some_and(|stream| stream.is_refused);
-        if is_refused { refusals::error() } else { stream::error_of(failure) }
-    }
-}
-
 /// The tasks that wait for one stream.
+#[derive(Default)]
 struct Waiting {
-    /// The other end.
-    peer: SocketAddr,
-    /// Set while its packets are refused.
-    refusal: Option<Refusal>,
-    /// It has ended because of that.
-    is_refused: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
-}
-
-impl Waiting {
-    fn of(peer: SocketAddr) -> Self {
-        Self { peer, refusal: None, is_refused: false, reader: None, writer: None }
-    }
 }
 
 /// The open ports, by the address that was asked for.
@@ -133,7 +107,7 @@ impl DatagramPort {
     pub(crate) fn dial(self: &Arc<Self>, to: SocketAddr) -> UdpStream {
         let mut inner = self.inner.lock();
         let id = inner.port.open(now(), to);
-        inner.waiting.insert(id, Waiting::of(to));
+        inner.waiting.insert(id, Waiting::default());
         self.call_if_due(&inner);
         UdpStream::new(self.clone(), id, to)
     }

@@ -45,7 +45,7 @@ impl UdpStream {
     }
 }
 
-pub(super) fn error_of(failure: Failure) -> io::Error {
+fn error_of(failure: Failure) -> io::Error {
     let kind = match failure {
         Failure::Silent => io::ErrorKind::TimedOut,
         Failure::Reset | Failure::Closed => io::ErrorKind::ConnectionReset,
@@ -76,14 +76,11 @@ impl AsyncRead for UdpStream {
             if buf.filled().len() > before || stream.is_finished() || buf.remaining() == 0 {
                 return Poll::Ready(Ok(()));
             }
-            stream.failure().map_or(Poll::Pending, |failure| Poll::Ready(Err(failure)))
+            stream.failure().map_or(Poll::Pending, |failure| Poll::Ready(Err(error_of(failure))))
         });
-        let read = match read {
-            Some(read) => read.map_err(|failure| inner.error_of(self.id, failure)),
-            None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
-        };
+        let read = read.unwrap_or_else(|| Poll::Ready(Err(io::ErrorKind::NotConnected.into())));
         if read.is_pending() {
-            keep(&mut inner.waiting(self.id, self.peer).reader, cx);
+            keep(&mut inner.waiting.entry(self.id).or_default().reader, cx);
         }
         self.port.call_if_due(&inner);
         read
@@ -94,16 +91,12 @@ impl AsyncWrite for UdpStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut inner = self.port.inner.lock();
         let written = inner.port.with(now(), self.id, |stream| match stream.failure() {
-            Some(failure) => Err(failure),
+            Some(failure) => Err(error_of(failure)),
             None => Ok(stream.write(bytes)),
         });
-        let written = match written {
-            Some(written) => written.map_err(|failure| inner.error_of(self.id, failure)),
-            None => Err(io::ErrorKind::NotConnected.into()),
-        };
-        let written = match written {
+        let written = match written.unwrap_or_else(|| Err(io::ErrorKind::NotConnected.into())) {
             Ok(0) if !bytes.is_empty() => {
-                keep(&mut inner.waiting(self.id, self.peer).writer, cx);
+                keep(&mut inner.waiting.entry(self.id).or_default().writer, cx);
                 Poll::Pending
             }
             written => Poll::Ready(written),

@@ -73,8 +73,9 @@ struct LaneRecord {
     blackhole: Blackhole,
     /// The host has reported that nobody listens at one of its ports (ICMP).
     denied: bool,
-    /// When the interface first refused packets of the shortest length as too long.
-    too_long_at: Option<Micros>,
+    /// When the interface first refused packets of the shortest length as too long, and how many acknowledgements there
+    /// were until then.
+    too_long: Option<(Micros, u64)>,
     /// Set while it carries data before it is known whether UDP suits the path.
     provisional: Option<Provisional>,
     /// The path was found to be short, and TCP not to connect.
@@ -90,7 +91,7 @@ impl LaneRecord {
     /// dials again by TCP; the other end gives it time for that.
     fn is_too_long(&self, now: Micros) -> bool {
         let patience = if self.dialled { 0 } else { LATER_US };
-        self.too_long_at.is_some_and(|since| now >= since + patience)
+        self.too_long.is_some_and(|(since, _)| now >= since + patience)
     }
 }
 
@@ -467,7 +468,7 @@ impl Udp {
             since: now,
             blackhole: Blackhole::default(),
             denied: false,
-            too_long_at: None,
+            too_long: None,
             provisional: provisional.map(|long| Provisional::new(now, long.as_micros() as Micros)),
             is_only_udp: false,
             verdict: None,
@@ -483,11 +484,11 @@ impl Udp {
         }
     }
 
-    /// Binds the socket to all addresses of the host.
-    pub(super) fn rebind(&mut self) -> io::Result<()> {
+    /// Binds the socket to this address, else to all addresses of the host.
+    pub(super) fn rebind(&mut self, ip: Option<IpAddr>) -> io::Result<()> {
         let PacketSocket::Udp(socket) = &mut self.socket else { return Ok(()) };
         let Some(before) = socket.local_ip() else { return Ok(()) };
-        let mut new = socket.successor(any(before), |what| info_log!("{what}"))?;
+        let mut new = socket.successor(ip.unwrap_or(any(before)), |what| info_log!("{what}"))?;
         let (fields, ecn) = self.fields;
         fields.apply_to_packets(&mut new, ecn, SocketAddr::new(before, 0));
         *socket = new;
@@ -678,8 +679,9 @@ impl Udp {
 
     /// Not even the shortest packets to this address leave.
     fn note_too_long(&mut self, now: Micros, to: SocketAddr) {
-        for lane_record in self.lanes.values_mut().filter(|lane_record| lane_record.peer == to) {
-            lane_record.too_long_at.get_or_insert(now);
+        for (stream, lane_record) in self.lanes.iter_mut().filter(|(_, lane_record)| lane_record.peer == to) {
+            let answers = self.port.stream(*stream).map_or(0, |known| known.status().counters.answers);
+            lane_record.too_long.get_or_insert((now, answers));
         }
         self.watch_at = 0;
     }
@@ -746,13 +748,15 @@ impl Udp {
 
     /// Looks for silent lanes, and for answers to TCP probes.
     fn watch(&mut self, now: Micros, hosts: &mut Hosts) {
-        let (mut answers, mut silent) = (Vec::new(), Vec::new());
+        let (mut answers, mut found) = (Vec::new(), Vec::new());
         self.tcp_probes.look(|at, listens| answers.push((at, listens)));
         for (stream, lane_record) in &mut self.lanes {
             let Some(known) = self.port.stream(*stream) else { continue };
             let counters = known.status().counters;
             let rtt_us = known.status().rtt_us.unwrap_or(0);
             lane_record.blackhole.look(now, counters.answers, counters.silences);
+            // What is acknowledged later got through.
+            lane_record.too_long = lane_record.too_long.filter(|(_, answers)| *answers == counters.answers);
             if let (Some(rtt_us), false) =
                 (known.status().rtt_least_us, known.is_sealed() || self.plain_allowed)
             {
@@ -781,7 +785,7 @@ impl Udp {
                 Some(Verdict::NoAnswer)
             } else if lane_record.is_too_long(now) {
                 Some(Verdict::TooLong)
-            } else if lane_record.blackhole.is_left(rtt_us) {
+            } else if known.is_open() && lane_record.blackhole.is_left(known.status().rtt_us) {
                 Some(Verdict::Moved)
             } else {
                 if lane_record.blackhole.asks(rtt_us) {
@@ -799,9 +803,16 @@ impl Udp {
                     self.refused.insert(lane_record.peer, now);
                 }
             }
-            if matches!(verdict, Some(Verdict::NoAnswer | Verdict::TooLong)) {
-                let host = Some(lane_record.peer.ip()).filter(|host| !is_frames_only(*host));
-                silent.extend(host.map(|host| (host, known.is_open().then_some(lane_record.blackhole.ms()))));
+            let finding = match verdict {
+                Some(Verdict::NoAnswer) if known.is_open() => {
+                    Some(Finding::Silent { ms: lane_record.blackhole.ms() })
+                }
+                Some(Verdict::NoAnswer) => Some(Finding::NoAnswer),
+                Some(Verdict::TooLong) => Some(Finding::TooLong),
+                _ => None,
+            };
+            if let Some(finding) = finding.filter(|_| !is_frames_only(lane_record.peer.ip())) {
+                found.push((lane_record.peer.ip(), finding));
             }
         }
         let tried = self.lanes.iter().filter(|(_, lane_record)| lane_record.provisional.is_some());
@@ -810,8 +821,8 @@ impl Udp {
             .collect::<Vec<_>>()
             .into_iter()
             .for_each(|stream| self.judge(stream, hosts));
-        for (host, since_ms) in silent {
-            hosts.learn(now, host, since_ms.map_or(Finding::NoAnswer, |ms| Finding::Silent { ms }));
+        for (host, finding) in found {
+            hosts.learn(now, host, finding);
         }
         self.account(now, hosts);
         self.watch_at = now + if self.tcp_probes.is_empty() { WATCH_US } else { LOOK_US };
@@ -825,7 +836,7 @@ impl Udp {
         }
         let sends = if self.outbox.is_empty() { self.port.poll_timeout() } else { Some(self.blocked_until) };
         // A lane that waits for an answer has timeouts of its own, at which it is looked at, too.
-        let watch = (!self.tcp_probes.is_empty()).then_some(self.watch_at);
+        let watch = (!self.tcp_probes.is_empty() || self.watch_at == 0).then_some(self.watch_at);
         let at = sends.into_iter().chain(watch).min()?;
         Some(Duration::from_micros(at.saturating_sub(self.now())))
     }
