@@ -15,7 +15,8 @@ pub(super) struct Handshake {
     remote: Option<ConnectionId>,
     /// Bytes that may still be sent to an address that is not validated; `None` once it is.
     allowance: Option<u64>,
-    /// Token that the peer gave for a later stream to it, and the window that it grants to that at first.
+    /// Token that the peer gave for a later stream to it, all zero if it gave none, and the window that it grants to that
+    /// at first.
     token: Token,
     peer_window: u64,
     /// Copies of the opening packet still to be sent, and when the next one is due.
@@ -27,8 +28,9 @@ pub(super) struct Handshake {
 enum Phase {
     /// We opened the stream. Each packet is an Open with this token until the peer answers.
     Opening(Token),
-    /// The peer opened the stream. Each packet is an Accept until the peer uses our id.
-    Accepting,
+    /// The peer opened the stream. Each packet is an Accept with this token for a later stream of the peer, until the peer
+    /// uses our id.
+    Accepting(Token),
     Done,
 }
 
@@ -50,12 +52,12 @@ impl Handshake {
     /// Ours, for a stream that `remote` opened. `token` is for a later stream of the peer; `proved`: its address is
     /// validated.
     pub(super) fn accept(local: ConnectionId, remote: ConnectionId, token: Token, proved: bool) -> Self {
-        let mut handshake = Self::open(local, token);
-        handshake.phase = Phase::Accepting;
-        handshake.remote = Some(remote);
-        handshake.token = token;
-        handshake.allowance = (!proved).then_some(0);
-        handshake
+        Self {
+            phase: Phase::Accepting(token),
+            remote: Some(remote),
+            allowance: (!proved).then_some(0),
+            ..Self::open(local, token)
+        }
     }
 
     pub(super) fn local(&self) -> ConnectionId {
@@ -88,7 +90,7 @@ impl Handshake {
         let (source, target) = (self.local, self.remote.unwrap_or(0));
         match self.phase {
             Phase::Opening(token) => Header::Open { source, token, window },
-            Phase::Accepting => Header::Accept { target, source, token: self.token, window },
+            Phase::Accepting(token) => Header::Accept { target, source, token, window },
             Phase::Done => Header::Data { target, keyed },
         }
     }
@@ -105,7 +107,7 @@ impl Handshake {
 
     /// The peer has used our id, which validates its address. False if the handshake waited for something else.
     pub(super) fn on_data(&mut self) -> bool {
-        let ends = self.phase == Phase::Accepting;
+        let ends = matches!(self.phase, Phase::Accepting(_));
         if ends {
             (self.phase, self.allowance) = (Phase::Done, None);
         }
@@ -126,11 +128,9 @@ impl Handshake {
         self.peer_window = self.peer_window.max(window);
     }
 
-    /// The token for a later stream to the peer, and the window that it grants to that at first. Without a window, the
-    /// token is not known to be the peer's.
+    /// The token for a later stream to the peer, all zero if it gave none, and the window that it grants to that at first.
     pub(super) fn later(&self) -> (Token, u64) {
-        let token = if self.peer_window > 0 { self.token } else { [0; TOKEN_LEN] };
-        (token, self.peer_window)
+        (self.token, self.peer_window)
     }
 
     /// Bytes that came from the peer's address, which allow for an answer.
@@ -169,5 +169,22 @@ impl Handshake {
             self.plan_copies(self.copies - 1, next_at);
         }
         is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_that_we_gave_the_peer_is_not_kept_as_the_peers() {
+        let mut accepted = Handshake::accept(1, 2, [7; TOKEN_LEN], true);
+        assert!(matches!(accepted.header(0, false), Header::Accept { token: [7, ..], .. }));
+        accepted.note_window(1_000);
+        assert!(accepted.on_data());
+        assert_eq!(accepted.later(), ([0; TOKEN_LEN], 1_000));
+        let mut opened = Handshake::open(1, [0; TOKEN_LEN]);
+        assert!(opened.on_accept(2, [9; TOKEN_LEN], 1_000));
+        assert_eq!(opened.later(), ([9; TOKEN_LEN], 1_000));
     }
 }
