@@ -115,7 +115,7 @@ impl MemoryLanes {
         self.rested = Instant::now();
     }
 
-    /// The watch no longer shows everything that comes: a full pass has begun, or a lane waits to write.
+    /// The watch no longer shows everything that comes: the shell has begun a pass, or a lane waits to write.
     pub(super) fn unwatch(&mut self) {
         self.watched = false;
     }

@@ -64,17 +64,17 @@ impl Passes {
         self.full
     }
 
-    /// Makes the plan. `watched` lanes of shared memory are looked at in every pass, and `asleep` ones wait to be woken.
+    /// Makes the plan. `awake` lanes of shared memory are looked at in every pass, and `asleep` ones wait to be woken.
     pub(super) fn plan(
         &mut self,
         lanes: &LaneTable,
-        (watched, asleep): (usize, usize),
+        (awake, asleep): (usize, usize),
         talks_to_one: impl FnOnce() -> bool,
     ) {
         let (count, all_open) = (lanes.count(), lanes.unsettled() == 0);
         let polled = lanes.iter().filter(|lane| lane.carrier.is_polled()).count();
         self.all_polled = count > 0 && polled == count && asleep == 0;
-        self.all_memory = watched == count && count > 0 && all_open;
+        self.all_memory = awake == count && count > 0 && all_open;
         self.direct = all_open && (self.all_polled || talks_to_one());
     }
 

@@ -23,6 +23,7 @@ const WORDS_BESIDE_DATA: usize = 24;
 /// Bounds of the time between copies of one piece, which is RTT/64 between them. Microseconds.
 const COPY_SPACE_US: Micros = 100;
 const COPY_SPACE_MAX_US: Micros = 4_000;
+
 /// Content of a packet besides acknowledgements.
 #[derive(Clone, Copy, Debug)]
 enum Load {
