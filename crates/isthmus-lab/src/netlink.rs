@@ -5,7 +5,10 @@
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use crate::sys::interface_index;
@@ -18,6 +21,7 @@ const NLM_F_CREATE: u16 = 0x400;
 const NLMSG_ERROR: u16 = 2;
 
 const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_NEWNEIGH: u16 = 28;
@@ -35,6 +39,11 @@ const VETH_INFO_PEER: u16 = 1;
 
 const AF_INET: u8 = 2;
 const IFF_UP: u32 = 1;
+const IFF_RUNNING: u32 = 0x40;
+/// The multicast group that hears of changes of interfaces.
+const RTMGRP_LINK: u32 = 1;
+/// Longest that the kernel may take to count an interface as running. It looks once a second.
+const RUNNING_MAX: Duration = Duration::from_secs(5);
 const NUD_PERMANENT: u16 = 0x80;
 
 /// An Ethernet address.
@@ -72,18 +81,23 @@ impl Request {
     }
 
     /// Sends the request and waits for the kernel's answer.
-    fn send(mut self) -> io::Result<()> {
-        let len = self.0.len() as u32;
-        self.0[..4].copy_from_slice(&len.to_ne_bytes());
-        let socket = rustix::net::socket_with(
-            AddressFamily::NETLINK,
-            SocketType::RAW,
-            SocketFlags::CLOEXEC,
-            None, // NETLINK_ROUTE
-        )?;
-        rustix::net::send(&socket, &self.0, SendFlags::empty())?;
+    fn send(self) -> io::Result<()> {
+        let socket = route_socket()?;
+        self.send_by(&socket)?;
         answer(&socket)
     }
+
+    fn send_by(mut self, socket: &OwnedFd) -> io::Result<()> {
+        let len = self.0.len() as u32;
+        self.0[..4].copy_from_slice(&len.to_ne_bytes());
+        rustix::net::send(socket, &self.0, SendFlags::empty())?;
+        Ok(())
+    }
+}
+
+fn route_socket() -> io::Result<OwnedFd> {
+    let protocol = None; // NETLINK_ROUTE
+    Ok(rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?)
 }
 
 fn answer(socket: &OwnedFd) -> io::Result<()> {
@@ -132,6 +146,31 @@ pub(crate) fn bring_up(name: &str, mac: Option<Mac>, mtu: u32, queue_packets: u3
         request = request.attribute(IFLA_ADDRESS, &mac);
     }
     request.send()
+}
+
+/// Waits until the kernel counts `name` as running. Some kinds of interface get there up to a second after they are up,
+/// and programs overlook them until then, such as those that use libfabric's `tcp`.
+///
+/// # Errors
+/// `EAGAIN` after `RUNNING_MAX`.
+pub(crate) fn wait_until_running(name: &str) -> io::Result<()> {
+    let index = interface_index(name)?;
+    let socket = route_socket()?;
+    rustix::net::bind(&socket, &SocketAddrNetlink::new(0, RTMGRP_LINK))?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(RUNNING_MAX))?;
+    // Newer kernels look at once when they are asked. Others tell the group later.
+    Request::new(RTM_GETLINK, 0).link(index, false).send_by(&socket)?;
+    let mut buffer = [0_u8; 8192];
+    loop {
+        let (len, _) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::empty())?;
+        let word =
+            |at: usize| u32::from_ne_bytes([buffer[at], buffer[at + 1], buffer[at + 2], buffer[at + 3]]);
+        // `struct ifinfomsg` begins at 16: its index is at 20, and its flags are at 24.
+        let is_link = len >= 32 && u16::from_ne_bytes([buffer[4], buffer[5]]) == RTM_NEWLINK;
+        if is_link && word(20) == index && word(24) & IFF_RUNNING != 0 {
+            return Ok(());
+        }
+    }
 }
 
 /// Gives the interface `name` the address `address`/`prefix`.

@@ -296,9 +296,8 @@ impl Lab {
         site.inside(|| {
             // No router would answer, and the questions would cross the link.
             let _ = sysctl(&format!("ipv6/conf/{name}/router_solicitations"), "0");
-            // No other host has its address. While the kernel asks for one, programs cannot bind to it.
-            let _ = sysctl(&format!("ipv6/conf/{name}/accept_dad"), "0");
             netlink::bring_up(&name, Some(mac(index, end)), link.mtu, TAP_QUEUE_PACKETS)?;
+            netlink::wait_until_running(&name)?;
             netlink::add_address(&name, address, 24)?;
             netlink::add_neighbour(&name, peer, mac(index, 1 - end))?;
             if is_first { netlink::add_default_route(peer) } else { Ok(()) }
