@@ -75,10 +75,4 @@ mod tests {
         let own = crate::interface::source_to(of("198.51.100.77"));
         assert!(own.is_none_or(|own| !is_lost(own)), "{own:?}");
     }
-
-    #[test]
-    fn without_changes_nothing_is_told() {
-        let changes = Changes::open().expect("the kernel tells");
-        changes.clear();
-    }
 }
