@@ -15,7 +15,7 @@ impl Rate {
         let loses_much = round.loss() > start::CHANCE_MAX && queue < self.queue_us();
         if loses_much && !round.app_limited && self.may_doubt() {
             // A policer, or a queue that holds next to nothing.
-            self.trial = Some(Trial::new(round.loss(), 0.0, 0.0));
+            self.trial = Some(LossTrial::new(round.loss(), 0.0, 0.0));
             self.chance = (0.0, 0.0);
             self.capacity = rate;
             return self.model_path(sample.now);
@@ -68,7 +68,8 @@ impl Rate {
     pub(super) fn note_known(&mut self) {
         self.unsure = false;
         self.known = self.capacity;
-        self.trial = self.trial.map(|trial| Trial { capacity: trial.capacity.min(self.capacity), ..trial });
+        self.trial =
+            self.trial.map(|trial| LossTrial { capacity: trial.capacity.min(self.capacity), ..trial });
         self.reset_step();
     }
 
@@ -93,7 +94,7 @@ impl Rate {
             }
             _ => {
                 let (chance, capacity) = (self.chance(), self.capacity);
-                self.trial = Some(Trial::new(more, chance, capacity));
+                self.trial = Some(LossTrial::new(more, chance, capacity));
                 // A path that is too slow for the capacity carries what was sent at it and not lost. Less may have
                 // arrived because less was sent.
                 let carried = capacity * (1.0 - LESS_MIN.max(2.0 * more));
@@ -112,7 +113,7 @@ impl Rate {
             self.hold -= 1;
             return;
         }
-        if let Some(trial) = self.trial.take().filter(Trial::was_in_vain) {
+        if let Some(trial) = self.trial.take().filter(LossTrial::was_in_vain) {
             self.capacity = self.capacity.max(trial.capacity);
             self.hold = self.patience();
             return;

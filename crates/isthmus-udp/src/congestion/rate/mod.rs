@@ -158,7 +158,7 @@ enum Phase {
 
 /// A trial: less is sent for a while, to see whether losses go.
 #[derive(Clone, Copy, Debug)]
-struct Trial {
+struct LossTrial {
     /// Loss beyond the random one when it began, and what counted as random.
     excess: f64,
     chance: f64,
@@ -169,7 +169,7 @@ struct Trial {
     rounds: u32,
 }
 
-impl Trial {
+impl LossTrial {
     fn new(excess: f64, chance: f64, capacity: f64) -> Self {
         Self { excess, chance, capacity, seen: Losses::default(), rounds: 0 }
     }
@@ -210,7 +210,7 @@ pub struct Rate {
     round: Round,
     /// Random losses: packets lost, and all packets.
     chance: (f64, f64),
-    trial: Option<Trial>,
+    trial: Option<LossTrial>,
     /// Random loss that was verified by sending less than arrived.
     verified: f64,
     /// Rounds left without a raise, after congestion losses.

@@ -165,7 +165,7 @@ impl Rate {
             }
             if self.full_rounds >= FULL_ROUNDS && round.loss() > CHANCE_MAX && self.may_doubt() {
                 self.capacity = self.of_all(sample.now, &round, rate);
-                self.trial = Some(Trial::new(round.loss(), 0.0, self.capacity));
+                self.trial = Some(LossTrial::new(round.loss(), 0.0, self.capacity));
                 self.model_path(sample.now);
                 self.skip = FLIGHT_ROUNDS;
                 return;
@@ -245,7 +245,7 @@ impl Rate {
         let packets = (self.train.acked + self.train.lost).max(1) as f64;
         let variance = loss * (1.0 - loss) / packets * runs(sample.loss_run);
         let excess = (loss - 2.0 * variance.sqrt()).max(0.0);
-        self.trial = Some(Trial::new(excess, self.chance(), whole)).filter(|_| loss > EXCESS_MIN);
+        self.trial = Some(LossTrial::new(excess, self.chance(), whole)).filter(|_| loss > EXCESS_MIN);
         self.reset_step();
         if self.unsure {
             self.step = STEP_FULL;
