@@ -483,12 +483,15 @@ def pmix(c):
             os.kill(max(job.parts[0].job.pids("churn")), signal.SIGKILL)
             told = job.fail(r"the job ends: rank [01] \(part 1, host \S+\) was ended by SIGKILL|^$", 137, time.monotonic())
     # A server that is killed can remove nothing; `isthmus run` removes the folder.
+    before = segments()
     with emptied() as folder:
         progress.unlink()
         with Job(parts(program(c, "churn", 120, "64k", progress), folder)) as job:
             cases.await_file(progress, job.parts[0].job)
             os.kill(job.parts[0].servers()[0], signal.SIGKILL)
             job.fail(r"part 1 \(host \S+\) has lost its PMIx server: its process has ended|^$", 1, time.monotonic())
+    for name in segments() - before:
+        Path("/dev/shm", name).unlink()
     return f"{said}; {told}"
 
 
