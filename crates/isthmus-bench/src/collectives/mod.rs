@@ -212,7 +212,7 @@ impl Collectives {
         }
         fs::create_dir_all(out).map_err(BenchError::file(out))?;
         let path = out.join(SAMPLES);
-        let mut log = Log::open(&path, self.resume)?;
+        let mut log = Log::open(&path, self.resume, |_| true)?;
         let mut runner = Runner::new(&self.tools, self.form, self.version.clone())?;
         take_all(NAME, steps, &mut runner, &mut log, &|| false).map_err(BenchError::file(&path))?;
         write_report(out, &log.taken)?;

@@ -120,7 +120,8 @@ impl Papers {
         let out = &self.tools.out;
         fs::create_dir_all(out).map_err(BenchError::file(out))?;
         let path = out.join(SAMPLES);
-        let mut log = Log::open(&path, self.resume)?;
+        let is_wanted = |name: &str| self.sections().any(|section| section.name() == name);
+        let mut log = Log::open(&path, self.resume, is_wanted)?;
         let mut runner = Runner::new(&self.tools, self.form, self.version.clone())?;
         let began = Instant::now();
         let mut came = Came::default();
@@ -231,12 +232,17 @@ pub(crate) struct Log {
 
 impl Log {
     /// With `resume`, keeps the samples of the file that have a result; runs that failed, or for which something was
-    /// missing, are made again. Else removes all. The file is replaced at once, so that no interruption costs samples.
-    pub(crate) fn open(path: &Path, resume: bool) -> Result<Self, BenchError> {
+    /// missing, are made again if they are of a section that is measured (`is_wanted`). Else removes all. The file is
+    /// replaced at once, so that no interruption costs samples.
+    pub(crate) fn open(
+        path: &Path,
+        resume: bool,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> Result<Self, BenchError> {
         let earlier = if resume { read(path)? } else { Vec::new() };
         let new = path.with_extension("jsonl.new");
         let mut log = Self { file: File::create(&new).map_err(BenchError::file(&new))?, taken: Vec::new() };
-        for sample in earlier.into_iter().filter(stands) {
+        for sample in earlier.into_iter().filter(|sample| stands(sample) || !is_wanted(&sample.section)) {
             log.add(sample).map_err(BenchError::file(&new))?;
         }
         fs::rename(&new, path).map_err(BenchError::file(path))?;

@@ -126,13 +126,15 @@ fn a_measurement_that_goes_on_keeps_results_and_makes_failed_runs_again() {
     let failed = Taken { error: Some("it broke".into()), ..run("failed") };
     let missing = Taken { missing: Some("no netperf".into()), ..run("missing") };
     let search = Taken { error: Some("too fast".into()), ..run("search") }.with_probe();
-    let mut log = Log::open(&path, false).expect("a new log");
+    let mut log = Log::open(&path, false, |_| true).expect("a new log");
     for sample in [run("good"), failed, missing, search] {
         log.add(sample).expect("a line");
     }
     // As an interruption in the middle of a line leaves it.
     fs::write(&path, fs::read_to_string(&path).expect("samples") + "{\"at\":").expect("half a line");
-    let mut log = Log::open(&path, true).expect("the log again");
+    let others = Log::open(&path, true, |section| section != "movement").expect("the log again");
+    assert_eq!(others.taken.len(), 4, "what is not measured again stays as it is");
+    let mut log = Log::open(&path, true, |_| true).expect("the log again");
     log.add(run("next")).expect("a line");
     for samples in [&log.taken, &read(&path).expect("the file")] {
         let contenders: Vec<&str> = samples.iter().map(|sample| sample.contender.as_str()).collect();
