@@ -5,75 +5,40 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use isthmus_substrate::{Endpoint, EndpointOptions, Event, Level, SendOptions, Substrate};
-use support::hosts::{Far, ROLE, ip, run_near};
-use support::{LIMIT, await_event, in_time, pattern};
+use isthmus_substrate::{Event, Level, SendOptions};
+use support::hosts::{Far, ROLE, accept_all, ip, open, plays_far, run_near_by};
+use support::{await_event, pattern};
 
-/// The transport of the lanes.
-const TRANSPORT: &str = "ISTHMUS_TEST_TRANSPORT";
 /// Longest time until messages arrive again. TCP by itself, and a bound UDP socket, would take 20 s.
 const MOST: Duration = Duration::from_secs(6);
 
 #[test]
 fn lanes_by_tcp_go_on_from_another_address() {
-    run_near("lost", |command| {
-        command.env(TRANSPORT, "tcp");
-    });
+    run_near_by("lost", "tcp");
 }
 
 #[test]
 fn lanes_by_udp_go_on_from_another_address() {
-    run_near("lost", |command| {
-        command.env(TRANSPORT, "udp");
-    });
+    run_near_by("lost", "udp");
 }
 
 /// The setting `interface` names the interface, and not its first address.
 #[test]
 fn lanes_go_on_from_another_address_of_the_interface_that_was_named() {
     for transport in ["tcp", "udp"] {
-        run_near("named", |command| {
-            command.env(TRANSPORT, transport);
-        });
-    }
-}
-
-fn open(interface: &str) -> Endpoint {
-    let transport = std::env::var(TRANSPORT).expect("set with the role");
-    let text = format!("[device.any]\ntransport = \"{transport}\"\ninterface = \"{interface}\"\n");
-    let start = Instant::now();
-    loop {
-        let substrate = Substrate::from_toml(&text, "test").expect("valid");
-        let device = substrate.default_device().expect("up");
-        // The kernel notices a cable a moment after it is there.
-        if device.address().is_ok_and(|ip| ip.to_string().starts_with("10.99.9.")) {
-            return Endpoint::create(device, &EndpointOptions::default()).expect("opened");
-        }
-        in_time(start.elapsed() < LIMIT, || format!("the interface has no address: {:?}", device.address()));
-        std::thread::sleep(Duration::from_millis(20));
+        run_near_by("named", transport);
     }
 }
 
 /// The far host: accepts who comes, and takes what is sent.
 #[test]
 fn far() {
-    if std::env::var(ROLE).is_err() {
+    if !plays_far() {
         return;
     }
-    println!("far is here");
-    std::io::stdin().read_line(&mut String::new()).expect("the near part lives");
-    ip("link set lo up");
     ip("addr add 10.99.9.2/24 dev isthfar");
     ip("link set isthfar up");
-    let endpoint = open("isthfar");
-    println!("uri {}", endpoint.uri());
-    let start = Instant::now();
-    while start.elapsed() < 2 * LIMIT {
-        let event = endpoint.next_event(Some(Duration::from_millis(100))).expect("open");
-        if let Some(Event::Requested(request)) = event {
-            endpoint.accept(request, 0).expect("asked for");
-        }
-    }
+    accept_all(&[open("isthfar")]);
 }
 
 #[test]

@@ -9,11 +9,9 @@ use std::time::{Duration, Instant};
 
 use isthmus_io::log::{Severity, set_hook};
 use isthmus_substrate::{Connection, Endpoint, EndpointOptions, Event, Level, SendOptions, Substrate};
-use support::hosts::{Far, ROLE, ip, run_near};
+use support::hosts::{Far, ROLE, ip, run_near_by, transport};
 use support::{LIMIT, await_event, in_time, pattern};
 
-/// By what lanes go.
-const TRANSPORT: &str = "ISTHMUS_TEST_TRANSPORT";
 /// Messages that go each way, and the length of one. Count, bytes.
 const MESSAGES: usize = 40;
 const LENGTH: usize = 64_000;
@@ -22,37 +20,27 @@ const TIMEOUT_S: u64 = 4;
 
 #[test]
 fn large_packets_that_vanish_cost_seconds_by_tcp() {
-    run_near("vanishing packets", |command| {
-        command.env(TRANSPORT, "tcp");
-    });
+    run_near_by("vanishing packets", "tcp");
 }
 
 #[test]
 fn large_packets_that_vanish_cost_seconds_by_udp() {
-    run_near("vanishing packets", |command| {
-        command.env(TRANSPORT, "udp");
-    });
+    run_near_by("vanishing packets", "udp");
 }
 
 #[test]
 fn a_host_that_vanishes_is_told_in_time_by_tcp() {
-    run_near("vanishing host", |command| {
-        command.env(TRANSPORT, "tcp");
-    });
+    run_near_by("vanishing host", "tcp");
 }
 
 #[test]
 fn a_host_that_vanishes_is_told_in_time_by_udp() {
-    run_near("vanishing host", |command| {
-        command.env(TRANSPORT, "udp");
-    });
+    run_near_by("vanishing host", "udp");
 }
 
 #[test]
 fn a_firewall_that_ends_a_connection_is_told_as_one() {
-    run_near("ended connection", |command| {
-        command.env(TRANSPORT, "tcp");
-    });
+    run_near_by("ended connection", "tcp");
 }
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -66,7 +54,7 @@ fn said(words: &str) -> bool {
 }
 
 fn open(name: &str, number: u8) -> Endpoint {
-    let transport = std::env::var(TRANSPORT).expect("set with the role");
+    let transport = transport();
     ip("link set lo up");
     // Else the kernel would cut large pieces only behind the switches.
     ip(&format!("link set {name} mtu 9000 gso_max_segs 1"));
@@ -154,7 +142,7 @@ fn near() {
 fn packets_vanish(endpoint: &Endpoint, connection: Connection) {
     let both = there_and_back(endpoint, connection);
     assert!(both < Duration::from_secs(20), "{both:?}");
-    let is_udp = std::env::var(TRANSPORT).as_deref() == Ok("udp");
+    let is_udp = transport() == "udp";
     assert!(is_udp || said("seem not to reach 10.99.8.2"), "{LINES:?}");
 }
 

@@ -8,12 +8,10 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use isthmus_io::log::set_hook;
-use isthmus_substrate::{Endpoint, EndpointOptions, Event, Level, SendOptions, Substrate};
-use support::hosts::{Far, ROLE, ip, run_near};
-use support::{LIMIT, await_event, in_time, pattern};
+use isthmus_substrate::{Event, Level, SendOptions};
+use support::hosts::{Far, ROLE, accept_all, ip, open, plays_far, run_near_by, transport};
+use support::{await_event, pattern};
 
-/// The transport of the lanes.
-const TRANSPORT: &str = "ISTHMUS_TEST_TRANSPORT";
 /// Longest time to a connection: 3 s by the route that leads nowhere, and the next one. UDP is tried for 3 s before.
 const MOST: Duration = Duration::from_secs(12);
 /// Longest time to a connection by the route that was found. A route that leads nowhere costs 3 s.
@@ -21,61 +19,34 @@ const AT_ONCE: Duration = Duration::from_millis(2900);
 
 #[test]
 fn a_vpn_that_claims_the_peers_address_is_passed_by_tcp() {
-    run_near("vpn", |command| {
-        command.env(TRANSPORT, "tcp");
-    });
+    run_near_by("vpn", "tcp");
 }
 
 #[test]
 fn a_vpn_that_claims_the_peers_address_is_passed_where_lanes_go_by_udp() {
-    run_near("vpn", |command| {
-        command.env(TRANSPORT, "udp");
-    });
+    run_near_by("vpn", "udp");
 }
 
 #[test]
 fn a_route_that_depends_on_the_source_is_found() {
-    run_near("by source", |command| {
-        command.env(TRANSPORT, "tcp");
-    });
+    run_near_by("by source", "tcp");
 }
 
 /// Packets leave from the endpoint's own address, so the kernel's rules for that source hold for each of them.
 #[test]
 fn lanes_by_udp_follow_routes_that_depend_on_the_source() {
-    run_near("by source", |command| {
-        command.env(TRANSPORT, "udp");
-    });
+    run_near_by("by source", "udp");
 }
 
 #[test]
 fn an_interface_without_a_cable_is_passed() {
-    run_near("no cable", |command| {
-        command.env(TRANSPORT, "auto");
-    });
+    run_near_by("no cable", "auto");
 }
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn keep(_: isthmus_io::log::Severity, line: Arguments<'_>) {
     LINES.lock().expect("nobody panics with it").push(line.to_string());
-}
-
-fn open() -> Endpoint {
-    let transport = std::env::var(TRANSPORT).expect("set with the role");
-    // No interface is named: the kernel's routes decide.
-    let text = format!("[device.any]\ntransport = \"{transport}\"\n");
-    let start = Instant::now();
-    loop {
-        let substrate = Substrate::from_toml(&text, "test").expect("valid");
-        let device = substrate.default_device().expect("up");
-        // The kernel notices a cable a moment after it is there.
-        if device.address().is_ok_and(|ip| ip.to_string().starts_with("10.99.9.")) {
-            return Endpoint::create(device, &EndpointOptions::default()).expect("opened");
-        }
-        in_time(start.elapsed() < LIMIT, || format!("the interface has no address: {:?}", device.address()));
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// Packets that sockets of this host have got by UDP.
@@ -89,26 +60,13 @@ fn udp_received() -> u64 {
 /// The far host: accepts who comes.
 #[test]
 fn far() {
-    if std::env::var(ROLE).is_err() {
+    if !plays_far() {
         return;
     }
-    println!("far is here");
-    std::io::stdin().read_line(&mut String::new()).expect("the near part lives");
-    ip("link set lo up");
     ip("addr add 10.99.9.2/24 dev isthfar");
     ip("link set isthfar up");
     ip("route add default via 10.99.9.1");
-    let endpoints = [open(), open()];
-    endpoints.iter().for_each(|endpoint| println!("uri {}", endpoint.uri()));
-    let start = Instant::now();
-    while start.elapsed() < 2 * LIMIT {
-        for endpoint in &endpoints {
-            let event = endpoint.next_event(Some(Duration::from_millis(100))).expect("open");
-            if let Some(Event::Requested(request)) = event {
-                endpoint.accept(request, 0).expect("asked for");
-            }
-        }
-    }
+    accept_all(&[open(""), open("")]);
 }
 
 /// The kernel's first route to the far host leads into a tunnel whose other end swallows all packets.
@@ -157,7 +115,7 @@ fn near() {
     }
     far.tell("go");
     let (uri, second) = (far.hear("uri "), far.hear("uri "));
-    let endpoint = open();
+    let endpoint = open("");
     assert!(endpoint.uri().contains("10.99.9.1:"), "{}", endpoint.uri());
     let start = Instant::now();
     let connection = endpoint.connect(&uri, b"", Level::Ro, 0, &Default::default()).expect("asked");
@@ -168,7 +126,7 @@ fn near() {
     let said = |line: &&String| {
         line.contains("does not answer by wrong") && line.contains("set interface to isthnear")
     };
-    let by_udp = std::env::var(TRANSPORT).is_ok_and(|transport| transport == "udp");
+    let by_udp = transport() == "udp";
     if by_udp && role == "by source" {
         // No route has to be tried.
         assert!(

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use isthmus_io::log::{Severity, set_hook};
 use isthmus_substrate::{Endpoint, EndpointOptions, Event, Level, SendOptions, Substrate};
 use socket2::SockRef;
-use support::hosts::{Far, ROLE, ip, run_near};
-use support::{LIMIT, await_event, pattern};
+use support::hosts::{Far, ROLE, accept_all, ip, plays_far, run_near};
+use support::{await_event, pattern};
 
 #[test]
 fn a_host_without_free_ports_says_so_and_goes_on_when_there_is_one() {
@@ -46,23 +46,12 @@ const RANGE: &str = "40000 40001";
 
 #[test]
 fn far() {
-    if std::env::var(ROLE).is_err() {
+    if !plays_far() {
         return;
     }
-    println!("far is here");
-    std::io::stdin().read_line(&mut String::new()).expect("the near part lives");
-    ip("link set lo up");
     ip("addr add 10.99.9.2/24 dev isthfar");
     ip("link set isthfar up");
-    let endpoint = open("10.99.9.2", 5002);
-    println!("uri {}", endpoint.uri());
-    let start = Instant::now();
-    while start.elapsed() < 2 * LIMIT {
-        let event = endpoint.next_event(Some(Duration::from_millis(100))).expect("open");
-        if let Some(Event::Requested(request)) = event {
-            endpoint.accept(request, 0).expect("asked for");
-        }
-    }
+    accept_all(&[open("10.99.9.2", 5002)]);
 }
 
 fn open(interface: &str, port: u16) -> Endpoint {

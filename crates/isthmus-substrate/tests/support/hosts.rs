@@ -4,11 +4,16 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
-use super::{LIMIT, give_up};
+use isthmus_substrate::{Endpoint, EndpointOptions, Event, Substrate};
+
+use super::{LIMIT, give_up, in_time};
 
 /// Says which part this program plays, and how.
 pub const ROLE: &str = "ISTHMUS_TEST_ROLE";
+/// The transport of the lanes, if the test has chosen one.
+const TRANSPORT: &str = "ISTHMUS_TEST_TRANSPORT";
 
 /// What namespaces are made with here, if at all.
 pub fn unshare() -> Option<&'static [&'static str]> {
@@ -51,6 +56,59 @@ pub fn run_near(role: &str, more: impl FnOnce(&mut Command)) {
     let (said, complained) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.contains("seen inside"), "{said}{complained}");
+}
+
+/// The same with lanes by this transport.
+pub fn run_near_by(role: &str, transport: &str) {
+    run_near(role, |command| {
+        command.env(TRANSPORT, transport);
+    });
+}
+
+/// The transport that [`run_near_by`] has given.
+pub fn transport() -> String {
+    std::env::var(TRANSPORT).expect("set with the role")
+}
+
+/// Opens an endpoint once this host has an address of 10.99.9.0/24. Without `interface` the kernel's routes decide.
+pub fn open(interface: &str) -> Endpoint {
+    let text = format!("[device.any]\ntransport = \"{}\"\ninterface = \"{interface}\"\n", transport());
+    let start = Instant::now();
+    loop {
+        let substrate = Substrate::from_toml(&text, "test").expect("valid");
+        let device = substrate.default_device().expect("up");
+        // The kernel notices a cable a moment after it is there.
+        if device.address().is_ok_and(|ip| ip.to_string().starts_with("10.99.9.")) {
+            return Endpoint::create(device, &EndpointOptions::default()).expect("opened");
+        }
+        in_time(start.elapsed() < LIMIT, || format!("the interface has no address: {:?}", device.address()));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether this program plays the far host. If so, its interface is there by now.
+pub fn plays_far() -> bool {
+    if std::env::var(ROLE).is_err() {
+        return false;
+    }
+    println!("far is here");
+    std::io::stdin().read_line(&mut String::new()).expect("the near part lives");
+    ip("link set lo up");
+    true
+}
+
+/// The far host: tells the addresses of its endpoints, and accepts who comes.
+pub fn accept_all(endpoints: &[Endpoint]) {
+    endpoints.iter().for_each(|endpoint| println!("uri {}", endpoint.uri()));
+    let start = Instant::now();
+    while start.elapsed() < 2 * LIMIT {
+        for endpoint in endpoints {
+            let event = endpoint.next_event(Some(Duration::from_millis(100))).expect("open");
+            if let Some(Event::Requested(request)) = event {
+                endpoint.accept(request, 0).expect("asked for");
+            }
+        }
+    }
 }
 
 pub fn ip(words: &str) {
