@@ -16,8 +16,8 @@
 # System-wide the others install Debian packages only, as root or through sudo. Without
 # these rights they name all missing packages at once, and install nothing.
 #
-# The MPIs from PyPI go into build/mpi/NAME, one virtual environment each, what builds
-# the Python wheel and pytest into build/python, mpi4py's source with its tests into
+# The MPIs from PyPI go into build/mpi/NAME, one virtual environment each. pytest and what
+# builds the Python wheel go into build/python, mpi4py's source with its tests into
 # build/mpi4py, and Debian's Slurm, unpacked, into build/slurm.
 # Versions: tools/versions.env.
 set -euo pipefail
