@@ -166,11 +166,9 @@ fn meeting(options: &Options, alone: bool) -> Result<Option<Meeting>, String> {
     let at = match &options.at {
         // It would wait for parts that wait for it.
         Some(At::Uri(_)) if options.part == 1 && options.process.index == 0 => {
-            return Err(
-                "the first process of part 1 is the one that the others find: it prints its own isthmus:// \
-                        address if it has no --at"
-                    .to_owned(),
-            );
+            let why = "the first process of part 1 is the one that the others find: leave out --at, and it prints its own \
+                       isthmus:// address";
+            return Err(why.to_owned());
         }
         Some(at) => at.clone(),
         None if alone || (options.part == 1 && options.process.count == 1) => return Ok(None),
