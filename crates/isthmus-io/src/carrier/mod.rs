@@ -340,8 +340,8 @@ impl Carrier {
 
     /// Makes [`Carrier::release`] drop what was written, as it cannot arrive.
     pub(crate) fn abort(&mut self, shared: &mut Carriers) {
-        match self {
-            Self::Udp(lane) => shared.udp.iter_mut().for_each(|udp| udp.abort(lane)),
+        match (self.udp(), &mut shared.udp) {
+            (Some(lane), Some(udp)) => udp.abort(lane),
             _ => self.discard(),
         }
     }
@@ -438,28 +438,22 @@ impl Carrier {
 
     /// The other end has authenticated.
     pub(crate) fn admitted(&self, shared: &mut Carriers) {
-        match (self, &mut shared.udp) {
-            (Self::Udp(lane), Some(udp)) => udp.admit_lane(lane),
-            (Self::Sealed(lane), _) => lane.inner.admitted(shared),
-            _ => {}
+        if let (Some(lane), Some(udp)) = (self.udp(), &mut shared.udp) {
+            udp.admit_lane(lane);
         }
     }
 
     /// The peer has made a lane by TCP beside this one.
     pub(crate) fn on_tcp_lane(&self, shared: &mut Carriers) {
-        match (self, &mut shared.udp) {
-            (Self::Udp(lane), Some(udp)) => udp.on_tcp_lane(lane),
-            (Self::Sealed(lane), _) => lane.inner.on_tcp_lane(shared),
-            _ => {}
+        if let (Some(lane), Some(udp)) = (self.udp(), &mut shared.udp) {
+            udp.on_tcp_lane(lane);
         }
     }
 
     /// The peer has made a lane from another address than that to which this one leads.
     pub(crate) fn on_move(&self, shared: &mut Carriers) {
-        match (self, &mut shared.udp) {
-            (Self::Udp(lane), Some(udp)) => udp.on_move(lane),
-            (Self::Sealed(lane), _) => lane.inner.on_move(shared),
-            _ => {}
+        if let (Some(lane), Some(udp)) = (self.udp(), &mut shared.udp) {
+            udp.on_move(lane);
         }
     }
 
@@ -546,6 +540,15 @@ impl Carrier {
             Self::Tls(lane) => Some(lane.tcp()),
             Self::Sealed(lane) => lane.inner.tcp(),
             Self::Fabric(_) | Self::Memory(_) | Self::Udp(_) | Self::Race(_) | Self::Arrived(_) => None,
+        }
+    }
+
+    /// The UDP lane that it is, encrypted or not.
+    fn udp(&self) -> Option<&UdpLane> {
+        match self {
+            Self::Udp(lane) => Some(lane),
+            Self::Sealed(lane) => lane.inner.udp(),
+            _ => None,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Ends lanes: closed by us, by the other end, or because they took too long.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -136,14 +137,9 @@ impl Shell {
 
     /// Ends lanes from addresses that this host has lost, and sends packets from others.
     pub(crate) fn leave_lost_addresses(&mut self, core: &Mutex<Core>) {
-        let mut known: Vec<(IpAddr, bool)> = Vec::new();
-        let mut is_lost = |ip: IpAddr| match known.iter().find(|(one, _)| *one == ip) {
-            Some((_, lost)) => *lost,
-            None => {
-                known.push((ip, is_lost(ip)));
-                known.last().is_some_and(|(_, lost)| *lost)
-            }
-        };
+        // Most lanes share an address.
+        let mut known = HashMap::new();
+        let mut is_lost = |ip: IpAddr| *known.entry(ip).or_insert_with(|| is_lost(ip));
         let own = |lane: &Lane| lane.carrier.own_ip(&self.carriers);
         let ended: Vec<(usize, IpAddr)> = (0..self.lanes.end())
             .filter_map(|index| Some((index, own(self.lanes.get(index)?)?)))
@@ -162,7 +158,7 @@ impl Shell {
         }
     }
 
-    /// Sends and receives packets at all addresses of the host from now on.
+    /// Sends and receives packets at another address than the lost one from now on.
     fn rebind(&mut self) {
         if let Some(fd) = self.carriers.fd() {
             let _ = self.poller.remove(fd);

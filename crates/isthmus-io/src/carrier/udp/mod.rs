@@ -755,7 +755,7 @@ impl Udp {
             let counters = known.status().counters;
             let rtt_us = known.status().rtt_us.unwrap_or(0);
             lane_record.blackhole.look(now, counters.answers, counters.silences);
-            // What is acknowledged later got through.
+            // A later acknowledgement shows that packets get through again.
             lane_record.too_long = lane_record.too_long.filter(|(_, answers)| *answers == counters.answers);
             if let (Some(rtt_us), false) =
                 (known.status().rtt_least_us, known.is_sealed() || self.plain_allowed)
