@@ -11,9 +11,11 @@ use isthmus_wire::{Address, AsId, Key, MessageHeader, SubnetId};
 use parking_lot::Mutex;
 use socket2::{SockAddr, SockRef};
 
-use crate::endpoint::{OpenError, PostError, random_incarnation, total};
+use crate::endpoint::{random_incarnation, total};
+use crate::error::{OpenError, PostError};
+use crate::interface::for_tcp;
 use crate::interface::mtu_at;
-use crate::listen::{for_tcp, in_range};
+use crate::listen::in_range;
 use crate::log::debug_log;
 use crate::poller::{Bell, Poller};
 use crate::{Endpoint, Settings, signals};

@@ -8,8 +8,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::Settings;
-use crate::carrier::MEMORY;
-use crate::settings::{SettingsError, file_text, locate_error};
+use crate::settings::file::{common_table, file_text, locate_error, read, without_named};
+use crate::settings::{MEMORY, SettingsError};
 
 /// Settings of a `[device.NAME]` table besides the [`crate::PARAMETERS`]: name and meaning.
 pub const DEVICE_PARAMETERS: &[(&str, &str)] = &[
@@ -105,36 +105,6 @@ fn device(name: &str, transport: &str, priority: u32, settings: Settings) -> Dev
     DeviceSettings { name: name.to_owned(), transport: transport.to_owned(), priority, settings }
 }
 
-/// The settings of `[device]` itself, for programs that know only one device.
-pub(crate) fn default_settings(text: &str, origin: &str) -> Result<Settings, SettingsError> {
-    let common = without_named(common_table(text, origin)?);
-    read(common).map_err(|error| locate_error(text, origin, &error))
-}
-
-/// The `[device]` table, including named devices; an empty one if the file has none.
-fn common_table<'a>(text: &'a str, origin: &str) -> Result<Spanned<DeTable<'a>>, SettingsError> {
-    let wrong = |error: &toml::de::Error| locate_error(text, origin, error);
-    let mut file = DeTable::parse(text).map_err(|e| wrong(&e))?;
-    let found = file.get_mut().remove("device");
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Rest {}
-    read::<Rest>(file).map_err(|e| {
-        let SettingsError(text) = wrong(&e);
-        SettingsError(text.replace("there are no fields", "expected `device`"))
-    })?;
-    match found {
-        None => Ok(Spanned::new(0..0, DeTable::new())),
-        Some(value) => {
-            let span = value.span();
-            match value.into_inner() {
-                DeValue::Table(table) => Ok(Spanned::new(span, table)),
-                _ => Err(SettingsError(format!("{origin}: `device` is not a table; write [device]"))),
-            }
-        }
-    }
-}
-
 fn named_tables<'a>(common: &mut DeTable<'a>) -> Vec<(String, Spanned<DeTable<'a>>)> {
     let mut named: Vec<_> = common
         .iter()
@@ -147,16 +117,6 @@ fn named_tables<'a>(common: &mut DeTable<'a>) -> Vec<(String, Spanned<DeTable<'a
         .collect();
     named.sort_by_key(|(_, table)| table.span().start);
     named
-}
-
-fn without_named(common: Spanned<DeTable<'_>>) -> Spanned<DeTable<'_>> {
-    let span = common.span();
-    let plain = common.into_inner().into_iter().filter(|(_, value)| !value.get_ref().is_table());
-    Spanned::new(span, plain.collect())
-}
-
-fn read<'a, T: Deserialize<'a>>(table: Spanned<DeTable<'a>>) -> Result<T, toml::de::Error> {
-    T::deserialize(toml::de::Deserializer::from(table))
 }
 
 /// The value of a key that only named devices have, or `default`.

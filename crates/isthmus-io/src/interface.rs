@@ -3,13 +3,13 @@
 use std::cell::OnceCell;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 
 use if_addrs::Interface;
-use isthmus_datagram::{LinkState, is_bridge, link_state};
+use isthmus_datagram::{LinkState, is_bridge, is_frames_only, link_state};
 
-use crate::carrier::route_query;
+use crate::route_query;
 
 /// A version of IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -359,6 +359,17 @@ fn by_preference<'a>(
     let usable = interfaces.filter_map(|i| Some((lasts(i.ip())?, i)));
     let best = usable.min_by_key(|(lasting, i)| (is_link_local_v4(i.ip()), i.ip().is_ipv6(), *lasting));
     best.map(|(_, found)| found)
+}
+
+/// All addresses of the host, of the same version of IP.
+pub(crate) fn any(like: IpAddr) -> IpAddr {
+    if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+}
+
+/// The address for TCP instead of an own address. An address of an interface without IP is only reachable within the
+/// host, so TCP uses loopback for it.
+pub(crate) fn for_tcp(own: SocketAddr) -> SocketAddr {
+    if is_frames_only(own.ip()) { SocketAddr::new(Ipv4Addr::LOCALHOST.into(), own.port()) } else { own }
 }
 
 #[cfg(test)]

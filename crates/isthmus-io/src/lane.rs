@@ -1,6 +1,7 @@
 //! One lane as the shell holds it: its carrier, the batch that is being written, and the bytes that were read and not
 //! decoded yet.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -9,11 +10,13 @@ use isthmus_wire::frame::Message;
 use isthmus_wire::{Frame, FrameError};
 use socket2::SockRef;
 
-use crate::carrier::{Carrier, Carriers, RECORD_MAX, Transfer};
+use crate::carrier::{Carrier, Carriers, Outdone, RECORD_MAX, Silence, Transfer, Untrusted};
+use crate::engine::Core;
 use crate::lock::{Mutex, MutexGuard};
-use crate::log::{info_sparingly, warn_sparingly};
+use crate::log::{info_sparingly, warn_refused, warn_sparingly};
 use crate::memory::ProcessMemory;
-use crate::shell::{Core, loss_of};
+
+pub(crate) mod table;
 
 /// Staging buffer of a lane, for bytes that were read and not decoded yet. Bytes.
 const STAGING: usize = 64 << 10;
@@ -109,8 +112,8 @@ impl Lane {
         self.phase
     }
 
-    /// Changes its phase. Only the shell's table of lanes may do this, since it counts them.
-    pub(crate) fn enter(&mut self, phase: Phase) {
+    /// Changes its phase. Only [`LaneTable`] does this, since it counts the lanes in each phase.
+    fn enter(&mut self, phase: Phase) {
         self.phase = phase;
         if matches!(phase, Phase::Flushing | Phase::HalfClosed) {
             self.since = Instant::now();
@@ -281,7 +284,11 @@ pub(crate) fn read_some(
 ) -> Result<Option<(usize, usize)>, LaneLoss> {
     let (id, pieces) = (LaneId(index as u32), &mut spares.pieces);
     lane.compact();
-    pieces.clear();
+    // Checked before the engine lends a target: whoever asks for one owes it `filled`.
+    let room = lane.staging.len() - lane.read_to;
+    if room == 0 {
+        return Err(fault(lane, PeerFault::Frame("more than is ever sent before a lane's greeting")));
+    }
     let mut direct = 0;
     let mut handed_out = false;
     if lane.streaming {
@@ -291,10 +298,6 @@ pub(crate) fn read_some(
             direct = sink.len as usize;
             handed_out = true;
         }
-    }
-    let room = lane.staging.len() - lane.read_to;
-    if room == 0 {
-        return Err(fault(lane, PeerFault::Frame("more than is ever sent before a lane's greeting")));
     }
     let room = if direct > 0 { room.min(STAGING_BEHIND_PAYLOAD) } else { room };
     let tail = lane.staging[lane.read_to..].as_mut_ptr();
@@ -393,6 +396,28 @@ fn read_bytes(
     Ok(lane.read_from == lane.read_to && !lane.streaming)
 }
 
+/// Why a lane ended or could not be made. Warns if this host is the cause.
+pub(crate) fn loss_of(error: &io::Error) -> LaneLoss {
+    warn_refused!(error, "a lane cannot be made or used, and is tried again with pauses");
+    kind_of_loss(error)
+}
+
+/// Like [`loss_of`], without a warning.
+pub(crate) fn kind_of_loss(error: &io::Error) -> LaneLoss {
+    if let Some(Silence(silence)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        return LaneLoss::Silent { text: error.to_string(), us: silence.as_micros() as u64 };
+    }
+    match error.kind() {
+        _ if error.get_ref().is_some_and(|inner| inner.is::<Untrusted>()) => {
+            LaneLoss::Untrusted(error.to_string())
+        }
+        _ if error.get_ref().is_some_and(|inner| inner.is::<isthmus_fabric::Foreign>()) => LaneLoss::Foreign,
+        _ if error.get_ref().is_some_and(|inner| inner.is::<Outdone>()) => LaneLoss::Left(error.to_string()),
+        io::ErrorKind::ConnectionRefused => LaneLoss::Refused,
+        _ => LaneLoss::Broken(error.to_string()),
+    }
+}
+
 fn fault(lane: &Lane, fault: PeerFault) -> LaneLoss {
     let from = lane.carrier.fd().and_then(|fd| SockRef::from(&fd).peer_addr().ok()?.as_socket());
     let from = from.map_or_else(String::new, |from| format!(" (of {from})"));
@@ -419,8 +444,10 @@ fn understand(
     // Forget a region that this endpoint named itself.
     memory.take_named();
     let understood = understand_frames(lane, id, now, engine, memory);
-    if let (Some(key), Some(link)) = (memory.take_named(), lane.carrier.memory()) {
-        link.show_region(key, memory.regions());
+    if let (Some(key), Some(link)) = (memory.take_named(), lane.carrier.memory())
+        && link.can_show_region(key)
+    {
+        memory.regions().show(key, |region| link.show_region(key, region));
     }
     understood
 }

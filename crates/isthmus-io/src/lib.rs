@@ -13,13 +13,16 @@
 //! ```
 //!
 //! - `endpoint`: the calls that a program makes, and which thread drives the endpoint.
-//! - `shell`, `lane`: the loops that move bytes between lanes and the engine.
+//! - `engine`: the engine behind its lock, with the memory that it refers to.
+//! - `shell`, `lane`: the loops that move bytes between lanes and the engine. `lane/table` alone changes the phase of a
+//!   lane.
 //! - `carrier`: the carriers of lanes; they move the bytes.
-//! - `memory`, `regions`: buffers that programs lend, and registered memory.
+//! - `memory`, `region`, `regions`: buffers that programs lend, and registered memory.
 //! - `driver`, `watch`, `cpu_yield`, `burst`: which thread polls when, so that polls are cheap and the processor is
 //!   shared.
 //! - `own_addresses`: addresses that the host loses while lanes use them.
-//! - `settings`, `devices`, `interface`, `listen`: the configuration, and where an endpoint listens.
+//! - `settings`, `devices`, `interface`, `listen`: the configuration, and where an endpoint listens. `route_query` asks
+//!   the kernel for routes.
 //! - `ledger`: the file in which endpoints of one host share measurements of paths.
 //! - [`Datagrams`]: an endpoint without an engine.
 //!
@@ -48,6 +51,8 @@ mod datagrams;
 mod devices;
 mod driver;
 mod endpoint;
+mod engine;
+mod error;
 mod figures;
 mod interface;
 mod lane;
@@ -58,7 +63,9 @@ pub mod log;
 mod memory;
 mod own_addresses;
 mod poller;
+mod region;
 mod regions;
+mod route_query;
 mod scitag;
 mod settings;
 mod shell;
@@ -70,15 +77,17 @@ pub use carrier::read_any_ring;
 pub use carrier::try_shared_memory;
 pub use datagrams::Datagrams;
 pub use devices::{DEVICE_PARAMETERS, DeviceSettings, devices_from_file, devices_from_toml};
+pub use endpoint::Endpoint;
 pub use endpoint::asking::{figures_of, processes, state_of};
-pub use endpoint::{Endpoint, OpenError, PostError};
+pub use error::{OpenError, PostError};
 pub use figures::{DatagramCounts, EndpointFigures, LaneFigures, PeerFigures};
 pub use interface::{
     Chosen, Family, InterfaceError, Why, interface_of, interface_trouble, network_bits_of, source_to,
 };
 pub use isthmus_udp::{Composition, Dropped, SpecError};
 pub use isthmus_units::PerHost;
-pub use regions::{Access, RegionTable, RegisterError};
+pub use region::Access;
+pub use regions::{RegionTable, RegisterError};
 pub use settings::{
     Admission, Credit, Dscp, Encrypt, Firefly, KeyFiles, LostPeer, MessageTransfer, PARAMETERS, Parameter,
     PortRange, Priority, Protocols, RateLimits, Routers, Scitag, Settings, SettingsError, Streams, Summary,

@@ -2,7 +2,7 @@
 //! them.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use isthmus_datagram::{
     EthernetSocket, FRAME_HEADER_BYTES, Interface, PacketSocket, UdpSocket, is_frames_only,
@@ -11,8 +11,8 @@ use isthmus_udp::PortConfig;
 use socket2::Socket;
 
 use crate::carrier::{self, HeaderFields, Udp};
-use crate::endpoint::OpenError;
-use crate::interface::{Family, InterfaceError, interface_of, mtu_at};
+use crate::error::OpenError;
+use crate::interface::{Family, InterfaceError, any, for_tcp, interface_of, mtu_at};
 use crate::log::info_log;
 use crate::{Settings, Transport};
 
@@ -93,17 +93,6 @@ fn listen_at(settings: &Settings, at: SocketAddr, rails: &[IpAddr]) -> Result<Li
     };
     let packets = Udp::open(socket, config, settings).map_err(fail)?;
     Ok(Listening { listeners, at: bound, also, packets: Some(packets) })
-}
-
-/// All addresses of the host, of the same version of IP.
-pub(crate) fn any(like: IpAddr) -> IpAddr {
-    if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
-}
-
-/// The address for TCP instead of an own address. An address of an interface without IP is only reachable within the
-/// host, so TCP uses loopback for it.
-pub(crate) fn for_tcp(own: SocketAddr) -> SocketAddr {
-    if is_frames_only(own.ip()) { SocketAddr::new(Ipv4Addr::LOCALHOST.into(), own.port()) } else { own }
 }
 
 fn frames(settings: &Settings, at: SocketAddr) -> Result<(PacketSocket, PortConfig), OpenError> {

@@ -13,15 +13,7 @@ use parking_lot::RwLock;
 use slab::Slab;
 
 use crate::carrier::ShownRegion;
-
-/// The access to a region that a peer has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Access {
-    /// Peers may read it (`FI_REMOTE_READ`).
-    pub remote_read: bool,
-    /// Peers may write it (`FI_REMOTE_WRITE`).
-    pub remote_write: bool,
-}
+use crate::region::{Access, OFFSET_BITS, Region};
 
 /// Why a region cannot be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,38 +27,6 @@ pub enum RegisterError {
     /// The system gave no random number for a key.
     #[error("no key for memory: the system gives no random numbers ({0})")]
     Random(String),
-}
-
-/// A piece of registered memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Region {
-    /// Its address.
-    pub(crate) base: u64,
-    /// Its length. Bytes.
-    pub(crate) len: u64,
-    pub(crate) access: Access,
-    /// Peers name bytes by virtual address; else by offset.
-    pub(crate) virtual_addressing: bool,
-}
-
-impl Region {
-    /// The offset in the region of a range that a peer names, if the peer may access it so.
-    pub(crate) fn find(&self, range: RemoteRange, wanted: Wanted) -> Result<u64, Status> {
-        let permitted = match wanted {
-            Wanted::Read => self.access.remote_read,
-            Wanted::Write | Wanted::Update => self.access.remote_write,
-        };
-        if !permitted {
-            return Err(Status::Access);
-        }
-        self.offset(range).ok_or(Status::Bounds)
-    }
-
-    fn offset(&self, range: RemoteRange) -> Option<u64> {
-        let offset = if self.virtual_addressing { range.addr.checked_sub(self.base)? } else { range.addr };
-        let end = offset.checked_add(range.len)?;
-        (end <= self.len && end < 1 << OFFSET_BITS).then_some(offset)
-    }
 }
 
 /// The registered regions of one domain.
@@ -89,9 +49,6 @@ struct Table {
     /// The regions that are shown to other processes, by key.
     shown: Vec<(u64, ShownRegion)>,
 }
-
-/// Low bits of a registered place's token that are the offset; the generation is above them. Any user address fits.
-const OFFSET_BITS: u32 = 48;
 
 impl RegionTable {
     /// A table whose regions processes of this host may access directly, if the system permits it. This process then

@@ -4,6 +4,7 @@ mod admission;
 mod changes;
 mod congestion;
 mod encrypt;
+pub(crate) mod file;
 mod limits;
 mod ports;
 mod priority;
@@ -16,7 +17,6 @@ mod trust;
 use std::time::Duration;
 
 use std::env;
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -27,12 +27,12 @@ use isthmus_units::{HostPort, HostPortError, PerHost, ResolveError, Size, Span};
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
-use crate::carrier::MEMORY;
 use crate::interface::{self, Chosen, Family, InterfaceError};
 pub use admission::Admission;
 pub(crate) use changes::Changes;
 pub use congestion::TcpCongestion;
 pub use encrypt::Encrypt;
+use file::{file_text, file_to_read, text_of};
 pub use limits::RateLimits;
 pub use ports::PortRange;
 pub use priority::{Dscp, Priority};
@@ -42,6 +42,9 @@ pub(crate) use scitag::{FireflyTo, Tag};
 pub use summary::Summary;
 pub use transfer::MessageTransfer;
 pub use trust::{KeyFiles, TlsMode};
+
+/// The name of shared memory in the setting `fabric`, and in the offers of lanes.
+pub(crate) const MEMORY: &str = "memory";
 
 /// One setting, as shown to users.
 #[derive(Clone, Copy, Debug)]
@@ -167,9 +170,6 @@ settings! {
 /// Most interfaces that [`Settings::rails`] names. Count.
 const RAILS_MAX: usize = 3;
 
-/// Largest configuration file that is read. Bytes.
-const FILE_MAX: u64 = 1 << 20;
-
 impl Settings {
     /// Reads the configuration file, then the environment, which wins. The file is
     /// `ISTHMUS_CONFIG`, else the user's `isthmus/isthmus.toml` below `XDG_CONFIG_HOME`,
@@ -256,44 +256,8 @@ impl Settings {
 
     /// Like [`Settings::from_file`], but from text; `origin` names it in errors.
     pub fn from_toml(text: &str, origin: &str) -> Result<Self, SettingsError> {
-        crate::devices::default_settings(text, origin)
+        file::default_settings(text, origin)
     }
-}
-
-/// The configuration file's text and name, if there is one.
-pub(crate) fn file_text() -> Result<Option<(String, String)>, SettingsError> {
-    file_to_read().map(|path| text_of(&path)).transpose()
-}
-
-fn text_of(path: &Path) -> Result<(String, String), SettingsError> {
-    let fail = |cause: &dyn fmt::Display| SettingsError(format!("{}: {cause}", path.display()));
-    let absent = |e| fail(&format_args!("{e}; correct ISTHMUS_CONFIG, or unset it"));
-    let len = std::fs::metadata(path).map_err(absent)?.len();
-    if len > FILE_MAX {
-        return Err(fail(&format_args!("{len} bytes is too long for a configuration")));
-    }
-    let text = std::fs::read_to_string(path).map_err(|e| fail(&e))?;
-    Ok((text, path.display().to_string()))
-}
-
-pub(crate) fn locate_error(text: &str, origin: &str, error: &toml::de::Error) -> SettingsError {
-    let start = error.span().map_or(0, |span| span.start).min(text.len());
-    let line = text[..start].matches('\n').count() + 1;
-    let source = text.lines().nth(line - 1).unwrap_or_default().trim();
-    SettingsError(format!("{origin}:{line}: {source}: {}", error.message()))
-}
-
-fn file_to_read() -> Option<PathBuf> {
-    if let Some(named) = env::var_os("ISTHMUS_CONFIG").filter(|path| !path.is_empty()) {
-        return Some(named.into());
-    }
-    let home = env::var_os("XDG_CONFIG_HOME")
-        .map(PathBuf::from)
-        .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".config")));
-    home.into_iter()
-        .chain([PathBuf::from("/etc")])
-        .map(|dir| dir.join("isthmus/isthmus.toml"))
-        .find(|path| path.is_file())
 }
 
 /// The prefix of a setting's name in the environment.

@@ -6,7 +6,6 @@
 mod direct;
 mod down;
 mod fast_path;
-mod lanes;
 mod listeners;
 mod memory;
 mod passes;
@@ -18,42 +17,24 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use isthmus_proto::{Action, Engine, LaneId, LaneKind, LaneLoss, Micros};
+use isthmus_proto::{Action, LaneId, LaneKind, LaneLoss};
 use isthmus_udp::{Composition, Dropped};
 use socket2::Socket;
 
-use crate::carrier::{Carriers, Outdone, PathNews, Silence, Transfer, Untrusted};
-use crate::lane::{Phase, Spares, fill, read_some};
+use crate::carrier::{Carriers, PathNews, Transfer};
+use crate::engine::Core;
+use crate::lane::table::LaneTable;
+use crate::lane::{Phase, Spares, fill, loss_of, read_some};
 use crate::lock::Mutex;
-use crate::log::{info_few, info_log, warn_refused, warn_sparingly};
-use crate::memory::ProcessMemory;
+use crate::log::{info_few, info_log, warn_sparingly};
 use crate::poller::{Events, Poller, Ready};
 use crate::settings::{Changes, Protocols};
 pub(crate) use direct::REACHED;
 pub(crate) use fast_path::Brief;
-use lanes::LaneTable;
 use listeners::Listeners;
 use memory::MemoryLanes;
 use passes::Passes;
 use unauthenticated::Unauthenticated;
-
-/// The engine and the memory that it refers to.
-#[derive(Debug)]
-pub(crate) struct Core {
-    pub(crate) engine: Engine,
-    pub(crate) memory: ProcessMemory,
-    epoch: Instant,
-}
-
-impl Core {
-    pub(crate) fn new(engine: Engine, memory: ProcessMemory) -> Self {
-        Self { engine, memory, epoch: Instant::now() }
-    }
-
-    pub(crate) fn now(&self) -> Micros {
-        self.epoch.elapsed().as_micros() as Micros
-    }
-}
 
 /// Most reads from one lane before the next lane is read. Count.
 const READS_PER_TURN: usize = 8;
@@ -598,27 +579,5 @@ impl Shell {
     /// Whether a lane may hold something that has not been sent once.
     pub(crate) fn has_unsent(&self) -> bool {
         self.lanes.iter().any(|lane| lane.phase() != Phase::HalfClosed) || self.carriers.has_unsent()
-    }
-}
-
-/// Why a lane ended or could not be made. Warns if this host is the cause.
-pub(crate) fn loss_of(error: &io::Error) -> LaneLoss {
-    warn_refused!(error, "a lane cannot be made or used, and is tried again with pauses");
-    kind_of_loss(error)
-}
-
-/// Like [`loss_of`], without a warning.
-pub(crate) fn kind_of_loss(error: &io::Error) -> LaneLoss {
-    if let Some(Silence(silence)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
-        return LaneLoss::Silent { text: error.to_string(), us: silence.as_micros() as u64 };
-    }
-    match error.kind() {
-        _ if error.get_ref().is_some_and(|inner| inner.is::<Untrusted>()) => {
-            LaneLoss::Untrusted(error.to_string())
-        }
-        _ if error.get_ref().is_some_and(|inner| inner.is::<isthmus_fabric::Foreign>()) => LaneLoss::Foreign,
-        _ if error.get_ref().is_some_and(|inner| inner.is::<Outdone>()) => LaneLoss::Left(error.to_string()),
-        io::ErrorKind::ConnectionRefused => LaneLoss::Refused,
-        _ => LaneLoss::Broken(error.to_string()),
     }
 }

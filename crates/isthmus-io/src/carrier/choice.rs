@@ -15,7 +15,7 @@ use super::race::RaceLane;
 use super::tcp::TcpLane;
 use super::{Carrier, Carriers};
 use crate::interface;
-use crate::listen::for_tcp;
+use crate::interface::for_tcp;
 use crate::log::info_log;
 use crate::own_addresses::is_lost;
 use crate::settings::Transport;

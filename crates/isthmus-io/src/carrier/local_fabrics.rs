@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 
 use isthmus_fabric::{FabricError, Fabrics, Hubs, OfferedEndpoint, Pipe, Taken};
 
-use super::memory::{self, Memory};
+use super::memory::Memory;
+use crate::settings::MEMORY;
 
 /// The agreement of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,13 +38,13 @@ impl Fabrics for LocalFabrics<'_> {
     fn withdraw(&mut self, endpoints: &[OfferedEndpoint]) {
         endpoints
             .iter()
-            .filter(|endpoint| endpoint.provider == memory::NAME)
+            .filter(|endpoint| endpoint.provider == MEMORY)
             .for_each(|endpoint| self.memory.withdraw(endpoint));
     }
 
     fn take(&mut self, endpoints: &[OfferedEndpoint], near: bool) -> Option<Taken<Agreed>> {
         let offered =
-            endpoints.iter().enumerate().filter(|(_, endpoint)| near && endpoint.provider == memory::NAME);
+            endpoints.iter().enumerate().filter(|(_, endpoint)| near && endpoint.provider == MEMORY);
         let taken = offered.into_iter().find_map(|(choice, endpoint)| {
             let pipe = Agreed::Memory(self.memory.take(endpoint)?);
             Some(Taken { choice, pipe, lane: 0, name: Vec::new() })
@@ -55,7 +56,7 @@ impl Fabrics for LocalFabrics<'_> {
     }
 
     fn join(&mut self, endpoint: &OfferedEndpoint, name: &[u8]) -> Result<Agreed, FabricError> {
-        if endpoint.provider != memory::NAME {
+        if endpoint.provider != MEMORY {
             return Fabrics::join(self.hubs, endpoint, name).map(Agreed::Fabric);
         }
         let why = || "the other end has not taken it".to_owned();
@@ -99,7 +100,7 @@ impl Fabrics for LocalFabrics<'_> {
     fn provider(&self, pipe: Agreed) -> &str {
         match pipe {
             Agreed::Fabric(pipe) => Fabrics::provider(self.hubs, pipe),
-            Agreed::Memory(_) => memory::NAME,
+            Agreed::Memory(_) => MEMORY,
         }
     }
 

@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 use isthmus_datagram::{LinkState, is_bridge, link_state};
 use isthmus_path::thresholds::transport::HOSTS_MAX;
 
-use super::route_query;
 use crate::interface::{device_of, interface_of, source_to};
 use crate::log::sparingly;
+use crate::route_query;
 
 /// Longest time for a host to answer if another route leads to it. TCP sends its second packet after 1 s, and its third
 /// after 3 s.

@@ -14,10 +14,10 @@ use isthmus_proto::{PeerCounters, PeerId, PeerState};
 
 use super::Endpoint;
 use super::asking::{DOORS, FIGURES, ROOT, door, user_at};
+use crate::engine::Core;
 use crate::figures::DatagramCounts;
 use crate::lock::MutexGuard;
 use crate::log::{Sparing, warn_log};
-use crate::shell::Core;
 
 /// The I/O thread waits this long for an endpoint's lock or lanes, and for the asking process to read.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -5,8 +5,10 @@ use isthmus_proto::{
     SendRequest,
 };
 
-use super::{Endpoint, PostError, total};
-use crate::shell::{Core, REACHED};
+use super::{Endpoint, total};
+use crate::engine::Core;
+use crate::error::PostError;
+use crate::shell::REACHED;
 
 impl Endpoint {
     /// Posts an operation that sends `len` bytes.

@@ -4,8 +4,9 @@ use std::ops::RangeInclusive;
 
 use isthmus_proto::{Access, CompletionKind, RmaRequest};
 
+use super::Shell;
 use super::fast_path::plain;
-use super::{Core, Shell};
+use crate::engine::Core;
 use crate::lock::Mutex;
 use crate::watch::Watch;
 

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use isthmus_proto::{LaneId, LaneLoss};
 
-use super::{CARRIERS, Core, READS_PER_TURN, Shell};
+use super::{CARRIERS, READS_PER_TURN, Shell};
 use crate::carrier::{Cause, LEFT_RESENT, OTHER_ROUTE_AFTER, STUCK_RESENT, Stuck, Transfer, limit_segments};
+use crate::engine::Core;
 use crate::lane::{Lane, Phase, fill};
 use crate::lock::Mutex;
 use crate::log::{debug_log, warn_refused, warn_sparingly};

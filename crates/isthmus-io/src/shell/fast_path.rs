@@ -3,8 +3,9 @@
 
 use isthmus_proto::{Completion, Engine, FAST_PATH_FRAME_MAX, LaneId, LaneLoss, SendRequest};
 
-use super::{Core, Shell};
+use super::Shell;
 use crate::carrier::{MemoryLane, Sleeper};
+use crate::engine::Core;
 use crate::lane::{Lane, Phase, Spares, read_short};
 use crate::lock::{Mutex, MutexGuard};
 use crate::watch::Watch;

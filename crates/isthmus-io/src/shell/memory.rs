@@ -3,10 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::lanes::LaneTable;
-use super::{Core, Shell};
+use super::Shell;
 use crate::carrier::{MemoryLane, Spot};
+use crate::engine::Core;
 use crate::lane::Lane;
+use crate::lane::table::LaneTable;
 use crate::lock::Mutex;
 use crate::watch::{WATCHED_MAX, Watch};
 

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::lanes::LaneTable;
 use crate::cpu_yield;
+use crate::lane::table::LaneTable;
 use crate::lane::{IDLE_READS, Lane};
 
 /// Most busy lanes that are read directly, without asking epoll first. Count.

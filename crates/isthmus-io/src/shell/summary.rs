@@ -6,11 +6,11 @@ use std::fmt::Write;
 use isthmus_proto::{LaneKind, PeerCounters, PeerId, PeerState};
 use isthmus_wire::Address;
 
-use super::{Core, Shell};
-use crate::carrier::MEMORY;
+use super::Shell;
+use crate::engine::Core;
 use crate::figures::{DatagramCounts, Known, PEERS_MAX};
 use crate::lock::Mutex;
-use crate::settings::TcpCongestion;
+use crate::settings::{MEMORY, TcpCongestion};
 
 impl Shell {
     /// A line for each peer to which there was a lane.

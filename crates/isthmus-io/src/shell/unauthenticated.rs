@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 use isthmus_datagram::scarcity::{ACCEPT_PAUSE, share_of_files};
 use isthmus_proto::{LaneId, LaneLoss, PeerId};
 
-use super::lanes::LaneTable;
-use super::{Core, Shell};
+use super::Shell;
+use crate::engine::Core;
+use crate::lane::table::LaneTable;
 use crate::lane::{Lane, Phase};
 use crate::lock::Mutex;
 use crate::log::{remedy, warn_sparingly};

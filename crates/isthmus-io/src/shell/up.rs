@@ -6,9 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 use isthmus_proto::{LaneId, LaneLoss};
 use isthmus_wire::Key;
 
-use super::{Core, Shell, kind_of_loss, loss_of};
+use super::Shell;
 use crate::carrier::{Carrier, Neighbour, Sealing, Settled};
+use crate::engine::Core;
 use crate::lane::{Lane, Phase};
+use crate::lane::{kind_of_loss, loss_of};
 use crate::lock::Mutex;
 use crate::log::{info_few, remedy, warn_refused};
 

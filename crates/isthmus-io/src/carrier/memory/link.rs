@@ -20,11 +20,12 @@ use isthmus_wire::frame::Message;
 use super::copy_mode::{CopyMode, CopyTrial};
 use super::loans::Loans;
 use super::process_vm::Process;
+use super::regions::ShownRegion;
 use super::ring::{Broken, RECORD_MAX, Reader, Record, Spot, WORDS, Writer};
 use super::segment::{Segment, Sleeper};
 use crate::carrier::Transfer;
 use crate::log::debug_log;
-use crate::regions::RegionTable;
+use crate::region::Region;
 
 /// Pieces from this length on are lent if the ring has no room. Bytes.
 const LEND_MIN: usize = 12 << 10;
@@ -546,11 +547,14 @@ impl MemoryLink {
         Ok(true)
     }
 
-    /// Shows the neighbour the region with this key for direct access, if each end can access the other's memory.
-    pub(super) fn show_region(&mut self, key: u64, regions: &RegionTable) {
-        if self.reaches && self.segment.is_reached() && !self.segment.shows(key) {
-            regions.show(key, |region| self.segment.show(key, region, self.neighbour));
-        }
+    /// Whether each end can access the other's memory, and the neighbour is not shown a region with this key yet.
+    pub(super) fn can_show_region(&self, key: u64) -> bool {
+        self.reaches && self.segment.is_reached() && !self.segment.shows(key)
+    }
+
+    /// Shows the neighbour a region for direct access, if there is a slot for it.
+    pub(super) fn show_region(&mut self, key: u64, region: &Region) -> Option<ShownRegion> {
+        self.segment.show(key, region, self.neighbour)
     }
 
     /// Reads or writes memory that the neighbour shows, to or from these pieces. False if it could not be done, or only

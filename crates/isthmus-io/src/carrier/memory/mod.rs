@@ -38,7 +38,8 @@ use slab::Slab;
 use super::Transfer;
 use super::tcp::TcpLane;
 use crate::log::{debug_log, info_few, info_log, warn_refused};
-use crate::regions::RegionTable;
+use crate::region::Region;
+use crate::settings::MEMORY;
 use link::MemoryLink;
 pub(crate) use regions::ShownRegion;
 pub(crate) use ring::Spot;
@@ -47,9 +48,6 @@ use segment::{Name, Segment};
 
 /// Longest payload of a record. Bytes; no short message is longer.
 pub(crate) const RECORD_MAX: usize = ring::RECORD_MAX as usize;
-
-/// The name of shared memory in offers and in the setting `fabric`.
-pub(crate) const NAME: &str = "memory";
 
 /// Tries whether lanes within this host can share memory: another process must find it by way of `/proc`. Returns
 /// whether a process may read another's memory, as far as this process can tell by itself. If so, long messages need
@@ -93,7 +91,7 @@ impl Memory {
         match Segment::create() {
             Ok((segment, file, name)) => {
                 self.offered.push((name, segment, file));
-                Some(OfferedEndpoint { provider: NAME.to_owned(), name: name.to_bytes() })
+                Some(OfferedEndpoint { provider: MEMORY.to_owned(), name: name.to_bytes() })
             }
             Err(error) => {
                 self.remark(&error, format_args!("no shared memory can be made"));
@@ -254,9 +252,14 @@ impl MemoryLane {
         self.link.write_short(message, payload)
     }
 
+    /// See [`MemoryLink::can_show_region`].
+    pub(crate) fn can_show_region(&self, key: u64) -> bool {
+        self.link.can_show_region(key)
+    }
+
     /// See [`MemoryLink::show_region`].
-    pub(crate) fn show_region(&mut self, key: u64, regions: &RegionTable) {
-        self.link.show_region(key, regions);
+    pub(crate) fn show_region(&mut self, key: u64, region: &Region) -> Option<ShownRegion> {
+        self.link.show_region(key, region)
     }
 
     /// See [`MemoryLink::access`].

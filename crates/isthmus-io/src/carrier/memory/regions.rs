@@ -13,8 +13,7 @@ use isthmus_proto::{Access as Wanted, RemoteRange};
 
 use super::process_vm::Process;
 use super::segment::{AT_SHOWN, AT_USES, Mapping, PAGE, Segment, half};
-use crate::Access;
-use crate::regions::Region;
+use crate::region::{Access, Region};
 
 /// Length of a slot: a cache line. Bytes.
 const SLOT: usize = 64;

@@ -1,11 +1,11 @@
 //! The table of an endpoint's lanes, by index.
 
-use crate::lane::{Lane, Phase};
+use super::{Lane, Phase};
 
 /// The lanes, and how many there are in which phase. It alone moves a lane from one phase to the next, so the counts are
 /// always right.
 #[derive(Debug, Default)]
-pub(super) struct LaneTable {
+pub(crate) struct LaneTable {
     slots: Vec<Option<Lane>>,
     /// Lanes in any phase.
     count: usize,
@@ -17,30 +17,30 @@ pub(super) struct LaneTable {
 }
 
 impl LaneTable {
-    pub(super) fn get(&self, index: usize) -> Option<&Lane> {
+    pub(crate) fn get(&self, index: usize) -> Option<&Lane> {
         self.slots.get(index)?.as_ref()
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Lane> {
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut Lane> {
         self.slots.get_mut(index)?.as_mut()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Lane> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Lane> {
         self.slots.iter().flatten()
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
         self.slots.iter_mut().flatten()
     }
 
     /// One more than the largest index in use.
-    pub(super) fn end(&self) -> usize {
+    pub(crate) fn end(&self) -> usize {
         self.slots.len()
     }
 
     /// Adds a lane.
-    pub(super) fn insert(&mut self, index: usize, lane: Lane) {
+    pub(crate) fn insert(&mut self, index: usize, lane: Lane) {
         if self.slots.len() <= index {
             self.slots.resize_with(index + 1, || None);
         }
@@ -51,7 +51,7 @@ impl LaneTable {
     }
 
     /// Removes a lane.
-    pub(super) fn take(&mut self, index: usize) -> Option<Lane> {
+    pub(crate) fn take(&mut self, index: usize) -> Option<Lane> {
         let lane = self.slots.get_mut(index)?.take()?;
         self.count -= 1;
         self.tally(&lane, -1);
@@ -60,7 +60,7 @@ impl LaneTable {
     }
 
     /// Moves a lane to this phase.
-    pub(super) fn enter(&mut self, index: usize, phase: Phase) {
+    pub(crate) fn enter(&mut self, index: usize, phase: Phase) {
         if let Some(mut lane) = self.slots.get_mut(index).and_then(Option::take) {
             self.tally(&lane, -1);
             lane.enter(phase);
@@ -82,31 +82,31 @@ impl LaneTable {
     }
 
     /// Number of lanes, in any phase.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count
     }
 
     /// Number of lanes that were accepted and are not authenticated yet.
-    pub(super) fn ungreeted(&self) -> usize {
+    pub(crate) fn ungreeted(&self) -> usize {
         self.ungreeted
     }
 
     /// Number of lanes that are coming up or going down.
-    pub(super) fn unsettled(&self) -> usize {
+    pub(crate) fn unsettled(&self) -> usize {
         self.count - self.open
     }
 
     /// Notes that a lane is looked at in another way.
-    pub(super) fn note_change(&mut self) {
+    pub(crate) fn note_change(&mut self) {
         self.changed = true;
     }
 
     /// Whether lanes have changed since the last [`LaneTable::take_change`].
-    pub(super) fn has_changed(&self) -> bool {
+    pub(crate) fn has_changed(&self) -> bool {
         self.changed
     }
 
-    pub(super) fn take_change(&mut self) -> bool {
+    pub(crate) fn take_change(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }
 }

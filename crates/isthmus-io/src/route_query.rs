@@ -29,7 +29,7 @@ const ATTRIBUTE_HEAD: usize = 4;
 
 /// Whether a route leads to `host` by the interface with this index, for packets from `source`. False if the kernel does
 /// not say, as in containers that forbid such questions.
-pub(super) fn leads(host: IpAddr, source: IpAddr, index: u32) -> bool {
+pub(crate) fn leads(host: IpAddr, source: IpAddr, index: u32) -> bool {
     let (from, index) = (octets(source), index.to_ne_bytes());
     let attributes = [(SOURCE, &from[..]), (INTERFACE, &index[..])];
     let question = question(host, from.len(), FIB_MATCH, &attributes);
