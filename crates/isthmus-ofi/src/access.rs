@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use crate::cntr::Counter;
+use crate::counter::Counter;
 use crate::error::Error;
 use crate::live::Live;
 

@@ -6,7 +6,7 @@
 use std::borrow::Borrow;
 use std::sync::Arc;
 
-use isthmus_proto::{CompletionKind, Options};
+use isthmus_proto::{Completion, CompletionKind, Fence, OpError, Options};
 
 use crate::error::Error;
 use crate::live::Live;
@@ -81,4 +81,39 @@ impl<T> Lent<T> {
     fn get(&self) -> &T {
         &self.0
     }
+}
+
+/// Posts each of `parts` by `post`, as one operation with these options. `told` says that the last part notifies the
+/// target, so it waits for the others.
+pub(crate) fn post_parts<P>(
+    live: &Live,
+    kind: CompletionKind,
+    options: Options,
+    parts: &[P],
+    told: bool,
+    post: impl Fn(&P, Options, bool) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let id = live.joints().enter(options, parts.len());
+    for (index, part) in parts.iter().enumerate() {
+        let last = index + 1 == parts.len();
+        let fence = match index {
+            _ if told && last => Fence::All,
+            0 => options.fence,
+            _ => Fence::None,
+        };
+        let options = Options { context: id, notify: true, fence, ..options };
+        match post(part, options, last) {
+            Ok(()) => {}
+            Err(error) if index == 0 => {
+                live.joints().withdraw(id);
+                return Err(error);
+            }
+            // Some parts are under way: the whole fails when they have ended.
+            Err(error) => live.deliver(Completion {
+                error: Some(OpError::Protocol(error.to_string())),
+                ..Completion::of(kind, id, true)
+            }),
+        }
+    }
+    Ok(())
 }

@@ -7,7 +7,7 @@ use crate::av::write_address;
 use crate::collective;
 use crate::convert::array;
 use crate::door::{entries, refusals};
-use crate::ep::Ep;
+use crate::endpoint::Ep;
 use crate::error::Error;
 use crate::resolve::{from_bytes, sockaddr, to_bytes};
 

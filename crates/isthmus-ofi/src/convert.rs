@@ -155,6 +155,20 @@ impl Elements {
     }
 }
 
+/// Copies a text as far as there is room, if there is any.
+///
+/// # Safety
+/// `text` is terminated; `out` is null or has `len` writable bytes.
+pub(crate) unsafe fn copy_text(text: *const c_char, out: *mut c_char, len: usize) {
+    if out.is_null() || len == 0 {
+        return;
+    }
+    // SAFETY: by this function's contract; strncpy writes exactly `len - 1` bytes.
+    unsafe { libc::strncpy(out, text, len - 1) };
+    // SAFETY: the last byte of the room.
+    unsafe { out.add(len - 1).write(0) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::cntr::Counter;
+use crate::counter::Counter;
 
 /// Counters and the events that each counts, in the order of their binding.
 #[derive(Debug, Default)]

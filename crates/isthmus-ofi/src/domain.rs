@@ -12,43 +12,15 @@ use crate::abi::{
     fi_domain_attr, fi_info, fi_op, fi_ops, fi_ops_domain, fi_poll_attr, fi_rx_attr, fi_tx_attr, fi_xpu_attr,
     fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_poll, fid_stx, fid_xpu_ctx,
 };
-use crate::access::Observers;
 use crate::convert::copy_prefix;
 use crate::door::{Guard, Object, close, entries, give, of_class, refusals};
-use crate::eq::{Eq, EventQueue};
+use crate::eq::Eq;
 use crate::error::Error;
-use crate::fabric::FabricState;
+use crate::events::EventQueue;
 use crate::fid::{head, ops, table};
-use crate::flags::{
-    FI_CLASS_DOMAIN, FI_CLASS_EQ, FI_FORMAT_UNSPEC, FI_MR_BASIC, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR,
-};
-use crate::trigger::{self, Board};
-use crate::{atomic, av, cntr, collective, cq, ep, mr, poll};
-
-/// The domain's state, which lives as long as any object of the domain.
-#[derive(Debug)]
-pub(crate) struct DomainState {
-    pub(crate) fabric: Arc<FabricState>,
-    pub(crate) settings: Settings,
-    pub(crate) regions: Arc<RegionTable>,
-    /// Counters of accesses to single regions.
-    pub(crate) observers: Arc<Observers>,
-    /// Operations that wait for counters.
-    pub(crate) board: Arc<Board>,
-    /// Format of addresses: ours (`FI_FORMAT_UNSPEC`), or socket addresses.
-    pub(crate) addr_format: u32,
-    /// Peers name bytes by virtual address (`FI_MR_VIRT_ADDR`), else by offset.
-    pub(crate) virtual_addressing: bool,
-    /// Keys are ours to choose (`FI_MR_PROV_KEY`).
-    pub(crate) provider_keys: bool,
-}
-
-impl DomainState {
-    /// Whether addresses are socket addresses.
-    pub(crate) fn socket_addresses(&self) -> bool {
-        self.addr_format != FI_FORMAT_UNSPEC
-    }
-}
+use crate::flags::{FI_CLASS_DOMAIN, FI_CLASS_EQ, FI_MR_BASIC, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR};
+use crate::state::{DomainState, FabricState};
+use crate::{atomic, av, cntr, collective, cq, deferred, ep, mr, poll};
 
 #[repr(C)]
 pub(crate) struct Domain {
@@ -143,7 +115,7 @@ entries! {
 
     fn control(domain: Domain as fid, command: c_int, arg: *mut c_void) -> c_int {
         // SAFETY: the caller passes what the command takes.
-        unsafe { trigger::control(&domain.state.board, command, arg) }
+        unsafe { deferred::control(&domain.state.board, command, arg) }
     }
 
     fn open_av(

@@ -1,23 +1,19 @@
 //! `fid_eq`: event queues. They carry what the program itself writes, insertions into asynchronous address vectors, and
 //! joined groups. Nothing else is asynchronous.
 
-use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use crate::abi::{fi_eq_attr, fi_eq_err_entry, fi_ops, fi_ops_eq, fi_wait_obj, fid, fid_eq};
-use crate::convert::{Plain, array, copy_prefix, zeroed};
-use crate::cq::copy_text;
+use crate::convert::{Plain, array, copy_prefix, copy_text, zeroed};
 use crate::door::{Guard, Object, close, entries, give};
 use crate::error::Error;
-use crate::fabric::FabricState;
+use crate::events::EventQueue;
 use crate::fid::{head, ops, table};
-use crate::flags::{FI_AFFINITY, FI_CLASS_EQ, FI_JOIN_COMPLETE, FI_PEEK, FI_WRITE};
-use crate::wait::{Deadline, Waiter};
+use crate::flags::{FI_AFFINITY, FI_CLASS_EQ, FI_WRITE};
+use crate::state::FabricState;
+use crate::wait::Deadline;
 use crate::waitobj::{self, waits};
 use crate::waitset::{self, SetState};
 
@@ -32,29 +28,6 @@ pub(crate) struct Eq {
     _set: Option<Arc<SetState>>,
     writable: bool,
     pub(crate) queue: Arc<EventQueue>,
-}
-
-/// The queue of events; the objects that it is bound to share it.
-#[derive(Debug)]
-pub(crate) struct EventQueue {
-    events: Mutex<VecDeque<Event>>,
-    waiter: Waiter,
-}
-
-#[derive(Debug)]
-enum Event {
-    Done { kind: u32, data: Box<[u8]> },
-    Failed(Failure),
-}
-
-/// An address that could not be inserted, or a group that could not be joined. Object and context are the program's
-/// pointers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Failure {
-    pub(crate) object: usize,
-    pub(crate) context: usize,
-    pub(crate) index: u64,
-    pub(crate) errno: c_int,
 }
 
 // SAFETY: `repr(C)`, starting with `fid_eq`.
@@ -84,7 +57,7 @@ pub(crate) unsafe fn open(
     }
     // SAFETY: by this function's contract.
     let set = unsafe { waitset::named(attr.wait_obj, attr.wait_set) }?;
-    let queue = Arc::new(EventQueue { events: Mutex::default(), waiter: Waiter::new()? });
+    let queue = Arc::new(EventQueue::new()?);
     match &set {
         Some(set) => set.add_events(&queue)?,
         None => {
@@ -103,89 +76,6 @@ pub(crate) unsafe fn open(
     // SAFETY: by this function's contract.
     unsafe { give(eq, out) }?;
     Ok(0)
-}
-
-impl EventQueue {
-    /// Moves the first event to the program, or copies it (`FI_PEEK`).
-    ///
-    /// # Safety
-    /// `kind` is null or writable; `out` has room for `len` bytes.
-    unsafe fn read(&self, kind: *mut u32, out: *mut c_void, len: usize, flags: u64) -> Result<isize, Error> {
-        let mut events = self.events.lock();
-        let Event::Done { kind: found, data } = events.front().ok_or(Error::Again)? else {
-            return Err(Error::EntryFailed);
-        };
-        if data.len() > len {
-            return Err(Error::TooSmall);
-        }
-        let kind = std::ptr::NonNull::new(kind).ok_or(Error::Null)?;
-        // SAFETY: by this function's contract.
-        unsafe { kind.write(*found) };
-        // SAFETY: by this function's contract; the event fits.
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), out.cast::<u8>(), data.len()) };
-        let moved = data.len() as isize;
-        if flags & FI_PEEK == 0 {
-            self.take(&mut events);
-        }
-        Ok(moved)
-    }
-
-    /// The failure at the head of the queue. It is taken out, unless the flags only ask to look at it.
-    fn failure(&self, flags: u64) -> Result<Failure, Error> {
-        let mut events = self.events.lock();
-        let Some(&Event::Failed(failure)) = events.front() else { return Err(Error::Again) };
-        if flags & FI_PEEK == 0 {
-            self.take(&mut events);
-        }
-        Ok(failure)
-    }
-
-    fn take(&self, events: &mut VecDeque<Event>) {
-        events.pop_front();
-        if events.is_empty() {
-            self.waiter.clear();
-        }
-    }
-
-    fn push(&self, event: Event) {
-        let mut events = self.events.lock();
-        events.push_back(event);
-        self.waiter.wake();
-    }
-
-    pub(crate) fn write(&self, kind: u32, data: &[u8]) {
-        self.push(Event::Done { kind, data: data.into() });
-    }
-
-    /// Adds an `fi_eq_entry`: two pointers and a number.
-    pub(crate) fn write_entry(&self, kind: u32, words: [u64; 3]) {
-        let entry: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
-        self.write(kind, &entry);
-    }
-
-    /// Adds a failure, which the program reads by `fi_eq_readerr`.
-    pub(crate) fn fail(&self, failure: Failure) {
-        self.push(Event::Failed(failure));
-    }
-
-    /// Adds the event of an endpoint that has joined a group, or the reason why it cannot. Object and context are the
-    /// program's pointers.
-    pub(crate) fn joined(&self, object: usize, context: usize, failed: Option<c_int>) {
-        match failed {
-            None => self.write_entry(FI_JOIN_COMPLETE, [object as u64, context as u64, 0]),
-            Some(errno) => self.fail(Failure { object, context, index: 0, errno }),
-        }
-    }
-
-    /// The descriptor to sleep on.
-    pub(crate) fn fd(&self) -> RawFd {
-        self.waiter.fd()
-    }
-
-    /// For `fi_trywait`: whether the program may sleep on the descriptor now.
-    pub(crate) fn try_wait(&self) -> Result<(), Error> {
-        if self.events.lock().is_empty() { Ok(()) } else { Err(Error::Again) }
-    }
 }
 
 static FID_OPS: fi_ops = ops(close_eq, None, Some(control));
@@ -209,7 +99,7 @@ entries! {
         eq: Eq as fid_eq, kind: *mut u32, out: *mut c_void, len: usize, timeout: c_int, flags: u64,
     ) -> isize {
         let deadline = Deadline::after(timeout);
-        let sleeper = eq.queue.waiter.enter()?;
+        let sleeper = eq.queue.enter()?;
         loop {
             // SAFETY: the caller passes places for the event and `len` bytes.
             match unsafe { eq.queue.read(kind, out, len, flags) } {

@@ -12,14 +12,8 @@ use crate::door::{Guard, Object, close, enter_free, entries, give, refusals};
 use crate::error::Error;
 use crate::fid::{head, ops, table};
 use crate::flags::FI_CLASS_FABRIC;
-use crate::{domain, eq, poll, provider, waitset};
-
-/// The fabric's state, which lives as long as any of its objects.
-#[derive(Debug)]
-pub(crate) struct FabricState {
-    /// The libfabric interface that the program was built for.
-    pub(crate) api_version: u32,
-}
+use crate::state::FabricState;
+use crate::{domain, eq, info, poll, waitset};
 
 #[repr(C)]
 pub(crate) struct Fabric {
@@ -46,7 +40,7 @@ pub(crate) unsafe extern "C" fn open(
         let attr = unsafe { copy_prefix(attr, size_of::<fi_fabric_attr>()) }.ok_or(Error::Null)?;
         // SAFETY: null or a terminated string.
         let name = unsafe { text(attr.name) }?;
-        if name.is_some_and(|name| Ok(name) != provider::NAME.to_str()) {
+        if name.is_some_and(|name| Ok(name) != info::NAME.to_str()) {
             return Err(Error::NoData("a fabric of another name"));
         }
         let api_version = attr.api_version;

@@ -3,11 +3,8 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use isthmus_proto::{Completion, CompletionKind, Fence, OpError, Options};
+use isthmus_proto::{Completion, OpError, Options};
 use parking_lot::Mutex;
-
-use crate::error::Error;
-use crate::live::Live;
 
 /// An endpoint's operations of several parts that have not ended.
 #[derive(Debug, Default)]
@@ -53,7 +50,7 @@ impl Joints {
         true
     }
 
-    fn enter(&self, options: Options, parts: usize) -> u64 {
+    pub(crate) fn enter(&self, options: Options, parts: usize) -> u64 {
         let place = Box::new(0);
         let id = std::ptr::from_ref(&*place).expose_provenance() as u64;
         let mut open = self.open.lock();
@@ -62,50 +59,17 @@ impl Joints {
         id
     }
 
-    fn withdraw(&self, id: u64) {
+    pub(crate) fn withdraw(&self, id: u64) {
         let mut open = self.open.lock();
         open.remove(&id);
         self.len.store(open.len(), Ordering::SeqCst);
     }
 }
 
-/// Posts each of `parts` by `post`, as one operation with these options. `told` says that the last part notifies the
-/// target, so it waits for the others.
-pub(crate) fn post<P>(
-    live: &Live,
-    kind: CompletionKind,
-    options: Options,
-    parts: &[P],
-    told: bool,
-    post: impl Fn(&P, Options, bool) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let id = live.joints().enter(options, parts.len());
-    for (index, part) in parts.iter().enumerate() {
-        let last = index + 1 == parts.len();
-        let fence = match index {
-            _ if told && last => Fence::All,
-            0 => options.fence,
-            _ => Fence::None,
-        };
-        let options = Options { context: id, notify: true, fence, ..options };
-        match post(part, options, last) {
-            Ok(()) => {}
-            Err(error) if index == 0 => {
-                live.joints().withdraw(id);
-                return Err(error);
-            }
-            // Some parts are under way: the whole fails when they have ended.
-            Err(error) => live.deliver(Completion {
-                error: Some(OpError::Protocol(error.to_string())),
-                ..Completion::of(kind, id, true)
-            }),
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use isthmus_proto::CompletionKind;
+
     use super::*;
 
     fn ended(context: u64, len: u64, error: Option<OpError>) -> Completion {

@@ -5,24 +5,24 @@ use std::sync::Arc;
 use isthmus_io::lock::Mutex;
 use isthmus_io::{LostPeer, RegionTable};
 use isthmus_proto::CompletionKind::{RemoteAccess, RemoteWrite, SendLost};
-use isthmus_proto::{AtomicKind, Channel, Completion, CompletionKind, OpError, PeerId, RemoteRange};
+use isthmus_proto::{AtomicKind, Completion, CompletionKind, OpError, PeerId, RemoteRange};
 
 use crate::abi::fi_addr_t;
 use crate::access::Observers;
-use crate::av::AvTable;
-use crate::cntr::Counter;
-use crate::collective::Collectives;
+use crate::av_table::AvTable;
+use crate::counter::Counter;
 use crate::counters::Counters;
-use crate::cq::{Entry, Filling, Queue, Reading, tagged};
-use crate::domain::DomainState;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::flags::*;
+use crate::groups::Collectives;
 use crate::info;
 use crate::joint::Joints;
 use crate::log::{self, Level};
 use crate::order::Orders;
 use crate::peers::Peers;
+use crate::queue::{Entry, Filling, Queue, Reading, tagged};
+use crate::state::DomainState;
 use crate::trigger::{Board, Tickets};
 
 /// One direction's completion queue.
@@ -235,6 +235,14 @@ impl Live {
         self.peers.peer(&self.engine, &self.av, number)
     }
 
+    /// The peer that a transmitting call names.
+    pub(crate) fn target(&self, number: fi_addr_t) -> Result<PeerId, Error> {
+        if number == FI_ADDR_UNSPEC {
+            return Err(Error::Invalid("no destination"));
+        }
+        self.peer(number)
+    }
+
     /// The peer to receive from; `None` for any.
     #[inline]
     pub(crate) fn source(&self, number: fi_addr_t) -> Result<Option<PeerId>, Error> {
@@ -438,35 +446,5 @@ fn counted_as(kind: CompletionKind) -> Option<u64> {
         // It was counted when it completed.
         SendLost(_) => None,
         Peek | BufferReleased => None,
-    }
-}
-
-/// The completion's flags (`fi_cq(3)`).
-#[inline]
-pub(crate) fn flags_of(completion: &Completion) -> u64 {
-    use CompletionKind::*;
-    let kind = match completion.kind {
-        Send(channel) | SendLost(channel) => FI_SEND | flag_of(channel),
-        Recv(channel) => FI_RECV | flag_of(channel),
-        Peek => FI_RECV | FI_TAGGED,
-        Write => FI_RMA | FI_WRITE,
-        Read => FI_RMA | FI_READ,
-        Atomic(AtomicKind::Update) => FI_ATOMIC | FI_WRITE,
-        Atomic(_) => FI_ATOMIC | FI_READ,
-        RemoteWrite => FI_RMA | FI_REMOTE_WRITE,
-        RemoteAccess { wrote: true, .. } => FI_REMOTE_WRITE,
-        RemoteAccess { wrote: false, .. } => FI_REMOTE_READ,
-        BufferReleased => FI_MULTI_RECV,
-    };
-    let data = if completion.data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
-    let released = if completion.released { FI_MULTI_RECV } else { 0 };
-    kind | data | released
-}
-
-fn flag_of(channel: Channel) -> u64 {
-    match channel {
-        Channel::Untagged => FI_MSG,
-        Channel::Tagged => FI_TAGGED,
-        Channel::Group => FI_COLLECTIVE,
     }
 }

@@ -6,13 +6,13 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use parking_lot::Mutex;
 
 use isthmus_io::log::Severity;
 
 use crate::abi::fi_provider;
-use crate::provider;
 
 /// `enum fi_log_level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +25,12 @@ pub(crate) enum Level {
     Debug = 3,
 }
 
-/// Sends the log lines of `isthmus-io` there, too.
-pub(crate) fn install() {
+/// The provider as libfabric knows it, once it is loaded.
+static PROVIDER: AtomicPtr<fi_provider> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Logs in the name of this provider, also the lines of `isthmus-io`.
+pub(crate) fn install(provider: *mut fi_provider) {
+    PROVIDER.store(provider, Ordering::Release);
     isthmus_io::log::set_hook(|severity, text| {
         let level = match severity {
             Severity::Warn => Level::Warn,
@@ -52,7 +56,7 @@ struct Functions {
 /// error: libfabric is silent by default, and most programs print nothing but an errno.
 pub(crate) fn write(level: Level, text: fmt::Arguments<'_>) {
     let Some(functions) = functions() else { return tell(level, text) };
-    let provider = provider::pointer();
+    let provider = PROVIDER.load(Ordering::Acquire);
     // SAFETY: the function is libfabric's, and the provider is the one that it knows.
     if unsafe { (functions.enabled)(provider, level as c_int, FI_LOG_CORE) } == 0 {
         return tell(level, text);

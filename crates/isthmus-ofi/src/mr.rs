@@ -10,7 +10,7 @@ use libc::iovec;
 use crate::abi::{fi_mr_attr, fi_ops, fi_ops_mr, fid, fid_mr};
 use crate::cntr::Cntr;
 use crate::convert::{Plain, copy_prefix, piece, pieces};
-use crate::domain::{Domain, DomainState};
+use crate::domain::Domain;
 use crate::door::{Guard, Object, close, entries, give};
 use crate::error::Error;
 use crate::fid::{head, ops};
@@ -19,6 +19,7 @@ use crate::flags::{
     FI_REMOTE_WRITE, FI_RMA_EVENT, FI_SEND, FI_WRITE,
 };
 use crate::info::MR_IOV_LIMIT;
+use crate::state::DomainState;
 
 const ACCESS: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 

@@ -9,7 +9,7 @@ use crate::abi::{fi_addr_t, fi_msg, fi_ops_msg, fid_ep};
 use crate::call::Call;
 use crate::convert::{piece, pieces};
 use crate::door::entries;
-use crate::ep::Ep;
+use crate::endpoint::Ep;
 use crate::error::Error;
 use crate::send::{Outgoing, post_recv};
 

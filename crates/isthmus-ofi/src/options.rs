@@ -7,7 +7,7 @@ use isthmus_io::Endpoint;
 
 use crate::abi::{fi_ops_ep, fi_rx_attr, fi_tx_attr, fid, fid_ep, fid_xpu_ep};
 use crate::door::{entries, refusals};
-use crate::ep::Ep;
+use crate::endpoint::Ep;
 use crate::error::Error;
 use crate::info::{Kind, QUEUE_SIZE};
 

@@ -7,7 +7,7 @@ use isthmus_proto::PeerId;
 use parking_lot::RwLock;
 
 use crate::abi::fi_addr_t;
-use crate::av::AvTable;
+use crate::av_table::AvTable;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::flags::FI_ADDR_NOTAVAIL;

@@ -6,14 +6,16 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::abi::{fi_ops, fi_ops_poll, fi_poll_attr, fid, fid_poll};
-use crate::cntr::{Cntr, Counter};
-use crate::cq::{Cq, Queue};
-use crate::domain::DomainState;
+use crate::cntr::Cntr;
+use crate::counter::Counter;
+use crate::cq::Cq;
 use crate::door::{Guard, Object, close, enter, entries, give};
 use crate::eq::Eq;
 use crate::error::Error;
 use crate::fid::{head, ops, table};
 use crate::flags::{FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EQ, FI_CLASS_POLL, FI_CLASS_WAIT};
+use crate::queue::Queue;
+use crate::state::DomainState;
 use crate::waitset::WaitSet;
 
 #[repr(C)]

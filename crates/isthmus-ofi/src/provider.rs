@@ -7,12 +7,9 @@ use isthmus_io::PARAMETERS;
 
 use crate::abi::{fi_context, fi_provider};
 use crate::flags::version;
+use crate::info::{NAME, PROVIDER_VERSION};
 use crate::{fabric, fork, info, log};
 
-/// The provider's and its fabric's name.
-pub(crate) const NAME: &std::ffi::CStr = c"isthmus";
-/// The provider's own version, in libfabric's form.
-pub(crate) const PROVIDER_VERSION: u32 = version(0, 1);
 /// The API version that we claim. libfabric skips providers with a lower one than a program requests.
 const API_VERSION: u32 = version(2, 99);
 const FI_PARAM_STRING: c_int = 0;
@@ -35,7 +32,7 @@ static PROVIDER: Shared = Shared(UnsafeCell::new(fi_provider {
 }));
 
 /// The provider as libfabric knows it.
-pub(crate) fn pointer() -> *mut fi_provider {
+fn pointer() -> *mut fi_provider {
     PROVIDER.0.get()
 }
 
@@ -44,7 +41,7 @@ pub(crate) fn pointer() -> *mut fi_provider {
 pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     let start = || {
         fork::register();
-        log::install();
+        log::install(pointer());
         declare_parameters();
     };
     match std::panic::catch_unwind(start) {

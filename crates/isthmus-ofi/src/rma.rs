@@ -6,14 +6,13 @@ use isthmus_proto::{CompletionKind, Options, RemoteRange, RmaRequest};
 use libc::iovec;
 
 use crate::abi::{fi_addr_t, fi_msg_rma, fi_ops_rma, fi_rma_iov, fid_ep};
-use crate::call::Call;
+use crate::call::{Call, post_parts};
 use crate::convert::{array, cut, length, piece, pieces};
 use crate::door::entries;
-use crate::ep::{Ep, target};
+use crate::endpoint::Ep;
 use crate::error::Error;
 use crate::flags::FI_REMOTE_CQ_DATA;
 use crate::info::Kind;
-use crate::joint;
 use crate::live::Live;
 use crate::send::check_inject;
 
@@ -50,7 +49,7 @@ impl Remote {
 
     fn request(self, live: &Live, options: Options, iov: &[iovec]) -> Result<RmaRequest, Error> {
         let remote = RemoteRange { key: self.key, addr: self.addr, len: length(iov) as u64 };
-        Ok(RmaRequest { peer: target(live, self.peer)?, remote, data: self.data, options })
+        Ok(RmaRequest { peer: live.target(self.peer)?, remote, data: self.data, options })
     }
 
     /// # Safety
@@ -87,12 +86,12 @@ impl Scattered {
     /// The buffers stay valid, and unchanged or untouched, until the completion is read.
     unsafe fn post(self, call: Call<'_>, kind: CompletionKind, iov: &[iovec]) -> Result<isize, Error> {
         call.post(kind, iov, move |live, options, iov| {
-            let peer = target(live, self.peer)?;
+            let peer = live.target(self.peer)?;
             let engine = live.engine().reliable()?;
             let starts =
                 self.places.iter().scan(0, |end, place| Some(std::mem::replace(end, *end + place.len)));
             let parts: Vec<_> = starts.zip(&self.places).collect();
-            joint::post(live, kind, options, &parts, self.data.is_some(), |&(start, place), options, last| {
+            post_parts(live, kind, options, &parts, self.data.is_some(), |&(start, place), options, last| {
                 let iov = cut(iov, start as usize, place.len as usize);
                 let data = self.data.filter(|_| last);
                 let request = RmaRequest { peer, remote: *place, data, options };

@@ -9,7 +9,7 @@ use libc::iovec;
 use crate::abi::fi_addr_t;
 use crate::call::Call;
 use crate::convert::length;
-use crate::ep::{Ep, target};
+use crate::endpoint::Ep;
 use crate::error::Error;
 use crate::flags::{FI_REMOTE_CQ_DATA, FI_SEND};
 use crate::live::Live;
@@ -88,7 +88,7 @@ impl Outgoing {
                 live.note_post();
             }
             let options = Options { silent: !options.notify && !live.counts(FI_SEND), ..options };
-            let request = SendRequest { peer: target(live, dest)?, channel, tag, data, options };
+            let request = SendRequest { peer: live.target(dest)?, channel, tag, data, options };
             // SAFETY: by this function's contract.
             unsafe { live.engine().send(&request, iov) }
         })

@@ -9,7 +9,7 @@ use crate::abi::{fi_addr_t, fi_msg_tagged, fi_ops_tagged, fid_ep};
 use crate::call::Call;
 use crate::convert::{piece, pieces};
 use crate::door::entries;
-use crate::ep::Ep;
+use crate::endpoint::Ep;
 use crate::error::Error;
 use crate::flags::{FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_MORE, FI_PEEK, FI_TRIGGER};
 use crate::send::{Outgoing, post_recv};

@@ -6,14 +6,14 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use crate::abi::{FI_WAIT_SET, fi_ops, fi_ops_wait, fi_wait_attr, fi_wait_obj, fid, fid_wait};
-use crate::cntr::Counter;
-use crate::cq::Queue;
+use crate::counter::Counter;
 use crate::door::{Guard, Object, close, entries, give};
-use crate::eq::EventQueue;
 use crate::error::Error;
-use crate::fabric::FabricState;
+use crate::events::EventQueue;
 use crate::fid::{head, ops, table};
 use crate::flags::FI_CLASS_WAIT;
+use crate::queue::Queue;
+use crate::state::FabricState;
 use crate::wait::{Deadline, Waiter};
 use crate::waitobj::{self, waits};
 

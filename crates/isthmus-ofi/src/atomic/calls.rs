@@ -10,7 +10,7 @@ use crate::abi::{
     FI_ATOMIC_READ, fi_addr_t, fi_datatype, fi_ioc, fi_msg_atomic, fi_op, fi_ops_atomic, fid_ep,
 };
 use crate::door::entries;
-use crate::ep::Ep;
+use crate::endpoint::Ep;
 use crate::error::Error;
 use crate::flags::FI_ATOMIC;
 

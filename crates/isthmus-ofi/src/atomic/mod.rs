@@ -10,12 +10,10 @@ use isthmus_proto::{AtomicKind, AtomicRequest, AtomicType, CompletionKind, Optio
 use crate::abi::{
     FI_ATOMIC_READ, fi_addr_t, fi_atomic_attr, fi_datatype, fi_ioc, fi_msg_atomic, fi_op, fi_rma_ioc,
 };
-use crate::call::Call;
+use crate::call::{Call, post_parts};
 use crate::convert::{Elements, array, length};
-use crate::ep::target;
 use crate::error::Error;
 use crate::flags::{FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC};
-use crate::joint;
 use crate::live::Live;
 use crate::rma::check_remote_pieces;
 use valid::count_max;
@@ -64,7 +62,7 @@ impl Atomic {
             return Err(Error::TooLong(count * datatype.size()));
         }
         let remote = RemoteRange { key: self.key, addr: self.addr, len: len as u64 };
-        let peer = target(live, self.peer)?;
+        let peer = live.target(self.peer)?;
         let request = AtomicRequest { peer, remote, kind: self.kind, op, datatype, options };
         let Buffers { operand, compare, result } = buffers;
         // SAFETY: by this function's contract.
@@ -152,7 +150,7 @@ unsafe fn post_scattered(
     let parts: Vec<_> = places.iter().map(part).collect();
     let kind = CompletionKind::Atomic(atomic.kind);
     call.post(kind, &parts[..], move |live, options, parts| {
-        joint::post(live, kind, options, parts, false, |(part, buffers), options, _last| {
+        post_parts(live, kind, options, parts, false, |(part, buffers), options, _last| {
             // SAFETY: by this function's contract.
             unsafe { part.post_now(live, options, buffers) }
         })

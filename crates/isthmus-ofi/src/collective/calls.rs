@@ -4,8 +4,6 @@ use std::ffi::{c_int, c_void};
 
 use isthmus_proto::{AtomicOp, AtomicType};
 
-use super::plan::Collective;
-use super::running::{Buffers, End};
 use crate::abi::{
     FI_ALLGATHER, FI_ALLREDUCE, FI_BARRIER, FI_BROADCAST, FI_SCATTER, fi_addr_t, fi_atomic_attr,
     fi_collective_attr, fi_collective_op, fi_datatype, fi_ioc, fi_msg_collective, fi_op, fi_ops_collective,
@@ -13,9 +11,10 @@ use crate::abi::{
 };
 use crate::atomic::{op_of, type_of};
 use crate::door::{entries, refusals};
-use crate::ep::Ep;
+use crate::endpoint::Ep;
 use crate::error::Error;
 use crate::flags::{FI_COLLECTIVE, FI_COMPLETION};
+use crate::groups::{Buffers, Collective, End};
 use crate::info::MSG_SIZE_MAX;
 
 pub(crate) static OPS: fi_ops_collective = fi_ops_collective {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::abi::{fi_addr_t, fi_av_set_attr, fi_ops, fi_ops_av_set, fid, fid_av_set};
-use crate::av::AvTable;
+use crate::av_table::AvTable;
 use crate::convert::{Plain, copy_prefix};
 use crate::door::{Guard, Object, close, entries, give, of_class};
 use crate::error::Error;

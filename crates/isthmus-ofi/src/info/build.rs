@@ -6,6 +6,7 @@ use isthmus_io::Endpoint;
 use isthmus_wire::Address;
 
 use super::Kind;
+use super::PROVIDER_VERSION;
 use super::limits::*;
 use crate::abi::{
     FI_AV_UNSPEC, FI_PROGRESS_AUTO, FI_RM_ENABLED, FI_THREAD_SAFE, fi_domain_attr, fi_ep_attr,
@@ -13,7 +14,6 @@ use crate::abi::{
 };
 use crate::error::Error;
 use crate::flags::*;
-use crate::provider::PROVIDER_VERSION;
 use crate::resolve::to_bytes;
 
 /// The part of our offer that depends on the program's hints.

@@ -100,7 +100,7 @@ fn check_names(hints: &Hints) -> Answer {
     need(fabric, "this fabric")?;
     let domain = hints.domain_name.as_deref().is_none_or(|name| name == DOMAIN_NAME);
     need(domain, "this domain")?;
-    need(hints.prov_version <= crate::provider::PROVIDER_VERSION, "this provider version")
+    need(hints.prov_version <= super::PROVIDER_VERSION, "this provider version")
 }
 
 /// Whether messages may be as long as a program wants.

@@ -16,13 +16,18 @@ use crate::abi::fi_info;
 use crate::convert::text;
 use crate::door::enter_free;
 use crate::error::Error;
-use crate::flags::{FI_NUMERICHOST, FI_PROV_ATTR_ONLY, FI_RESCAN, FI_SOURCE};
+use crate::flags::{FI_NUMERICHOST, FI_PROV_ATTR_ONLY, FI_RESCAN, FI_SOURCE, version};
 use crate::resolve::resolve;
 
 pub(crate) use build::Offer;
 pub(crate) use hints::{Hints, address};
 pub(crate) use kind::{Kind, receives, transmits};
 pub(crate) use limits::{INJECT_SIZE_MAX, MR_IOV_LIMIT, MSG_SIZE_MAX, MULTI_RECV_MIN, QUEUE_SIZE};
+
+/// The provider's and its fabric's name.
+pub(crate) const NAME: &std::ffi::CStr = c"isthmus";
+/// The provider's own version, in libfabric's form.
+pub(crate) const PROVIDER_VERSION: u32 = version(0, 1);
 
 const FLAGS: u64 = FI_SOURCE | FI_NUMERICHOST | FI_PROV_ATTR_ONLY | FI_RESCAN;
 

@@ -11,7 +11,8 @@ use super::Board;
 use crate::error::Error;
 use crate::live::Live;
 use crate::log::{self, Level};
-use crate::wait::{Deadline, Sources, Waiter};
+use crate::sources::Sources;
+use crate::wait::{Deadline, Waiter};
 
 /// Jobs without room are tried again after this time, since room may come without a completion. Milliseconds.
 const RETRY_MS: i32 = 100;

@@ -2,28 +2,21 @@
 //! domain (`deferred.rs`).
 
 mod attendant;
-mod deferred;
 mod ticket;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use isthmus_abi::trigger::{FI_TRIGGER_THRESHOLD, fi_triggered_context};
 use isthmus_proto::{Completion, CompletionKind, OpError};
 use isthmus_wakeup::WorkLock;
 use parking_lot::Mutex;
 
-use crate::abi::fid_cntr;
-use crate::cntr::{Cntr, Counter};
-use crate::door::of_class;
+use crate::counter::Counter;
 use crate::error::Error;
-use crate::flags::FI_CLASS_CNTR;
 use crate::live::Live;
 
 use attendant::Attendant;
-pub(crate) use deferred::control;
 pub(crate) use ticket::Tickets;
 
 /// The trigger of an operation: the sum of a counter's successes and errors reaches the threshold.
@@ -36,31 +29,10 @@ pub(crate) struct When {
 }
 
 impl When {
-    /// Reads the trigger from the context of an operation with `FI_TRIGGER`.
-    ///
-    /// # Safety
-    /// `context` is null or a `fi_triggered_context`.
-    pub(crate) unsafe fn of(context: *mut c_void) -> Result<Self, Error> {
-        // SAFETY: by this function's contract.
-        let trigger = unsafe { context.cast::<fi_triggered_context>().as_ref() }.ok_or(Error::Null)?;
-        if trigger.event_type != FI_TRIGGER_THRESHOLD {
-            return Err(Error::Unsupported("a trigger other than a counter's threshold"));
-        }
-        // SAFETY: by this function's contract.
-        let counter = unsafe { counter(trigger.cntr) }?;
-        Ok(Self { counter, threshold: trigger.threshold as u64, name: context.addr() })
+    /// `name` is the address of the program's structure.
+    pub(crate) fn new(counter: Arc<Counter>, threshold: u64, name: usize) -> Self {
+        Self { counter, threshold, name }
     }
-}
-
-/// The counter behind a C object.
-///
-/// # Safety
-/// `raw` is null or an object of libfabric.
-unsafe fn counter(raw: *mut fid_cntr) -> Result<Arc<Counter>, Error> {
-    // SAFETY: by this function's contract; every object starts with its class.
-    let found: &Cntr =
-        unsafe { of_class(raw.cast(), FI_CLASS_CNTR, "a trigger's counter is not a counter") }?;
-    Ok(found.counter.clone())
 }
 
 type Start = Box<dyn Fn(&Live) -> Result<(), Error> + Send>;
@@ -234,6 +206,15 @@ impl Board {
         let mut ready = self.ready.lock();
         ready.retain(|job| !job.is_of(live));
         self.ready_len.store(ready.len(), Ordering::SeqCst);
+    }
+
+    /// Drops deferred work, of this name or all, without a report of its end. False if there was none. Operations with
+    /// `FI_TRIGGER` stay: they belong to an endpoint.
+    pub(crate) fn drop_work(&self, name: Option<usize>) -> bool {
+        let is_meant = |entry: &Waiting| name.is_none_or(|name| entry.name == name) && entry.job.is_work();
+        let gone = self.remove(is_meant, usize::MAX);
+        gone.iter().for_each(Job::abandon);
+        !gone.is_empty()
     }
 
     /// Removes jobs from the queue.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use isthmus_proto::Completion;
 use parking_lot::Mutex;
 
-use crate::cntr::Counter;
+use crate::counter::Counter;
 use crate::error::Error;
 use crate::live::Live;
 use crate::log::{self, Level};
@@ -34,7 +34,7 @@ struct Ticket {
 
 impl Tickets {
     /// Makes a context for the engine, for work of this endpoint whose end the counter counts.
-    pub(super) fn issue(
+    pub(crate) fn issue(
         &self,
         live: &Arc<Live>,
         counter: Option<Arc<Counter>>,
@@ -68,7 +68,7 @@ impl Tickets {
         self.open.lock().contains_key(&id)
     }
 
-    pub(super) fn withdraw(&self, id: u64) -> bool {
+    pub(crate) fn withdraw(&self, id: u64) -> bool {
         self.take(id).is_some()
     }
 

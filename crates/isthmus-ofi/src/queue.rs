@@ -1,5 +1,7 @@
 //! A completion queue: endpoints push, the program reads.
 
+mod entry;
+
 use std::collections::VecDeque;
 use std::ffi::{CString, c_char};
 use std::os::fd::RawFd;
@@ -8,11 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use isthmus_io::lock::{Mutex, MutexGuard};
 
-use super::entry::{self, Entry};
+pub(crate) use entry::{Entry, tagged};
+
 use crate::abi::{fi_addr_t, fi_cq_format, fi_cq_tagged_entry};
 use crate::error::Error;
 use crate::live::Live;
-use crate::wait::{Deadline, Sources};
+use crate::sources::Sources;
+use crate::wait::Deadline;
 
 /// A completion queue. It grows as needed, so it cannot overrun: what is under way bounds it.
 #[derive(Debug)]
@@ -395,5 +399,5 @@ impl Queue {
 }
 
 #[cfg(test)]
-#[path = "queue_tests.rs"]
+#[path = "queue/tests.rs"]
 mod tests;

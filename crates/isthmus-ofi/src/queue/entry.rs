@@ -2,14 +2,13 @@
 
 use std::ffi::c_void;
 
-use isthmus_proto::{Completion, CompletionKind, OpError};
+use isthmus_proto::{AtomicKind, Channel, Completion, CompletionKind, OpError};
 
 use crate::abi::{
     FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_MSG, fi_addr_t, fi_cq_data_entry, fi_cq_entry,
     fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry,
 };
-use crate::flags::{FI_ADDR_NOTAVAIL, FI_COLLECTIVE, FI_MULTI_RECV};
-use crate::live::flags_of;
+use crate::flags::*;
 
 /// A finished operation.
 #[derive(Debug)]
@@ -108,3 +107,33 @@ const _: () = {
     assert!(offset_of!(fi_cq_msg_entry, len) == offset_of!(fi_cq_tagged_entry, len));
     assert!(offset_of!(fi_cq_msg_entry, flags) == offset_of!(fi_cq_tagged_entry, flags));
 };
+
+/// The completion's flags (`fi_cq(3)`).
+#[inline]
+fn flags_of(completion: &Completion) -> u64 {
+    use CompletionKind::*;
+    let kind = match completion.kind {
+        Send(channel) | SendLost(channel) => FI_SEND | flag_of(channel),
+        Recv(channel) => FI_RECV | flag_of(channel),
+        Peek => FI_RECV | FI_TAGGED,
+        Write => FI_RMA | FI_WRITE,
+        Read => FI_RMA | FI_READ,
+        Atomic(AtomicKind::Update) => FI_ATOMIC | FI_WRITE,
+        Atomic(_) => FI_ATOMIC | FI_READ,
+        RemoteWrite => FI_RMA | FI_REMOTE_WRITE,
+        RemoteAccess { wrote: true, .. } => FI_REMOTE_WRITE,
+        RemoteAccess { wrote: false, .. } => FI_REMOTE_READ,
+        BufferReleased => FI_MULTI_RECV,
+    };
+    let data = if completion.data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
+    let released = if completion.released { FI_MULTI_RECV } else { 0 };
+    kind | data | released
+}
+
+fn flag_of(channel: Channel) -> u64 {
+    match channel {
+        Channel::Untagged => FI_MSG,
+        Channel::Tagged => FI_TAGGED,
+        Channel::Group => FI_COLLECTIVE,
+    }
+}

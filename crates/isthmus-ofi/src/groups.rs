@@ -1,4 +1,8 @@
-//! Runs collective operations: posts the messages of each round, and reports one completion to the program.
+//! The groups of an endpoint, and the collective operations under way in them: posts the messages of each round, and
+//! reports one completion to the program. `collective/` has the calls.
+
+mod group;
+mod plan;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,33 +14,34 @@ use isthmus_proto::{
 use libc::iovec;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::group::{Group, Joins};
-use super::plan::{Collective, Piece, Round, Step, Store};
-use crate::cq::Entry;
-use crate::eq::EventQueue;
 use crate::error::{Error, completion_errno};
+use crate::events::EventQueue;
 use crate::live::Live;
+use crate::queue::Entry;
+pub(crate) use group::{Group, Joins};
+pub(crate) use plan::Collective;
+use plan::{Piece, Round, Step, Store};
 
 /// The program's buffers, and how the members' values are combined.
 #[derive(Debug)]
-pub(super) struct Buffers {
-    pub(super) input: *const u8,
-    pub(super) result: *mut u8,
-    pub(super) combine: Option<(AtomicOp, AtomicType)>,
+pub(crate) struct Buffers {
+    pub(crate) input: *const u8,
+    pub(crate) result: *mut u8,
+    pub(crate) combine: Option<(AtomicOp, AtomicType)>,
 }
 
 // SAFETY: the buffers are the library's until the operation completes, whichever thread drives it.
 unsafe impl Send for Buffers {}
 
 impl Buffers {
-    pub(super) fn none() -> Self {
+    pub(crate) fn none() -> Self {
         Self { input: std::ptr::null(), result: std::ptr::null_mut(), combine: None }
     }
 }
 
 /// The queue to which the end is reported.
 #[derive(Debug)]
-pub(super) enum End {
+pub(crate) enum End {
     /// In the endpoint's completion queue, under this context. Success is reported only with `notify`.
     Told { context: u64, notify: bool },
     /// In the event queue of an endpoint that joins a group. Object and context are the program's pointers.
@@ -78,22 +83,22 @@ impl Collectives {
         self.len.load(Ordering::SeqCst) > 0
     }
 
-    pub(super) fn joins(&self) -> MutexGuard<'_, Joins> {
+    pub(crate) fn joins(&self) -> MutexGuard<'_, Joins> {
         self.joins.lock()
     }
 
     /// Adds a group; returns the address by which programs name it.
-    pub(super) fn enter(&self, group: Arc<Group>) -> u64 {
+    pub(crate) fn enter(&self, group: Arc<Group>) -> u64 {
         let handle = Arc::as_ptr(&group).addr() as u64;
         self.groups.lock().insert(handle, group);
         handle
     }
 
-    pub(super) fn leave(&self, handle: u64) {
+    pub(crate) fn leave(&self, handle: u64) {
         self.groups.lock().remove(&handle);
     }
 
-    pub(super) fn group(&self, handle: u64) -> Result<Arc<Group>, Error> {
+    pub(crate) fn group(&self, handle: u64) -> Result<Arc<Group>, Error> {
         let group = self.groups.lock().get(&handle).cloned();
         group.ok_or(Error::Invalid("no group has this address"))
     }
@@ -102,7 +107,7 @@ impl Collectives {
     ///
     /// # Safety
     /// The buffers are as long as the operation needs, and valid and untouched until its end.
-    pub(super) unsafe fn begin(
+    pub(crate) unsafe fn begin(
         &self,
         live: &Arc<Live>,
         group: &Arc<Group>,

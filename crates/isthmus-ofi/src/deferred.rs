@@ -10,17 +10,18 @@ use std::sync::Arc;
 use isthmus_abi::trigger::*;
 use isthmus_proto::{AtomicKind, CompletionKind};
 
-use super::{Board, Job, When, counter};
 use crate::abi::fid_ep;
 use crate::atomic::{NONE, post_call};
 use crate::call::Call;
-use crate::cntr::Counter;
+use crate::cntr::of_trigger;
 use crate::convert::pieces;
+use crate::counter::Counter;
 use crate::door::of_class;
-use crate::ep::Ep;
+use crate::endpoint::Ep;
 use crate::error::Error;
 use crate::flags::*;
 use crate::send::{Outgoing, post_recv};
+use crate::trigger::{Board, Job, When};
 use crate::{msg, rma, tagged};
 
 /// `fi_control` of a domain.
@@ -37,16 +38,12 @@ pub(crate) unsafe fn control(board: &Arc<Board>, command: c_int, arg: *mut c_voi
         }
         FI_CANCEL_WORK if arg.is_null() => return Err(Error::Null),
         FI_CANCEL_WORK => {
-            let gone = board.remove(|entry| entry.name == arg.addr() && entry.job.is_work(), usize::MAX);
-            gone.iter().for_each(Job::abandon);
-            if gone.is_empty() {
+            if !board.drop_work(Some(arg.addr())) {
                 return Ok(-libc::ENOENT);
             }
         }
         FI_FLUSH_WORK if arg.is_null() => {
-            // Operations with `FI_TRIGGER` stay: they belong to an endpoint.
-            let gone = board.remove(|entry| entry.job.is_work(), usize::MAX);
-            gone.iter().for_each(Job::abandon);
+            board.drop_work(None);
         }
         _ => return Err(Error::Unsupported("this control of a domain")),
     }
@@ -57,13 +54,13 @@ pub(crate) unsafe fn control(board: &Arc<Board>, command: c_int, arg: *mut c_voi
 /// `work` is as `fi_trigger(3)` says: its pointers lead to what its `op_type` names.
 unsafe fn queue(board: &Arc<Board>, work: &fi_deferred_work) -> Result<(), Error> {
     // SAFETY: by this function's contract.
-    let trigger = unsafe { counter(work.triggering_cntr) }?;
-    let when = When { counter: trigger, threshold: work.threshold, name: std::ptr::from_ref(work).addr() };
+    let trigger = unsafe { of_trigger(work.triggering_cntr) }?;
+    let when = When::new(trigger, work.threshold, std::ptr::from_ref(work).addr());
     let completion = if work.completion_cntr.is_null() {
         None
     } else {
         // SAFETY: by this function's contract.
-        Some(unsafe { counter(work.completion_cntr) }?)
+        Some(unsafe { of_trigger(work.completion_cntr) }?)
     };
     match work.op_type {
         FI_OP_CNTR_SET | FI_OP_CNTR_ADD if completion.is_some() => {
@@ -73,7 +70,7 @@ unsafe fn queue(board: &Arc<Board>, work: &fi_deferred_work) -> Result<(), Error
             // SAFETY: the type says what it is, by this function's contract.
             let op = unsafe { work.op.cntr.as_ref() }.ok_or(Error::Null)?;
             // SAFETY: by this function's contract.
-            let (counter, value) = (unsafe { counter(op.cntr) }?, op.value);
+            let (counter, value) = (unsafe { of_trigger(op.cntr) }?, op.value);
             let set = work.op_type == FI_OP_CNTR_SET;
             board.defer(when, if set { Job::Set { counter, value } } else { Job::Add { counter, value } });
             Ok(())

@@ -1,8 +1,5 @@
 //! `fid_cq`: completion queues.
 
-mod entry;
-mod queue;
-
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -11,18 +8,16 @@ use crate::abi::{
     FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_TAGGED, FI_CQ_FORMAT_UNSPEC, fi_addr_t, fi_cq_attr, fi_cq_err_entry,
     fi_ops, fi_ops_cq, fi_wait_obj, fid, fid_cq, fid_xpu_cq,
 };
-use crate::convert::{Plain, copy_prefix};
-use crate::domain::DomainState;
+use crate::convert::{Plain, copy_prefix, copy_text};
 use crate::door::{Guard, Object, close, entries, give, refusals};
 use crate::error::{Error, completion_errno, errno_of_receive};
 use crate::fid::{head, ops, table};
 use crate::flags::{FI_AFFINITY, FI_CLASS_CQ, FI_RECV, version};
+use crate::queue::{Entry, Queue};
+use crate::state::DomainState;
 use crate::wait::Deadline;
 use crate::waitobj::{self, waits};
 use crate::waitset::{self, SetState};
-
-pub(crate) use entry::{Entry, tagged};
-pub(crate) use queue::{Filling, Queue, Reading};
 
 #[repr(C)]
 pub(crate) struct Cq {
@@ -201,20 +196,6 @@ unsafe fn write_error(cq: &Cq, entry: &Entry, out: *mut fi_cq_err_entry) {
         // SAFETY: this field is in all versions from 1.5.
         unsafe { (*out).err_data_size = 0 };
     }
-}
-
-/// Copies a text as far as there is room, if there is any.
-///
-/// # Safety
-/// `text` is terminated; `out` is null or has `len` writable bytes.
-pub(crate) unsafe fn copy_text(text: *const c_char, out: *mut c_char, len: usize) {
-    if out.is_null() || len == 0 {
-        return;
-    }
-    // SAFETY: by this function's contract; strncpy writes exactly `len - 1` bytes.
-    unsafe { libc::strncpy(out, text, len - 1) };
-    // SAFETY: the last byte of the room.
-    unsafe { out.add(len - 1).write(0) };
 }
 
 unsafe extern "C" fn close_cq(raw: *mut fid) -> c_int {

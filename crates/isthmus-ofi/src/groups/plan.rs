@@ -3,7 +3,7 @@
 
 /// A collective operation on blocks of `len` bytes; roots are ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Collective {
+pub(crate) enum Collective {
     Barrier,
     Broadcast { root: usize, len: usize },
     AllReduce { len: usize },
