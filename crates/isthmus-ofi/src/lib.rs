@@ -22,7 +22,7 @@
 //!
 //! `live.rs` and what its completions reach know each other: `queue.rs`, `counter.rs` and `sources.rs`, by which reads
 //! drive endpoints; `trigger/` and `groups.rs`, which completions move on; `counters.rs`, `access.rs` and `state.rs`,
-//! which hold them. No other two files do, but `domain.rs` and `mr.rs`.
+//! which hold them. No other modules do, but `domain.rs` and `mr.rs`.
 //!
 //! The library imports no symbol of libfabric: linking would bind it to one version of libfabric.
 

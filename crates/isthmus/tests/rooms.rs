@@ -1,5 +1,6 @@
 //! The walls of the house: what ARCHITECTURE.md and CONTRIBUTING.md promise of its layout.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -181,6 +182,28 @@ const USES: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// The largest cycle of each crate: how many modules below its root must be read together, since each reaches all others
+/// by imports. Crates that are not here have no cycle.
+const LARGEST_CYCLES: &[(&str, usize)] = &[
+    ("isthmus-bench", 2),
+    ("isthmus-fabric", 2),
+    // The I/O thread drives the endpoints that wake it.
+    ("isthmus-io", 2),
+    ("isthmus-lab", 6),
+    ("isthmus-launch", 5),
+    ("isthmus-mover", 2),
+    ("isthmus-mux", 4),
+    // An enabled endpoint, and what its completions reach.
+    ("isthmus-ofi", 9),
+    ("isthmus-path", 2),
+    // Each file of the engine is an `impl` of it.
+    ("isthmus-proto", 5),
+    ("isthmus-router", 4),
+    ("isthmus-routes", 2),
+    ("isthmus-substrate", 4),
+    ("isthmus-trust", 3),
+];
+
 fn crates() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -233,4 +256,164 @@ fn arrows_between_crates_point_one_way() {
         USES.len(),
         "a crate is missing in this test"
     );
+}
+
+/// The modules of a crate below its root, and which of them each uses. Tests do not count.
+fn module_graph(source: &Path) -> BTreeMap<String, BTreeSet<String>> {
+    let mut files = Vec::new();
+    sources(source, &mut files);
+    let mut graph = BTreeMap::new();
+    let mut texts = Vec::new();
+    let mut root = String::new();
+    for file in files {
+        let path: Vec<String> = file
+            .strip_prefix(source)
+            .expect("below the source")
+            .with_extension("")
+            .iter()
+            .map(|part| part.to_string_lossy().into_owned())
+            .filter(|part| part != "mod")
+            .collect();
+        let text = code_of(&fs::read_to_string(&file).expect("readable text"));
+        match path[0].as_str() {
+            "lib" | "main" => root = text,
+            _ if path.iter().any(|part| part.ends_with("tests")) => {}
+            top => {
+                graph.entry(top.to_owned()).or_insert_with(BTreeSet::new);
+                texts.push((path, text));
+            }
+        }
+    }
+    let exported = exports(&root, &graph);
+    for (path, text) in texts {
+        let used = used_at_root(&text, path.len());
+        let known = used.into_iter().filter_map(|name| match exported.get(&name) {
+            Some(module) => Some(module.clone()),
+            None => graph.contains_key(&name).then_some(name),
+        });
+        let known: Vec<String> = known.filter(|name| *name != path[0]).collect();
+        graph.entry(path[0].clone()).or_default().extend(known);
+    }
+    graph
+}
+
+/// A source without its comments and its tests.
+fn code_of(text: &str) -> String {
+    let code = text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>();
+    let code = code.join("\n");
+    code.split("#[cfg(test)]\nmod tests").next().unwrap_or_default().to_owned()
+}
+
+/// The names that a crate's root exports from its modules, with their modules.
+fn exports(root: &str, modules: &BTreeMap<String, BTreeSet<String>>) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for tree in root.split("use ").skip(1).filter_map(|rest| rest.split_once(';')).map(|(tree, _)| tree) {
+        if let Some((module, names)) =
+            tree.split_once("::").filter(|(module, _)| modules.contains_key(*module))
+        {
+            for name in names.split([',', '{', '}']).filter_map(|name| name.split("::").last()) {
+                found.insert(name.trim().to_owned(), module.to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// The names directly below the crate's root that a file `depth` modules deep uses, by `crate::` or `super::`.
+fn used_at_root(text: &str, depth: usize) -> Vec<String> {
+    let to_root = "super::".repeat(depth);
+    let is_path_start = |at: usize| {
+        let before = text[..at].chars().next_back();
+        before.is_none_or(|before| !before.is_alphanumeric() && !matches!(before, '_' | ':' | '$'))
+    };
+    let mut found = Vec::new();
+    for prefix in ["crate::", to_root.as_str()] {
+        let starts = text.match_indices(prefix).filter(|(at, _)| is_path_start(*at));
+        for rest in starts.map(|(at, _)| &text[at + prefix.len()..]) {
+            match rest.strip_prefix('{') {
+                Some(list) => found.extend(first_names(list)),
+                None => found.extend(first_name(rest)),
+            }
+        }
+    }
+    found
+}
+
+/// The first name of each path of a list in braces, of which `list` begins behind the opening one.
+fn first_names(list: &str) -> Vec<String> {
+    let (mut found, mut open) = (Vec::new(), 0);
+    let mut start = 0;
+    for (at, letter) in list.char_indices() {
+        match letter {
+            '{' => open += 1,
+            '}' if open > 0 => open -= 1,
+            ',' | '}' if open == 0 => {
+                found.extend(first_name(list[start..at].trim_start()));
+                start = at + 1;
+                if letter == '}' {
+                    break;
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+fn first_name(path: &str) -> Option<String> {
+    let name: String = path.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
+    (!name.is_empty() && name != "self" && name != "super").then_some(name)
+}
+
+/// Modules that each reach all others of them, by way of any modules. Empty if there is no cycle.
+fn largest_cycle(graph: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<&str> {
+    let reached_from = |start: &str| {
+        let mut reached = BTreeSet::new();
+        let mut next = vec![start];
+        while let Some(module) = next.pop() {
+            let new = graph[module].iter().map(String::as_str).filter(|used| reached.insert(*used));
+            next.extend(new.collect::<Vec<_>>());
+        }
+        reached
+    };
+    let reached: BTreeMap<&str, BTreeSet<&str>> =
+        graph.keys().map(|module| (module.as_str(), reached_from(module))).collect();
+    let cycle_of = |module: &str| -> BTreeSet<&str> {
+        reached[module].iter().copied().filter(|other| reached[other].contains(module)).collect()
+    };
+    reached.keys().map(|module| cycle_of(module)).max_by_key(BTreeSet::len).unwrap_or_default()
+}
+
+#[test]
+fn cycles_of_modules_do_not_grow() {
+    for (name, _) in USES {
+        let graph = module_graph(&crates().join(name).join("src"));
+        let cycle = largest_cycle(&graph);
+        let listed = LARGEST_CYCLES.iter().find(|(listed, _)| listed == name).map_or(0, |(_, size)| *size);
+        assert_eq!(
+            cycle.len(),
+            listed,
+            "{name}: these modules use each other in a cycle: {cycle:?}. Move what they share to where it belongs; \
+             if the cycle shrank, write its size into LARGEST_CYCLES"
+        );
+    }
+}
+
+#[test]
+fn cycles_are_found_through_lists_exports_and_supers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(path, text).expect("written");
+    };
+    file("lib.rs", "mod a;\nmod b;\nmod c;\nmod d;\npub use c::{Thing, other::Else};\n");
+    file("a.rs", "use crate::{b::{X, Y}, Thing};\n");
+    file("b/mod.rs", "mod deep;\n");
+    file("b/deep.rs", "fn f() { super::super::c::g() }\n#[cfg(test)]\nmod tests { use crate::d::D; }\n");
+    file("c.rs", "// use crate::d::D;\nuse super::a::A;\nuse crate::log::crate_name;\n");
+    file("d.rs", "use crate::Else;\n");
+    let graph = module_graph(folder.path());
+    assert_eq!(largest_cycle(&graph), BTreeSet::from(["a", "b", "c"]));
+    assert_eq!(graph["d"], BTreeSet::from(["c".to_owned()]));
 }
