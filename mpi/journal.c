@@ -1,6 +1,9 @@
 // The journal of an unfinished file: its source, and the blocks that are there. Each block has a fixed
 // place in it, so all ranks can write at the same time, and another number of ranks can read it later.
 // A record is written after its block. It counts only if the block still has that digest.
+//
+// `isthmus cp` has another journal (crates/isthmus-mover/src/journal.rs): one process appends to it, and its head has the
+// boot, so that records count without reading the blocks. The two share their digest only.
 #include "internal.h"
 #include "isthmus.h"
 

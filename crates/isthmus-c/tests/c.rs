@@ -218,21 +218,37 @@ fn c_sees_every_structure_and_number_as_the_library_does() {
 
 fn layout() -> String {
     let mut out = String::new();
-    macro_rules! record {
-        ($name:literal, $type:ty $(, $field:ident)*) => {
-            let _ = writeln!(out, "{} {}", $name, size_of::<$type>());
-            $(let _ = writeln!(out, "{}.{} {}", $name, stringify!($field), offset_of!($type, $field));)*
-        };
+    handles(&mut out);
+    records(&mut out);
+    let _ = writeln!(out, "ISTHMUS_ABI_VERSION {ABI_VERSION}");
+    for (name, status) in STATUSES {
+        let _ = writeln!(out, "ISTHMUS_{name} {}", *status as i32);
     }
-    record!("isthmus_endpoint", EndpointName);
-    record!("isthmus_connection", ConnectionName);
-    record!("isthmus_region", RegionName);
-    record!("isthmus_name", NameHandle);
-    record!("isthmus_schedule", ScheduleName);
-    record!("isthmus_layout", LayoutRecord, stripe, count, targets);
+    out
+}
+
+/// Prints the length of a structure, and the offsets of these fields.
+macro_rules! record {
+    ($out:ident, $name:literal, $type:ty $(, $field:ident)*) => {
+        let _ = writeln!($out, "{} {}", $name, size_of::<$type>());
+        $(let _ = writeln!($out, "{}.{} {}", $name, stringify!($field), offset_of!($type, $field));)*
+    };
+}
+
+fn handles(out: &mut String) {
+    record!(out, "isthmus_endpoint", EndpointName);
+    record!(out, "isthmus_connection", ConnectionName);
+    record!(out, "isthmus_region", RegionName);
+    record!(out, "isthmus_name", NameHandle);
+    record!(out, "isthmus_schedule", ScheduleName);
+    record!(out, "isthmus_layout", LayoutRecord, stripe, count, targets);
     let _ = writeln!(out, "ISTHMUS_TARGETS_MAX {TARGETS_MAX}\nISTHMUS_ANY_WORKER {ANY_WORKER}");
-    record!("isthmus_memory", MemoryBytes);
+    record!(out, "isthmus_memory", MemoryBytes);
+}
+
+fn records(out: &mut String) {
     record!(
+        out,
         "isthmus_device",
         DeviceRecord,
         name,
@@ -249,6 +265,7 @@ fn layout() -> String {
         reserved
     );
     record!(
+        out,
         "isthmus_endpoint_options",
         OptionsRecord,
         size,
@@ -262,6 +279,7 @@ fn layout() -> String {
         reserved
     );
     record!(
+        out,
         "isthmus_event",
         EventRecord,
         kind,
@@ -277,6 +295,7 @@ fn layout() -> String {
         token
     );
     record!(
+        out,
         "isthmus_counters",
         CountersRecord,
         size,
@@ -289,35 +308,31 @@ fn layout() -> String {
         lanes,
         rtt_us
     );
-    let _ = writeln!(out, "ISTHMUS_ABI_VERSION {ABI_VERSION}");
-    let statuses = [
-        ("SUCCESS", Status::Success),
-        ("AGAIN", Status::Again),
-        ("INVALID", Status::Invalid),
-        ("STALE", Status::Stale),
-        ("FULL", Status::Full),
-        ("TOO_LONG", Status::TooLong),
-        ("STATE", Status::State),
-        ("LEVEL", Status::Level),
-        ("MEMORY", Status::Memory),
-        ("CONFIGURATION", Status::Configuration),
-        ("DEVICE", Status::Device),
-        ("SYSTEM", Status::System),
-        ("UNREACHABLE", Status::Unreachable),
-        ("CLOSED", Status::Closed),
-        ("INTERNAL", Status::Internal),
-        ("UNINITIALISED", Status::Uninitialised),
-        ("TIMED_OUT", Status::TimedOut),
-        ("REJECTED", Status::Rejected),
-        ("BUSY", Status::Busy),
-        ("VERSION", Status::Version),
-        ("DISCONNECTED", Status::Disconnected),
-        ("PEER_GONE", Status::PeerGone),
-        ("REMOTE_ACCESS", Status::RemoteAccess),
-        ("PROTOCOL", Status::Protocol),
-    ];
-    for (name, status) in statuses {
-        let _ = writeln!(out, "ISTHMUS_{name} {}", status as i32);
-    }
-    out
 }
+
+const STATUSES: &[(&str, Status)] = &[
+    ("SUCCESS", Status::Success),
+    ("AGAIN", Status::Again),
+    ("INVALID", Status::Invalid),
+    ("STALE", Status::Stale),
+    ("FULL", Status::Full),
+    ("TOO_LONG", Status::TooLong),
+    ("STATE", Status::State),
+    ("LEVEL", Status::Level),
+    ("MEMORY", Status::Memory),
+    ("CONFIGURATION", Status::Configuration),
+    ("DEVICE", Status::Device),
+    ("SYSTEM", Status::System),
+    ("UNREACHABLE", Status::Unreachable),
+    ("CLOSED", Status::Closed),
+    ("INTERNAL", Status::Internal),
+    ("UNINITIALISED", Status::Uninitialised),
+    ("TIMED_OUT", Status::TimedOut),
+    ("REJECTED", Status::Rejected),
+    ("BUSY", Status::Busy),
+    ("VERSION", Status::Version),
+    ("DISCONNECTED", Status::Disconnected),
+    ("PEER_GONE", Status::PeerGone),
+    ("REMOTE_ACCESS", Status::RemoteAccess),
+    ("PROTOCOL", Status::Protocol),
+];

@@ -5,6 +5,7 @@
 
 use std::fmt::{self, Arguments};
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -194,6 +195,13 @@ impl Sparing {
             && let Some(left_out) = self.due(Instant::now())
         {
             say(format_args!("{what}: {error}; {remedy}{left_out}"));
+        }
+    }
+
+    /// The same about packets to `to` that did not leave this host.
+    pub fn tell_of_packets(&self, to: SocketAddr, error: Option<io::Error>, say: impl FnOnce(Arguments<'_>)) {
+        if let Some(error) = error {
+            self.tell(format_args!("packets to {to} do not leave this host"), &error, say);
         }
     }
 }

@@ -3,7 +3,7 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use isthmus_substrate::{
@@ -11,16 +11,11 @@ use isthmus_substrate::{
 };
 use support::*;
 
-/// Makes this program the other end: by what, and whom it connects to.
-const TRANSPORT: &str = "ISTHMUS_TEST_TRANSPORT";
-const HUB: &str = "ISTHMUS_TEST_HUB";
-
-/// The other end: connects, says so, and does nothing until the standard input ends.
+/// The other end, whose role is the address of the hub: connects, says so, and does nothing until the standard input ends.
 #[test]
 fn spoke() {
-    let Ok(uri) = std::env::var(HUB) else { return };
-    let transport = std::env::var(TRANSPORT).expect("set with the other");
-    let endpoint = open_by(&transport, &EndpointOptions::default());
+    let Ok(uri) = std::env::var(hosts::ROLE) else { return };
+    let endpoint = open_by(&hosts::transport(), &EndpointOptions::default());
     endpoint.connect(&uri, b"", Level::Ro, 1, &Default::default()).expect("asked");
     assert!(matches!(next(&endpoint, &endpoint), Event::Connected { .. }));
     println!("spoke connected");
@@ -31,10 +26,7 @@ struct Other(Child);
 
 impl Other {
     fn start(hub: &Endpoint, transport: &str) -> (Self, isthmus_substrate::Connection) {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["spoke", "--exact", "--nocapture"])
-            .env(HUB, hub.uri())
-            .env(TRANSPORT, transport)
+        let mut child = hosts::play_by(&[], &hub.uri(), "spoke", transport)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -1,7 +1,7 @@
 //! The task that drives a port as long as somebody holds the port.
 
+use std::fmt::Arguments;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,6 +89,7 @@ fn put_out(outbox: &mut Outbox, port: &DatagramPort, socket: &UdpSocket, sparing
         let most = (socket.packets_max(), SEND_BYTES);
         outbox.fill(now(), &mut inner.port, BATCHES, most)
     };
+    let warn = |line: Arguments<'_>| warn!("{line}");
     while !outbox.is_empty() || fetch(outbox) {
         let Some((batch, packets)) = outbox.front() else { break };
         // A packet that the kernel drops counts as lost.
@@ -97,10 +98,10 @@ fn put_out(outbox: &mut Outbox, port: &DatagramPort, socket: &UdpSocket, sparing
                 outbox.advance(bytes);
                 return true;
             }
-            Sent::Dropped => tell_refused(sparing, batch.to, socket.take_own_refusal()),
+            Sent::Dropped => sparing.tell_of_packets(batch.to, socket.take_own_refusal(), warn),
             Sent::TooLong => {
                 if !port.inner.lock().port.on_too_long(now(), &batch) {
-                    tell_refused(sparing, batch.to, Some(scarcity::too_long()));
+                    sparing.tell_of_packets(batch.to, Some(scarcity::too_long()), warn);
                 }
             }
             Sent::Yes => {}
@@ -108,14 +109,6 @@ fn put_out(outbox: &mut Outbox, port: &DatagramPort, socket: &UdpSocket, sparing
         outbox.advance(batch.len);
     }
     false
-}
-
-/// Warns of packets to `to` that did not leave, if this host is the cause.
-fn tell_refused(sparing: &Sparing, to: SocketAddr, error: Option<io::Error>) {
-    if let Some(error) = error {
-        let what = format_args!("packets to {to} do not leave this host");
-        sparing.tell(what, &error, |line| warn!("{line}"));
-    }
 }
 
 /// Wakes the tasks whose streams have changed.

@@ -44,6 +44,13 @@ pub fn play(unshare: &[&str], role: &str, part: &str) -> Command {
     command
 }
 
+/// The same with lanes by this transport.
+pub fn play_by(unshare: &[&str], role: &str, part: &str, transport: &str) -> Command {
+    let mut command = play(unshare, role, part);
+    command.env(TRANSPORT, transport);
+    command
+}
+
 /// Runs the test `near` on a host of its own; what it says at its end is `seen inside`.
 pub fn run_near(role: &str, more: impl FnOnce(&mut Command)) {
     if std::env::var(ROLE).is_ok() {
@@ -65,7 +72,7 @@ pub fn run_near_by(role: &str, transport: &str) {
     });
 }
 
-/// The transport that [`run_near_by`] has given.
+/// The transport that [`play_by`] or [`run_near_by`] has given.
 pub fn transport() -> String {
     std::env::var(TRANSPORT).expect("set with the role")
 }

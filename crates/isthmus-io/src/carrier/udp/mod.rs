@@ -32,7 +32,7 @@ use super::tcp_probe::TcpProbes;
 use super::unencrypted;
 use crate::interface::{any, source_to};
 use crate::ledger;
-use crate::log::{debug_log, info_few, info_log, warn_refused};
+use crate::log::{self, Sparing, debug_log, info_few, info_log};
 use crate::poller::Ready;
 use crate::settings::{RateLimits, Settings, TlsMode};
 pub(crate) use lane::UdpLane;
@@ -857,9 +857,8 @@ impl Drop for Udp {
 
 /// Warns of packets to `to` that did not leave, if this host is the cause.
 fn tell_refused(to: SocketAddr, error: Option<io::Error>) {
-    if let Some(error) = error {
-        warn_refused!(&error, "packets to {to} do not leave this host");
-    }
+    static SPARING: Sparing = Sparing::new();
+    SPARING.tell_of_packets(to, error, log::warn);
 }
 
 #[cfg(test)]
