@@ -9,7 +9,7 @@ use isthmus_substrate::{Device, Substrate};
 const NO: u8 = 1;
 const USAGE: u8 = 2;
 
-/// List the devices: what was found of each, and why it is up or down
+/// List the devices: the interface, address and settings of each, and why it is up or down
 ///
 /// Reads the file that ISTHMUS_CONFIG names, else the user's, else the system's. Exit status
 /// 1 when a device is down, 2 when the configuration is wrong, 3 when the list cannot be written.

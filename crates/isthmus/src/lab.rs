@@ -24,7 +24,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 const USAGE: u8 = 2;
 const FAILED: u8 = 3;
 
-/// Several sites and wide-area links on one machine
+/// Emulate several sites and the wide-area links between them on one machine
 ///
 /// Sites are network namespaces. The links between them are emulated packet by packet: rate, queue, delay, loss and more.
 /// Works as root, and without root if user namespaces are allowed.

@@ -13,7 +13,7 @@ use crate::{LogFormat, output};
 const USAGE: u8 = 2;
 const FAILED: u8 = 3;
 
-/// The daemon that joins subnets and sites
+/// Run the daemon that joins subnets and sites, and make its keys
 ///
 /// A router passes lanes between the subnets that it joins, and over encrypted links to the
 /// routers of other sites. See docs/router.md.

@@ -17,7 +17,7 @@ const NO: u8 = 1;
 const USAGE: u8 = 2;
 const FAILED: u8 = 3;
 
-/// The route map: subnets, routers and ways out of this site
+/// Check, show and draw the route map: the subnets and routers of a site, and how packets leave it
 ///
 /// Each site (autonomous system, AS) writes one map, in TOML; docs/route-map.md tells how.
 #[derive(clap::Args)]

@@ -13,7 +13,7 @@ const ORDER: [&str; 2] = ["overlapped", "in-turn"];
 const KINDS: [&str; 10] =
     ["mpi", "stock", "cp", "cp-ssh", "scp", "rsync", "rclone-sftp", "ssh", "rclone", "gridftp"];
 
-/// Files across emulated WANs: between MPI programs, and by isthmus cp beside its peers
+/// Measure copies of files across emulated WANs: between MPI programs, and by isthmus cp beside scp and others
 ///
 /// Two MPI programs (the mover's library) send a file by POSIX and by MPI-IO, in blocks of two lengths, with reads,
 /// sends and writes overlapped and in turn. isthmus cp (with a service and by ssh), scp, rsync, rclone (by WebDAV and

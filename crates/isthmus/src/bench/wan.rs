@@ -26,7 +26,7 @@ const SHORT_ALL_S: u64 = 270;
 const WORK: [&str; 10] =
     ["stream", "sends", "exchange", "pingpong", "late", "share", "preposted", "paths", "paths-cut", "outage"];
 
-/// MPI across emulated WANs, over Isthmus, over libfabric's tcp, and iperf3
+/// Measure MPI across emulated WANs, over Isthmus and over libfabric's tcp, beside iperf3
 ///
 /// Every run has a lab of its own (isthmus lab), whose emulator tells how late it was itself. The folder gets
 /// samples.jsonl, with each run's circumstances, table.txt, and report.html, one page with plots. Without options: 200 MB
