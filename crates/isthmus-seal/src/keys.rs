@@ -2,11 +2,10 @@
 
 use std::fmt;
 
-use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 
-/// Length of the authentication tag of a packet. Bytes.
-pub const TAG_LEN: usize = 16;
+use crate::cipher::Key;
+
 /// One key seals 2^24 packets. That is well below the limit of RFC 8446, section 5.5, at any packet size.
 const KEY_BITS: u32 = 24;
 
@@ -20,13 +19,22 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Tells HKDF that its output has the length of a secret.
-struct Okm;
+/// Tells HKDF the length of its output. Bytes.
+struct Okm(usize);
 
 impl KeyType for Okm {
     fn len(&self) -> usize {
-        Secret::LEN
+        self.0
     }
+}
+
+/// HKDF-Expand.
+fn expand<const LEN: usize>(prk: &Prk, info: &[&[u8]]) -> [u8; LEN] {
+    let mut bytes = [0; LEN];
+    let okm = prk.expand(info, Okm(LEN)).and_then(|okm| okm.fill(&mut bytes));
+    // HKDF fails only for outputs longer than 255 hashes.
+    okm.expect("a secret or a key is short");
+    bytes
 }
 
 impl Secret {
@@ -36,21 +44,13 @@ impl Secret {
     /// Derives a secret from `from` (HKDF-Extract). `from` need not look random, but must be hard to guess. `label`
     /// separates different uses of the same input.
     pub fn extract(label: &[u8], from: &[u8]) -> Self {
-        Self::of(&Salt::new(HKDF_SHA256, label).extract(from), &[])
+        Self(expand(&Salt::new(HKDF_SHA256, label).extract(from), &[]))
     }
 
     /// Derives another secret from this one (HKDF-Expand). Different `info` gives unrelated secrets. The parts of
     /// `info` count as one string.
     pub fn expand(&self, info: &[&[u8]]) -> Self {
-        Self::of(&Prk::new_less_safe(HKDF_SHA256, &self.0), info)
-    }
-
-    fn of(prk: &Prk, info: &[&[u8]]) -> Self {
-        let mut secret = [0; Self::LEN];
-        let okm = prk.expand(info, Okm).and_then(|okm| okm.fill(&mut secret));
-        // HKDF fails only for outputs longer than 255 hashes.
-        okm.expect("32 bytes are few");
-        Self(secret)
+        Self(expand(&Prk::new_less_safe(HKDF_SHA256, &self.0), info))
     }
 }
 
@@ -60,7 +60,7 @@ pub struct Keys {
     secret: Prk,
     epoch: u64,
     /// The keys of the epochs `epoch` - 1, `epoch` and `epoch` + 1. While `epoch` is 0, the first two are equal.
-    keys: [LessSafeKey; 3],
+    keys: [Key; 3],
 }
 
 impl fmt::Debug for Keys {
@@ -77,30 +77,27 @@ impl Keys {
         Self { secret, epoch: 0, keys }
     }
 
-    /// Encrypts `text` in place, and authenticates `beside`, which stays readable. Numbers must grow, so that each is
-    /// used once. Returns the tag, which the caller sends after the text.
-    pub fn seal(&mut self, number: u64, beside: &[u8], text: &mut [u8]) -> [u8; TAG_LEN] {
+    /// Encrypts a text into `sealed`, and puts its tag, of [`TAG_LEN`] bytes, behind it. The text is the first bytes of
+    /// `sealed`, as many as are left beside `more` and the tag, and then `more`, which the caller need not copy. The tag
+    /// also covers `beside`, which stays readable. Numbers must grow, so that each is used once.
+    ///
+    /// # Panics
+    /// If `sealed` has no room for `more` and the tag.
+    pub fn seal(&mut self, number: u64, beside: &[u8], sealed: &mut [u8], more: &[u8]) {
         self.advance_to(number);
         let [_, key, _] = &self.keys;
-        let tag = key.seal_in_place_separate_tag(nonce(number), Aad::from(beside), text);
-        // Sealing fails only for texts of gigabytes.
-        let mut bytes = [0; TAG_LEN];
-        bytes.copy_from_slice(tag.expect("a packet is short").as_ref());
-        bytes
+        key.seal(number, beside, sealed, more);
     }
 
     /// Decrypts `sealed` in place; its tag is at its end. None if it is not genuine.
     pub fn open<'a>(&mut self, number: u64, beside: &[u8], sealed: &'a mut [u8]) -> Option<&'a mut [u8]> {
-        let (text, tag) = sealed.split_at_mut_checked(sealed.len().checked_sub(TAG_LEN)?)?;
-        let tag = Tag::try_from(&*tag).ok()?;
-        let key = self.key_for(number)?;
-        let opened = key.open_in_place_separate_tag(nonce(number), Aad::from(beside), tag, text, 0..).ok()?;
+        let opened = self.key_for(number)?.open(number, beside, sealed)?;
         self.advance_to(number);
         Some(opened)
     }
 
     /// The key for a packet's number, if its epoch may be in use.
-    fn key_for(&self, number: u64) -> Option<&LessSafeKey> {
+    fn key_for(&self, number: u64) -> Option<&Key> {
         let at = (number >> KEY_BITS) + 1;
         self.keys.get(at.checked_sub(self.epoch)? as usize)
     }
@@ -115,30 +112,22 @@ impl Keys {
     }
 }
 
-fn key(secret: &Prk, epoch: u64) -> LessSafeKey {
-    let info = [b"isthmus key".as_slice(), &epoch.to_be_bytes()];
-    let okm = secret.expand(&info, &AES_128_GCM).expect("16 bytes are few");
-    LessSafeKey::new(UnboundKey::from(okm))
-}
-
-fn nonce(number: u64) -> Nonce {
-    let mut bytes = [0; NONCE_LEN];
-    bytes[NONCE_LEN - 8..].copy_from_slice(&number.to_be_bytes());
-    Nonce::assume_unique_for_key(bytes)
+fn key(secret: &Prk, epoch: u64) -> Key {
+    Key::new(&expand(secret, &[b"isthmus key", &epoch.to_be_bytes()]))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TAG_LEN;
 
     fn keys(seed: u8) -> Keys {
         Keys::new(&Secret([seed; Secret::LEN]))
     }
 
     fn sealed(by: &mut Keys, number: u64) -> Vec<u8> {
-        let mut packet = b"text".to_vec();
-        let tag = by.seal(number, b"header", &mut packet);
-        packet.extend_from_slice(&tag);
+        let mut packet = vec![0; b"text".len() + TAG_LEN];
+        by.seal(number, b"header", &mut packet, b"text");
         packet
     }
 

@@ -8,11 +8,13 @@
 //!                └────▶ Sealer, Opener: records of a lane   records.rs
 //! ```
 //!
-//! The cipher is AES-128-GCM (NIST SP 800-38D) and keys are derived by HKDF with SHA-256 (RFC 5869), both by the crate
-//! `ring`.
+//! The cipher is AES-128-GCM (NIST SP 800-38D), by the crates `aws-lc-rs` and `ring` (`cipher.rs`). Keys are derived by
+//! HKDF with SHA-256 (RFC 5869), by `ring`.
 
+mod cipher;
 mod keys;
 mod records;
 
-pub use keys::{Keys, Secret, TAG_LEN};
-pub use records::{Forged, Opener, RECORD_MAX, RECORD_OVERHEAD, Sealer};
+pub use cipher::TAG_LEN;
+pub use keys::{Keys, Secret};
+pub use records::{Forged, LEN_BYTES, Opener, RECORD_MAX, RECORD_OVERHEAD, Sealer};

@@ -46,9 +46,9 @@ pub trait Protection: Send + fmt::Debug {
     }
     /// Bytes that sealing adds.
     fn overhead(&self) -> usize;
-    /// Seals the packet that begins at `start`, with its frames at `body`, and appends the tag or checksum. Both are
-    /// offsets in `packet`.
-    fn seal(&mut self, of: Sealing, packet: &mut Vec<u8>, start: usize, body: usize);
+    /// Seals the packet that begins at `start`, with its frames at `body`. Both are offsets in `packet`. Appends `more`,
+    /// the rest of the frames, sealed too, and the tag or checksum.
+    fn seal(&mut self, of: Sealing, packet: &mut Vec<u8>, start: usize, body: usize, more: &[u8]);
     /// Opens a packet in place and returns its frames; `None` if it is not authentic.
     fn open<'a>(&mut self, of: Sealing, packet: &'a mut [u8], body: usize) -> Option<&'a [u8]>;
     /// Changes to keys from this secret; the peer has it, or will after our next message. False if keys stay.
@@ -88,7 +88,9 @@ impl Protection for Plain {
     fn overhead(&self) -> usize {
         0
     }
-    fn seal(&mut self, _: Sealing, _: &mut Vec<u8>, _: usize, _: usize) {}
+    fn seal(&mut self, _: Sealing, packet: &mut Vec<u8>, _: usize, _: usize, more: &[u8]) {
+        packet.extend_from_slice(more);
+    }
     fn open<'a>(&mut self, _: Sealing, packet: &'a mut [u8], body: usize) -> Option<&'a [u8]> {
         packet.get(body..)
     }
@@ -119,7 +121,8 @@ impl Protection for Checked {
     fn overhead(&self) -> usize {
         CHECKSUM_LEN
     }
-    fn seal(&mut self, _: Sealing, packet: &mut Vec<u8>, start: usize, _: usize) {
+    fn seal(&mut self, _: Sealing, packet: &mut Vec<u8>, start: usize, _: usize, more: &[u8]) {
+        packet.extend_from_slice(more);
         packet.extend_from_slice(&checksum(&packet[start..]));
     }
     /// The port has checked and removed the checksum by now, as even a header counts only after that.
@@ -302,14 +305,14 @@ impl Protection for Sealed {
         TAG_LEN
     }
 
-    fn seal(&mut self, of: Sealing, packet: &mut Vec<u8>, start: usize, body: usize) {
+    fn seal(&mut self, of: Sealing, packet: &mut Vec<u8>, start: usize, body: usize, more: &[u8]) {
         let keys = match &mut self.own {
             Some(own) if of.keyed => &mut own.sends,
             _ => &mut self.sends,
         };
+        packet.resize(packet.len() + more.len() + TAG_LEN, 0);
         let (header, frames) = packet[start..].split_at_mut(body - start);
-        let tag = keys.seal(of.number, header, frames);
-        packet.extend_from_slice(&tag);
+        keys.seal(of.number, header, frames, more);
     }
 
     fn open<'a>(&mut self, of: Sealing, packet: &'a mut [u8], body: usize) -> Option<&'a [u8]> {
@@ -356,8 +359,8 @@ mod tests {
     }
 
     fn sealed(by: &mut Sealed, of: Sealing) -> Vec<u8> {
-        let mut packet = b"before headerframes".to_vec();
-        by.seal(of, &mut packet, 7, 13);
+        let mut packet = b"before headerfra".to_vec();
+        by.seal(of, &mut packet, 7, 13, b"mes");
         assert_eq!(packet.len(), 19 + by.overhead());
         packet.split_off(7)
     }
@@ -374,8 +377,8 @@ mod tests {
     fn a_checksum_is_that_of_the_standard_and_shows_what_was_altered() {
         // The check value of CRC-32C (RFC 3720, B.4, and the catalogues of CRCs).
         assert_eq!(checksum(b"123456789"), 0xe306_9283_u32.to_le_bytes());
-        let mut packet = b"before headerframes".to_vec();
-        Checked.seal(plainly(5), &mut packet, 7, 13);
+        let mut packet = b"before headerfra".to_vec();
+        Checked.seal(plainly(5), &mut packet, 7, 13, b"mes");
         let mut packet = packet.split_off(7);
         assert_eq!(without_checksum(&mut packet.clone()).as_deref(), Some(b"headerframes".as_slice()));
         for bit in 0..8 * packet.len() {

@@ -317,9 +317,9 @@ impl Sending {
         Some(piece_of(missing, most, self.written, 1))
     }
 
-    /// Appends a piece's bytes to `out`.
-    pub(crate) fn copy(&self, piece: &Piece, out: &mut Vec<u8>) {
-        self.store.copy(piece.offset, piece.len as usize, out);
+    /// Appends a piece's bytes to `out`, except the last that are contiguous in memory, which it returns.
+    pub(crate) fn copy_but_last(&self, piece: &Piece, out: &mut Vec<u8>) -> &[u8] {
+        self.store.copy_but_last(piece.offset, piece.len as usize, out)
     }
 
     /// Appends `len` bytes at `offset` to `out`. They must be written and not acknowledged.

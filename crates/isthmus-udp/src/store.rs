@@ -64,13 +64,23 @@ impl Store {
     }
 
     /// Appends `len` bytes at `offset` to `out`. All of them must be written and not released.
-    pub(crate) fn copy(&self, mut offset: u64, mut len: usize, out: &mut Vec<u8>) {
+    pub(crate) fn copy(&self, offset: u64, len: usize, out: &mut Vec<u8>) {
+        let last = self.copy_but_last(offset, len, out);
+        out.extend_from_slice(last);
+    }
+
+    /// Like [`Store::copy`], but returns the last of them that are contiguous in memory instead of appending them.
+    pub(crate) fn copy_but_last(&self, mut offset: u64, mut len: usize, out: &mut Vec<u8>) -> &[u8] {
         while len > 0 {
             let piece = self.piece(offset, len);
+            if piece.len() == len {
+                return piece;
+            }
             out.extend_from_slice(piece);
             offset += piece.len() as u64;
             len -= piece.len();
         }
+        &[]
     }
 
     /// Bytes from `offset` on that are contiguous in memory: at least one, at most `most`.

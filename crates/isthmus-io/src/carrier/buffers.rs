@@ -5,7 +5,7 @@
 pub(super) struct SharedBuffers {
     /// A read buffer, while no lane has it.
     spare: Vec<u8>,
-    /// An empty write buffer, while no lane has it.
+    /// A write buffer, while no lane has it.
     outward: Vec<u8>,
     /// Lanes that hold bytes, so that they must be read although their connection is not readable.
     lanes: Vec<usize>,
@@ -26,16 +26,17 @@ impl SharedBuffers {
         }
     }
 
-    /// An empty write buffer.
-    pub(super) fn lend_outward(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.outward)
+    /// A write buffer of `len` bytes. All calls ask for the same length.
+    pub(super) fn lend_outward(&mut self, len: usize) -> Vec<u8> {
+        let room = std::mem::take(&mut self.outward);
+        // Zeroed pages of the system take memory only when they are written.
+        if room.is_empty() { vec![0; len] } else { room }
     }
 
     /// Takes back a write buffer.
     pub(super) fn give_back_outward(&mut self, room: &mut Vec<u8>) {
-        if room.capacity() > 0 {
+        if !room.is_empty() {
             self.outward = std::mem::take(room);
-            self.outward.clear();
         }
     }
 

@@ -3,11 +3,15 @@
 //!
 //! A lane begins plain, with the greetings of both ends, which give them a common secret (`isthmus_proto`,
 //! `admission.rs`). After its greeting, each end sends records ([`isthmus_seal`]).
+//!
+//! Long pieces that are sent are not copied: they are encrypted from the user's memory into the records. What comes is
+//! decrypted within its record and then copied, because the user's memory must hold nothing that is not proved: another
+//! lane may have put the same fragment there already.
 
 use std::io;
 use std::ops::Range;
 
-use isthmus_seal::{Opener, RECORD_MAX, RECORD_OVERHEAD, Sealer, Secret};
+use isthmus_seal::{LEN_BYTES, Opener, RECORD_MAX, RECORD_OVERHEAD, Sealer, Secret};
 
 use super::{Carrier, Carriers, Transfer};
 use crate::log::{info_few, warn_sparingly};
@@ -16,6 +20,8 @@ use crate::log::{info_few, warn_sparingly};
 const READ_BYTES: usize = 128 << 10;
 /// Bytes that are sealed before they are sent.
 const SEAL_BYTES: usize = 128 << 10;
+/// Buffer for the records of that many bytes. Bytes.
+const OUTWARD_BYTES: usize = SEAL_BYTES + SEAL_BYTES / RECORD_MAX * RECORD_OVERHEAD;
 
 /// A lane that is sealed behind its greetings.
 #[derive(Debug)]
@@ -37,8 +43,9 @@ pub(crate) struct SealedLane {
     filled: usize,
     /// Opened bytes in `inward` that were not delivered yet.
     text: Range<usize>,
-    /// Records, of which the first `sent` bytes are written.
+    /// Records up to `sealed`, of which the first `sent` bytes are written.
     outward: Vec<u8>,
+    sealed: usize,
     sent: usize,
     /// Bytes of the pieces to be written that are in those records and not counted as written yet.
     owed: usize,
@@ -71,6 +78,7 @@ impl SealedLane {
             filled: 0,
             text: 0..0,
             outward: Vec::new(),
+            sealed: 0,
             sent: 0,
             owed: 0,
         }
@@ -136,9 +144,9 @@ impl SealedLane {
         while filled < place.len() {
             if self.text.is_empty() {
                 match self.next_record(shared) {
-                    Transfer::Bytes(n) if n > 0 => continue,
-                    Transfer::Blocked => return (filled, None),
-                    end => return (filled, Some(end)),
+                    Ok(()) => continue,
+                    Err(Transfer::Blocked) => return (filled, None),
+                    Err(end) => return (filled, Some(end)),
                 }
             }
             let len = self.text.len().min(place.len() - filled);
@@ -150,25 +158,19 @@ impl SealedLane {
         (filled, None)
     }
 
-    /// Opens the next record, or reads. [`Transfer::Bytes`] above 0 means that there is more than before.
-    fn next_record(&mut self, shared: &mut Carriers) -> Transfer {
+    /// Opens the next record, or reads. If it cannot do either, returns why.
+    fn next_record(&mut self, shared: &mut Carriers) -> Result<(), Transfer> {
         if self.inward.is_empty() {
             self.inward = shared.sealed.lend(READ_BYTES);
         }
-        match self.opener.open(&mut self.inward[self.taken..self.filled]) {
+        match self.open_record() {
             Err(isthmus_seal::Forged) => {
                 let text = "what came was altered on its way, or somebody has added to it";
                 warn_sparingly!("a sealed lane is closed and dialled again: {text}");
-                return Transfer::Failed(io::Error::other(text));
+                return Err(Transfer::Failed(io::Error::other(text)));
             }
-            Ok(Some((taken, text))) => {
-                // A record ends with its tag, so the text begins behind the rest of the overhead.
-                let start = self.taken + RECORD_OVERHEAD - isthmus_seal::TAG_LEN;
-                self.text = start..start + text.len();
-                self.taken += taken;
-                return Transfer::Bytes(taken);
-            }
-            Ok(None) => {}
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
         }
         if self.taken == self.filled {
             (self.taken, self.filled) = (0, 0);
@@ -179,11 +181,22 @@ impl SealedLane {
         let room = &mut self.inward[self.filled..];
         let mut piece = [libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() }];
         // SAFETY: the piece is the lane's own.
-        let came = unsafe { self.inner.read(&mut piece, shared) };
-        if let Transfer::Bytes(n) = came {
-            self.filled += n;
+        match unsafe { self.inner.read(&mut piece, shared) } {
+            Transfer::Bytes(n) if n > 0 => {
+                self.filled += n;
+                Ok(())
+            }
+            end => Err(end),
         }
-        came
+    }
+
+    /// Opens the next record in place. False if it is not whole yet.
+    fn open_record(&mut self) -> Result<bool, isthmus_seal::Forged> {
+        let Some(len) = Opener::record_len(&self.inward[self.taken..self.filled])? else { return Ok(false) };
+        let text = self.opener.open(&mut self.inward[self.taken..self.taken + len])?.len();
+        self.text = self.taken + LEN_BYTES..self.taken + LEN_BYTES + text;
+        self.taken += len;
+        Ok(true)
     }
 
     /// Like [`Carrier::write`]. The caller passes pieces again until they are counted as written.
@@ -208,8 +221,8 @@ impl SealedLane {
                 Ok(false) => return Transfer::Bytes(total),
                 Err(error) => return Transfer::Failed(error),
             }
-            if self.outward.capacity() == 0 {
-                self.outward = shared.sealed.lend_outward();
+            if self.outward.is_empty() {
+                self.outward = shared.sealed.lend_outward(OUTWARD_BYTES);
             }
             let mut text = Text { pieces, skip: total };
             let mut left = SEAL_BYTES;
@@ -219,10 +232,10 @@ impl SealedLane {
                 if len == 0 {
                     break;
                 }
-                self.sealer.seal(&mut self.outward, |out| {
-                    // SAFETY: the caller's promise.
-                    unsafe { text.take(len, out) };
-                });
+                let out = &mut self.outward[self.sealed..];
+                // SAFETY: the caller's promise.
+                let (first, rest) = unsafe { text.take(len, &mut out[LEN_BYTES..]) };
+                self.sealed += self.sealer.seal(out, first, rest);
                 self.owed += len;
                 left -= len;
             }
@@ -236,8 +249,8 @@ impl SealedLane {
 
     /// Sends the sealed records. False if the carrier takes no more now.
     fn flush(&mut self, shared: &mut Carriers) -> io::Result<bool> {
-        while self.sent < self.outward.len() {
-            let rest = &mut self.outward[self.sent..];
+        while self.sent < self.sealed {
+            let rest = &mut self.outward[self.sent..self.sealed];
             let mut piece = [libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() }];
             // SAFETY: the piece is the lane's own, and nobody borrows what is not lent.
             match unsafe { self.inner.write(&mut piece, &[false], shared) } {
@@ -246,8 +259,7 @@ impl SealedLane {
                 Transfer::Bytes(_) | Transfer::Blocked => return Ok(false),
             }
         }
-        self.outward.clear();
-        self.sent = 0;
+        (self.sealed, self.sent) = (0, 0);
         Ok(true)
     }
 }
@@ -258,7 +270,7 @@ struct Text<'a> {
     skip: usize,
 }
 
-impl Text<'_> {
+impl<'a> Text<'a> {
     /// The number of bytes, but at most `most`.
     ///
     /// # Safety
@@ -274,25 +286,31 @@ impl Text<'_> {
         len - self.skip.min(len)
     }
 
-    /// Appends the next `len` bytes, which must exist.
+    /// Takes the next `len` bytes, which must exist. Those of the last piece are returned. Those before it are copied
+    /// to the start of `out`, and their number is returned.
     ///
     /// # Safety
-    /// Every piece is valid for reading.
-    unsafe fn take(&mut self, mut len: usize, out: &mut Vec<u8>) {
-        while let (Some(piece), true) = (self.pieces.first(), len > 0) {
+    /// Every piece is valid for reading, also as long as the returned bytes are used.
+    unsafe fn take(&mut self, mut len: usize, out: &mut [u8]) -> (usize, &'a [u8]) {
+        let mut copied = 0;
+        while let Some(piece) = self.pieces.first() {
             // SAFETY: the caller's promise.
             let bytes = unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) };
             let bytes = bytes.get(self.skip..).unwrap_or_default();
-            let taken = bytes.len().min(len);
-            out.extend_from_slice(&bytes[..taken]);
-            len -= taken;
-            if taken == bytes.len() {
-                self.skip = self.skip.saturating_sub(piece.iov_len);
-                self.pieces = &self.pieces[1..];
-            } else {
-                self.skip += taken;
+            if len < bytes.len() {
+                self.skip += len;
+                return (copied, &bytes[..len]);
             }
+            self.skip = self.skip.saturating_sub(piece.iov_len);
+            self.pieces = &self.pieces[1..];
+            if len == bytes.len() {
+                return (copied, bytes);
+            }
+            out[copied..copied + bytes.len()].copy_from_slice(bytes);
+            copied += bytes.len();
+            len -= bytes.len();
         }
+        (copied, &[])
     }
 }
 
@@ -440,10 +458,9 @@ mod tests {
         let mut b = End::new(far, false);
         let caller = secret.expand(&[b"isthmus records ", b"caller"]);
         let mut sealer = Sealer::new(&caller);
-        let mut records = Vec::new();
-        for text in [&b"with it"[..], b" and after"] {
-            sealer.seal(&mut records, |out| out.extend_from_slice(text));
-        }
+        let mut records = [0; 7 + 10 + 2 * RECORD_OVERHEAD];
+        let len = sealer.seal(&mut records, 0, b"with it");
+        sealer.seal(&mut records[len..], 0, b" and after");
         let (with, after) = records.split_at(40);
         assert!(b.carrier.open_inward(with, &mut b.shared));
         assert!(!b.shared.is_plain(), "it is to be read though its connection shows nothing");

@@ -270,10 +270,16 @@ impl Stream {
             self.put_spacing(us, start + size, out);
         }
         let carried = self.put_load(load, start, size, out);
+        // The stream data of a packet are its last frame, which is not copied before it is sealed.
+        let mut more = match &load {
+            Load::Piece(piece) => self.sending.copy_but_last(piece, out),
+            _ => &[],
+        };
         if let Header::Open { .. } = header {
+            out.extend_from_slice(std::mem::take(&mut more));
             self.pad(start, out);
         }
-        self.protection.seal(Sealing::new(&header, number), out, start, body);
+        self.protection.seal(Sealing::new(&header, number), out, start, body, more);
         let fits = out.len() - start <= size || matches!(load, Load::Probe(_));
         debug_assert!(fits, "{load:?} makes a packet longer than the path takes");
         self.note(now, number, out.len() - start, load, carried);
@@ -321,6 +327,7 @@ impl Stream {
         }
     }
 
+    /// Appends the frames of the load, of a piece only the head of its frame. Returns what is to be noted as sent.
     fn put_load(&mut self, load: Load, start: usize, size: usize, out: &mut Vec<u8>) -> Option<Carried> {
         match load {
             Load::Nothing => return None,
@@ -346,9 +353,6 @@ impl Stream {
             }
             Load::Piece(Piece { offset, len, fin, .. }) => {
                 put_stream_head(out, offset, len as u16, fin);
-                if let Load::Piece(piece) = &load {
-                    self.sending.copy(piece, out);
-                }
                 return Some(Carried::Stream { offset, len, fin });
             }
         }
