@@ -106,10 +106,10 @@ impl Current {
         for line in config.idle_rules()? {
             tracing::warn!("{line}");
         }
-        if let (Some(files), Some(trust)) = (&config.tls, &trust)
-            && let Some(line) = trust.expiring(&files.certificate)
-        {
-            tracing::warn!("{line}");
+        if let (Some(files), Some(trust)) = (&config.tls, &trust) {
+            for line in trust.expiring(&files.certificate) {
+                tracing::warn!("{line}");
+            }
         }
         Self::with(config, trust)
     }
