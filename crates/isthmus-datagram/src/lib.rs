@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 mod clocks;
+pub mod crowd;
 mod ethernet;
 pub mod flow_label;
 mod labels;
