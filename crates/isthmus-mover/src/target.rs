@@ -235,6 +235,12 @@ impl Target {
         self.wanted.share.bytes(self.size(), self.wanted.head.block)
     }
 
+    /// Number of its blocks that come here.
+    pub(crate) fn blocks(&self) -> u64 {
+        let range = self.wanted.range();
+        range.end - range.start
+    }
+
     /// Reserves the next step of the file's space, from `from` on, so that the disk does not fill up later. It goes in
     /// steps, because some file systems are slow at it, and block writes to the file meanwhile.
     pub(crate) fn reserve(&self, from: u64) -> Reserved {
