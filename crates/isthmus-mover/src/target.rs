@@ -26,6 +26,7 @@ use crate::wire::{Answer, Meta, Outcome, Piece, Share, Time, Verdict};
 use crate::{meta, names};
 use zeros::{Zeros, put, put_hole};
 
+mod own;
 mod shared;
 mod zeros;
 
@@ -174,10 +175,7 @@ impl Target {
             return Err(io::Error::other(text));
         }
         let (partial, journal) = wanted.partial();
-        let open = |name: &str, more| {
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | more;
-            openat(&wanted.parent, name, flags, Mode::from_raw_mode(0o600))
-        };
+        let open = |name: &str, more| own::open(&wanted.parent, name, more);
         if wanted.is_shared() && wanted.share.rank == 0 {
             shared::sweep(&wanted);
         }
@@ -574,7 +572,7 @@ fn lock_named(
     parent: &OwnedFd,
     name: &str,
     how: FlockOperation,
-    mut open: impl FnMut() -> rustix::io::Result<OwnedFd>,
+    mut open: impl FnMut() -> io::Result<OwnedFd>,
 ) -> io::Result<OwnedFd> {
     for _ in 0..AGAIN {
         let file = open()?;
