@@ -3,6 +3,7 @@
 #include "isthmus.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,6 +76,36 @@ static void note_router(struct trouble *trouble, const char *what, const struct 
          isthmus_last_error());
 }
 
+// Writes a file that only this user can read: who has the port's name may connect.
+static int write_own(const char *path, const char *text)
+{
+    size_t length = strlen(text);
+    unlink(path);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    int written = fd >= 0 && write(fd, text, length) == (ssize_t)length;
+    if (fd >= 0 && close(fd) != 0)
+        written = 0;
+    return written;
+}
+
+// Opens the file with the port's name. It must be this user's or root's, and nobody else may write to it: whoever writes
+// it chooses the program that this one couples with.
+static FILE *open_own(struct meeting *meeting)
+{
+    struct stat about;
+    int fd = open(meeting->file, O_RDONLY | O_NONBLOCK | O_CLOEXEC); // a pipe must not hold us up
+    if (fd < 0)
+        return NULL;
+    if (fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && (about.st_uid == geteuid() || about.st_uid == 0)
+        && !(about.st_mode & (S_IWGRP | S_IWOTH)))
+        return fdopen(fd, "r");
+    note(&meeting->trouble, ISTHMUS_MPI_COUPLING,
+         "%.150s is no file of this user, or others may write to it, so its port's name is not believed", meeting->file);
+    close(fd);
+    errno = EPERM;
+    return NULL;
+}
+
 static void publish(struct meeting *meeting)
 {
     if (meeting->name[0]) {
@@ -84,10 +115,7 @@ static void publish(struct meeting *meeting)
     }
     char temporary[PATH_MAX];
     snprintf(temporary, sizeof temporary, "%.4090s.new", meeting->file);
-    FILE *out = fopen(temporary, "w");
-    int written = out && fputs(meeting->port, out) >= 0;
-    if (out && fclose(out) != 0)
-        written = 0;
+    int written = write_own(temporary, meeting->port);
     if (!written || rename(temporary, meeting->file) != 0) {
         note_errno(&meeting->trouble, errno, "cannot write the port's name to %.150s", meeting->file);
         meeting->trouble.code = ISTHMUS_MPI_COUPLING;
@@ -134,14 +162,14 @@ static void find_port(struct meeting *meeting, double patience)
             note_router(&meeting->trouble, status == ISTHMUS_TIMED_OUT ? "nobody published" : "cannot look up", meeting);
         return;
     }
-    while (!(in = fopen(meeting->file, "r")) && errno == ENOENT && now_s() < until)
+    while (!(in = open_own(meeting)) && errno == ENOENT && now_s() < until)
         for (int i = 0; i < PORT_CHECK_NS / REST_NS; i++)
             rest(REST_NS);
     size_t length = in ? fread(meeting->port, 1, sizeof meeting->port - 1, in) : 0;
     meeting->port[length] = 0;
     if (in)
         fclose(in);
-    if (!length)
+    if (!length && !meeting->trouble.code)
         note(&meeting->trouble, ISTHMUS_MPI_COUPLING,
              "no port's name in %.150s after %.0f s: is the accepting application running, and does it use this file?",
              meeting->file, patience > 0 ? patience : PATIENCE_S);

@@ -591,6 +591,25 @@ static void couple_within(int senders)
     MPI_Comm_free(&other);
 }
 
+// Whoever can write the file with the port's name could lead this program to another one.
+static void refuse_foreign_file(void)
+{
+    char path[4096], port[4200];
+    snprintf(path, sizeof path, "%s/foreign-%d", folder, sends);
+    snprintf(port, sizeof port, "file:%s", path);
+    if (world_rank == 0) {
+        FILE *file = fopen(path, "w");
+        CHECK(file && fputs("a port", file) >= 0 && fclose(file) == 0 && chmod(path, 0666) == 0, "cannot write %s", path);
+    }
+    isthmus_mpi_coupling *none = NULL;
+    int status = isthmus_mpi_connect(side, port, 1, &none);
+    CHECK(status == ISTHMUS_MPI_COUPLING && strstr(isthmus_mpi_last_error(), "not believed"), "a foreign file: %d %s", status,
+          isthmus_mpi_last_error());
+    MPI_Barrier(side);
+    if (world_rank == 0)
+        unlink(path);
+}
+
 static void couple_jobs(void)
 {
     char port[4096];
@@ -603,6 +622,7 @@ static void couple_jobs(void)
     CHECK(status == ISTHMUS_MPI_INVALID && strstr(isthmus_mpi_last_error(), "is not set"), "no variable: %d", status);
     status = isthmus_mpi_connect(side, "file:/no/such/file", 0.1, &none);
     CHECK(status == ISTHMUS_MPI_COUPLING && strstr(isthmus_mpi_last_error(), "is the accepting"), "no file: %d", status);
+    refuse_foreign_file();
     status = isthmus_mpi_accept(side, "name:a", &none);
     CHECK(status == ISTHMUS_MPI_INVALID, "accepting at a name: %d", status);
     setenv("ISTHMUS_PORT", port, 1);

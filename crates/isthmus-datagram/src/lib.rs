@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 mod clocks;
+pub mod crowd;
 mod ethernet;
 pub mod flow_label;
 mod labels;
@@ -24,7 +25,7 @@ pub use ethernet::{
     is_frames_only, link_local_of, link_state, may_open, mtu_of, parse_frame,
 };
 pub use labels::Labels;
-pub use udp::{SEND_BYTES, UdpSocket, mark};
+pub use udp::{SEND_BYTES, UdpSocket, Unreachable, mark};
 
 /// Requested receive buffer: what arrives at 10 Gb/s while the program does not read for about
 /// 13 ms. Bytes.
@@ -146,7 +147,7 @@ impl PacketSocket {
     }
 
     /// As [`UdpSocket::refusals`]. Ethernet has none.
-    pub fn refusals(&self, tell: impl FnMut(IpAddr)) {
+    pub fn refusals(&self, tell: impl FnMut(Unreachable)) {
         if let Self::Udp(socket) = self {
             socket.refusals(tell);
         }

@@ -246,6 +246,13 @@ impl Endpoint {
         self.core.lock().engine.peer_address(peer).unwrap_or_default()
     }
 
+    /// Where a peer is reached. If the program never named the peer, this is on the host that it called from, whatever host
+    /// it claims to listen on.
+    pub fn peer_locator(&self, peer: PeerId) -> SocketAddr {
+        let locator = self.core.lock().engine.peer_locator(peer);
+        locator.unwrap_or_else(|| Address::default().locator)
+    }
+
     /// The shortest round trip to a peer so far; `None` before the first measurement, and if only the round trip to a
     /// router is known.
     pub fn round_trip(&self, peer: PeerId) -> Option<Duration> {

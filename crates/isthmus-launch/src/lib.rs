@@ -41,5 +41,6 @@ pub use failure::{Ended, Failure};
 pub use isthmus_substrate::meeting::At;
 pub use launcher::{ProcessNumber, Wrong};
 pub use letter::{JOB_MAX, OnLoss, PARTS_MAX, RANKS_MAX, Start};
+pub use pmix::SPACE as PMIX_SPACE;
 pub use ranks::{Print, become_rank};
 pub use run::{Options, RunError, run};

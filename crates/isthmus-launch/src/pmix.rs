@@ -2,8 +2,10 @@
 //! `isthmus-pmix`, which describes the messages.
 
 use std::ffi::OsString;
+use std::fs::Permissions;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
@@ -25,6 +27,11 @@ const END: Duration = Duration::from_millis(500);
 const UNREAD: Duration = Duration::from_secs(10);
 /// Longest message. Bytes. What the ranks of a world give to a fence: some 200 bytes each.
 const MESSAGE_MAX: u32 = 1 << 29;
+
+/// The environment variable with the name of the world. Its random part is a secret: libpmix listens at loopback, and
+/// believes which user and rank a process of this host claims to be. Other users cannot read the environment, but they can
+/// read arguments.
+pub const SPACE: &str = "ISTHMUS_PMIX_SPACE";
 
 /// A message of the server.
 #[derive(Debug)]
@@ -61,14 +68,14 @@ impl Server {
         inputs: &SyncSender<Input>,
     ) -> io::Result<Self> {
         let (channel, theirs) = UnixStream::pair()?;
-        // Only this user may enter it.
-        let folder = tempfile::Builder::new().prefix("isthmus-pmix-").tempdir()?;
-        let world = [start.space.clone(), start.size.to_string(), start.first.to_string(), ranks.to_string()];
+        let folder = private_folder()?;
+        let world = [start.size.to_string(), start.first.to_string(), ranks.to_string()];
         // Its own process group: signals of a terminal or a scheduler must not end it before the ranks.
         let child = Command::new(&starter[0])
             .args(&starter[1..])
             .args(world)
             .arg(folder.path())
+            .env(SPACE, &start.space)
             .stdin(OwnedFd::from(theirs))
             .process_group(0)
             .spawn()?;
@@ -133,6 +140,11 @@ impl Drop for Server {
             thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// A folder that only this user may enter: names of files there contain the name of the world ([`SPACE`]).
+fn private_folder() -> io::Result<TempDir> {
+    tempfile::Builder::new().prefix("isthmus-pmix-").permissions(Permissions::from_mode(0o700)).tempdir()
 }
 
 fn read(channel: &mut UnixStream) -> io::Result<(u8, Vec<u8>)> {
@@ -203,6 +215,13 @@ mod tests {
         let all: Vec<u8> = (0..=255).collect();
         assert_eq!(from_text(&to_text(&all)), all);
         assert_eq!(from_text("zz"), Vec::<u8>::new());
+    }
+
+    #[test]
+    fn nobody_else_enters_the_folder() {
+        let folder = private_folder().expect("made");
+        let mode = std::fs::metadata(folder.path()).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
     }
 
     #[test]

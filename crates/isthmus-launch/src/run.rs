@@ -470,7 +470,8 @@ impl Shell<'_> {
         match &self.meeting {
             Some(meeting) => self.announced = meeting.announce(&uri).map_err(RunError::System)?,
             None => (self.tell)(&format!(
-                "start the other parts with --at '{uri}' (keep it as you keep a password)"
+                "start the other parts with ISTHMUS_RUN_AT='{uri}' in their environment (keep it as you keep a \
+                 password: after --at, other users of the host could read it in the list of processes)"
             )),
         }
         Ok(())

@@ -2,9 +2,10 @@
 //! separately, so strangers take no session from others. If there are too many strangers, an old one is dropped.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use crossbeam_channel::Sender;
-use isthmus_proto::PeerId;
+use isthmus_datagram::crowd::displaced;
 
 use crate::MoverError;
 use crate::session::Event;
@@ -22,7 +23,8 @@ enum State {
 }
 
 struct Guest {
-    peer: PeerId,
+    /// The host that it called from. One host may appear as any number of peers.
+    host: IpAddr,
     inbox: Sender<Event>,
     state: State,
 }
@@ -44,16 +46,15 @@ impl Admission {
         self.sessions = sessions;
     }
 
-    /// Adds a stranger. If there are too many, the peer with the most strangers loses its oldest.
-    pub(crate) fn arrive(&mut self, order: u64, peer: PeerId, inbox: Sender<Event>) {
-        self.guests.insert(order, Guest { peer, inbox, state: State::Stranger });
+    /// Adds a stranger that called from `host`. If there are too many, the host with the most strangers loses its oldest.
+    pub(crate) fn arrive(&mut self, order: u64, host: IpAddr, inbox: Sender<Event>) {
+        self.guests.insert(order, Guest { host, inbox, state: State::Stranger });
         let strangers = || self.guests.iter().filter(|(_, guest)| guest.state == State::Stranger);
         if strangers().count() <= STRANGERS_MAX {
             return;
         }
-        let of_peer = |peer| strangers().filter(|(_, guest)| guest.peer == peer).count();
-        // `max_by_key` takes the last of equals, which is the oldest here.
-        let goes = strangers().rev().max_by_key(|(_, guest)| of_peer(guest.peer)).map(|(order, _)| *order);
+        let at = displaced(strangers().map(|(_, guest)| Some(guest.host)));
+        let goes = at.and_then(|at| strangers().nth(at)).map(|(order, _)| *order);
         if let Some(guest) = goes.and_then(|order| self.guests.get_mut(&order)) {
             guest.state = State::LetGo;
             let _ = guest.inbox.send(Event::Stop(LET_GO.to_owned()));
@@ -103,9 +104,10 @@ mod tests {
 
     use super::*;
 
-    fn arrive(admission: &mut Admission, order: u64, peer: u32) -> Receiver<Event> {
+    /// A stranger from the host with this number.
+    fn arrive(admission: &mut Admission, order: u64, host: u8) -> Receiver<Event> {
         let (inbox, heard) = unbounded();
-        admission.arrive(order, PeerId(peer), inbox);
+        admission.arrive(order, [10, 0, 0, host].into(), inbox);
         heard
     }
 
@@ -128,7 +130,7 @@ mod tests {
     #[test]
     fn of_strangers_from_everywhere_the_oldest_goes() {
         let mut admission = Admission::new(1);
-        let heard: Vec<_> = (0..34).map(|order| arrive(&mut admission, order, order as u32)).collect();
+        let heard: Vec<_> = (0..34).map(|order| arrive(&mut admission, order, order as u8)).collect();
         assert!(!heard[0].is_empty() && !heard[1].is_empty() && heard[2..].iter().all(Receiver::is_empty));
     }
 

@@ -4,7 +4,7 @@
 //! the inbox that its operation named.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -125,6 +125,11 @@ impl Port {
 
     pub(crate) fn peer_address(&self, peer: PeerId) -> Address {
         self.endpoint.peer_address(peer)
+    }
+
+    /// Where a client is: on the host that it called from, whatever address it claims.
+    pub(crate) fn peer_locator(&self, peer: PeerId) -> SocketAddr {
+        self.endpoint.peer_locator(peer)
     }
 
     pub(crate) fn round_trip(&self, peer: PeerId) -> Option<Duration> {

@@ -28,6 +28,9 @@ use crate::wire::{
 
 /// Buffers posted beyond the sender's window, so that it never waits for one. Count.
 const SPARE: u64 = 4;
+/// Limit on the blocks of all long files of a session that are open, unless a single file has more. Count. Each takes 33 bytes
+/// ([`BLOCKS_MAX`](crate::target::BLOCKS_MAX)), before its content comes: 138 MB. With blocks of 1 MiB these are files of 4 TiB.
+const BLOCKS_OPEN: u64 = 1 << 22;
 /// Longest sleep of the loop, so that timers are checked.
 const REST: Duration = Duration::from_millis(200);
 
@@ -66,6 +69,8 @@ pub(crate) struct ReceivingSide<'a> {
     /// Long files that are open, and their limit.
     large: usize,
     large_most: usize,
+    /// The blocks of these files that come here. Count.
+    large_blocks: u64,
     next_id: u64,
     /// Entries that are not prepared yet, in order: they wait for a descriptor. When the first was tried last.
     waiting: VecDeque<Entry>,
@@ -115,6 +120,7 @@ impl<'a> ReceivingSide<'a> {
             announced: 0,
             large: 0,
             large_most: share_of_descriptors(LARGE_OPEN + 2),
+            large_blocks: 0,
             next_id: 0,
             waiting: VecDeque::new(),
             tried: now,
@@ -337,7 +343,10 @@ impl<'a> ReceivingSide<'a> {
     fn settle(&mut self, id: u64, outcome: Outcome) {
         let Some(target) = self.targets.remove(&id) else { return };
         self.announced -= self.weights.remove(&id).unwrap_or(0);
-        self.large -= usize::from(target.size() > self.receiving.block);
+        if target.size() > self.receiving.block {
+            self.large -= 1;
+            self.large_blocks -= target.blocks();
+        }
         self.files += 1;
         match &outcome {
             Outcome::Done(digest) => {
@@ -428,15 +437,22 @@ impl<'a> ReceivingSide<'a> {
         Ok(())
     }
 
-    /// Prepares the entries that wait, as far as there are descriptors. Those of this session come back when the files
-    /// that it writes are complete, so the loop must go on meanwhile.
+    /// Whether an entry must wait until long files of this session are complete.
+    fn is_early(&self, entry: &Entry) -> bool {
+        let block = self.receiving.block;
+        let Kind::File { size, share, .. } = entry.kind else { return false };
+        let blocks = share.blocks(size.div_ceil(block));
+        let blocks = blocks.end.saturating_sub(blocks.start);
+        let has_room = self.large == 0 || self.large_blocks.saturating_add(blocks) <= BLOCKS_OPEN;
+        size > block && (self.large >= self.large_most || !has_room)
+    }
+
+    /// Prepares the entries that wait, as far as there are descriptors, and memory for the blocks of long files. Those of
+    /// this session come back when the files that it writes are complete, so the loop must go on meanwhile.
     fn prepare(&mut self) -> Result<(), MoverError> {
         self.tried = Instant::now();
         while let Some(entry) = self.waiting.pop_front() {
-            let is_long = matches!(entry.kind, Kind::File { size, .. } if size > self.receiving.block);
-            // Others of this session must be complete before.
-            let is_early = is_long && self.large >= self.large_most;
-            if is_early || !self.prepare_entry(&entry)? {
+            if self.is_early(&entry) || !self.prepare_entry(&entry)? {
                 self.waiting.push_front(entry);
                 return Ok(());
             }
@@ -496,6 +512,7 @@ impl<'a> ReceivingSide<'a> {
                         let target = Arc::new(*target);
                         if target.size() > self.receiving.block {
                             self.large += 1;
+                            self.large_blocks += target.blocks();
                             self.closing += 1;
                             self.pool.put(Job::Reserve { id, target: target.clone(), from: 0 });
                         }
@@ -644,6 +661,32 @@ mod tests {
         let empty = || Meta { xattrs: vec![(vec![], vec![]); 100_000], ..Meta::default() };
         let (files, end) = taken(200, |id| Entry { meta: empty(), ..file(id, 0) });
         assert!(end.is_some() && files <= (ENTRIES_BYTES / 100_000 / size_of::<(Vec<u8>, Vec<u8>)>()) as u64);
+    }
+
+    /// Each block of a long file takes memory from the announcement on. A sender announces such files without having them.
+    #[test]
+    fn long_files_wait_for_the_memory_of_others() {
+        with_receiver(|side| {
+            let block = side.receiving.block;
+            let long = |id, blocks: u64| {
+                let kind =
+                    Kind::File { size: blocks * block, ctime: (0, 0), sparse: true, share: Share::default() };
+                Entry { kind, ..file(id, 0) }
+            };
+            (0..4).for_each(|id| side.on_entry(long(id, BLOCKS_OPEN / 2)).expect("announced"));
+            side.prepare().expect("an empty folder");
+            assert_eq!((side.targets.len(), side.waiting.len(), side.large_blocks), (2, 2, BLOCKS_OPEN));
+            side.settle(0, Outcome::Failed("it is over".to_owned()));
+            side.prepare().expect("room");
+            assert_eq!((side.targets.len(), side.waiting.len(), side.large_blocks), (2, 1, BLOCKS_OPEN));
+            [1, 2].into_iter().for_each(|id| side.settle(id, Outcome::Failed("it is over".to_owned())));
+            side.on_entry(long(4, BLOCKS_OPEN + 1)).expect("announced");
+            side.prepare().expect("room for one");
+            assert_eq!((side.targets.len(), side.waiting.len()), (1, 1), "the longest waits for the other");
+            side.settle(3, Outcome::Failed("it is over".to_owned()));
+            side.prepare().expect("it is alone");
+            assert_eq!((side.targets.len(), side.large_blocks), (1, BLOCKS_OPEN + 1));
+        });
     }
 
     /// Verdicts on entries that still wait are kept, with their texts.

@@ -106,10 +106,10 @@ impl Current {
         for line in config.idle_rules()? {
             tracing::warn!("{line}");
         }
-        if let (Some(files), Some(trust)) = (&config.tls, &trust)
-            && let Some(line) = trust.expiring(&files.certificate)
-        {
-            tracing::warn!("{line}");
+        if let (Some(files), Some(trust)) = (&config.tls, &trust) {
+            for line in trust.expiring(&files.certificate) {
+                tracing::warn!("{line}");
+            }
         }
         Self::with(config, trust)
     }
@@ -363,7 +363,7 @@ impl Service {
     fn admit(self: &Arc<Self>, peer: PeerId, message: Vec<u8>) {
         let current = self.current.lock().clone();
         let Some(Opening { version, session, plain, .. }) = Opening::decode(&message) else {
-            let from = self.port.peer_address(peer).locator;
+            let from = self.port.peer_locator(peer);
             return complain(from, "it sent something that is no transfer's beginning");
         };
         let why = if !is_spoken(version, plain) {
@@ -381,7 +381,7 @@ impl Service {
                 Err(error) => format!("{NO_SESSION}{error}"),
             }
         };
-        let from = self.port.peer_address(peer).locator;
+        let from = self.port.peer_locator(peer);
         complain(from, format_args!("gets no session: {why}"));
         self.sessions.refuse();
         refuse(&self.port, peer, session, &why);
@@ -401,7 +401,7 @@ impl Service {
         };
         let wire = Wire::new(self.port.clone(), peer, Some(peer), session, channel)?;
         let order = self.came.fetch_add(1, Ordering::Relaxed);
-        self.admission.lock().arrive(order, peer, wire.sender());
+        self.admission.lock().arrive(order, self.port.peer_locator(peer).ip(), wire.sender());
         let service = self.clone();
         let thread = std::thread::Builder::new().name("mover-session".to_owned());
         if let Err(error) = thread.spawn(move || service.hold(&current, peer, session, wire, &message, order))
@@ -423,7 +423,7 @@ impl Service {
         order: u64,
     ) {
         let begun = Instant::now();
-        let from = self.port.peer_address(peer).locator;
+        let from = self.port.peer_locator(peer);
         let mut audit = Audit::default();
         let done = self.converse(current, peer, &mut wire, message, order, &mut audit);
         if let Err(error) = &done {
@@ -539,7 +539,7 @@ impl Service {
             format!("{}/{}: {error}", open.export, names::shown(path))
         };
         let usage = |path: &[u8], error: &dyn std::fmt::Display| MoverError::Usage(of(path, error));
-        let from = self.port.peer_address(peer).locator;
+        let from = self.port.peer_locator(peer);
         let flow = match &open.way {
             TransferRequest::Put { .. } => Flow::In,
             TransferRequest::Get { .. } => Flow::Out,

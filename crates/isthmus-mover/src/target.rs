@@ -26,6 +26,7 @@ use crate::wire::{Answer, Meta, Outcome, Piece, Share, Time, Verdict};
 use crate::{meta, names};
 use zeros::{Zeros, put, put_hole};
 
+mod own;
 mod shared;
 mod zeros;
 
@@ -174,10 +175,7 @@ impl Target {
             return Err(io::Error::other(text));
         }
         let (partial, journal) = wanted.partial();
-        let open = |name: &str, more| {
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | more;
-            openat(&wanted.parent, name, flags, Mode::from_raw_mode(0o600))
-        };
+        let open = |name: &str, more| own::open(&wanted.parent, name, more);
         if wanted.is_shared() && wanted.share.rank == 0 {
             shared::sweep(&wanted);
         }
@@ -233,6 +231,12 @@ impl Target {
     /// Bytes of it that come here.
     pub(crate) fn bytes(&self) -> u64 {
         self.wanted.share.bytes(self.size(), self.wanted.head.block)
+    }
+
+    /// Number of its blocks that come here.
+    pub(crate) fn blocks(&self) -> u64 {
+        let range = self.wanted.range();
+        range.end - range.start
     }
 
     /// Reserves the next step of the file's space, from `from` on, so that the disk does not fill up later. It goes in
@@ -568,7 +572,7 @@ fn lock_named(
     parent: &OwnedFd,
     name: &str,
     how: FlockOperation,
-    mut open: impl FnMut() -> rustix::io::Result<OwnedFd>,
+    mut open: impl FnMut() -> io::Result<OwnedFd>,
 ) -> io::Result<OwnedFd> {
     for _ in 0..AGAIN {
         let file = open()?;

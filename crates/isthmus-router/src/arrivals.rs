@@ -1,14 +1,15 @@
 //! Connections that have not sent their Hello yet. At most [`ARRIVING_MAX`] of them are kept, and no more than a quarter
 //! of the files that the process may open, so that lanes find descriptors.
 //!
-//! When one more comes, the address with the most connections loses its oldest. So a flood from one address displaces
-//! only itself.
+//! When one more comes, the address or network with the most connections loses its oldest ([`displaced`]). So a flood
+//! from one host displaces only itself.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use isthmus_datagram::crowd::displaced;
 use isthmus_datagram::scarcity::share_of_files;
 use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
@@ -26,8 +27,6 @@ struct Table {
     next: u64,
     /// Connections by their order of arrival.
     guests: BTreeMap<u64, Guest>,
-    /// Connections from each address. Counts.
-    from: HashMap<IpAddr, usize>,
 }
 
 struct Guest {
@@ -57,7 +56,6 @@ impl Arrivals {
         let (number, gone) = (table.next, Arc::new(Notify::new()));
         table.next += 1;
         table.guests.insert(number, Guest { ip, gone: gone.clone() });
-        *table.from.entry(ip).or_default() += 1;
         ArrivalEntry { arrivals: self.clone(), number, gone }
     }
 
@@ -69,24 +67,11 @@ impl Arrivals {
 
 impl Table {
     fn displace(&mut self) -> bool {
-        let most = self.from.values().copied().max().unwrap_or(0);
-        let oldest = self.guests.iter().find(|(_, guest)| self.from.get(&guest.ip) == Some(&most));
-        let Some(number) = oldest.map(|(number, _)| *number) else { return false };
-        if let Some(guest) = self.remove(number) {
-            guest.gone.notify_one();
-        }
+        let at = displaced(self.guests.values().map(|guest| Some(guest.ip)));
+        let number = at.and_then(|at| self.guests.keys().nth(at).copied());
+        let Some(guest) = number.and_then(|number| self.guests.remove(&number)) else { return false };
+        guest.gone.notify_one();
         true
-    }
-
-    fn remove(&mut self, number: u64) -> Option<Guest> {
-        let guest = self.guests.remove(&number)?;
-        if let Some(count) = self.from.get_mut(&guest.ip) {
-            *count -= 1;
-            if *count == 0 {
-                self.from.remove(&guest.ip);
-            }
-        }
-        Some(guest)
     }
 }
 
@@ -104,7 +89,7 @@ impl ArrivalEntry {
 
 impl Drop for ArrivalEntry {
     fn drop(&mut self) {
-        self.arrivals.0.lock().remove(self.number);
+        self.arrivals.0.lock().guests.remove(&self.number);
     }
 }
 
@@ -133,7 +118,17 @@ mod tests {
         assert!(crowd[..10].iter().all(is_gone));
         assert!(!is_gone(&arrivals.arrive(ip(8))), "and who comes later finds a place");
         drop(crowd);
-        assert_eq!(arrivals.0.lock().from, HashMap::from([(ip(7), 1)]));
+        assert_eq!(arrivals.0.lock().guests.len(), 1);
+    }
+
+    /// IPv6 gives a host as many addresses as it wants.
+    #[test]
+    fn a_crowd_of_one_network_displaces_itself() {
+        let arrivals = Arc::new(Arrivals::default());
+        let of = |network, host| IpAddr::from([0x2001, 0xdb8, 0, network, 0, 0, 0, host]);
+        let alone = arrivals.arrive(of(1, 1));
+        let crowd: Vec<_> = (0..2_000).map(|host| arrivals.arrive(of(2, host))).collect();
+        assert!(!is_gone(&alone) && crowd.iter().any(is_gone));
     }
 
     #[test]

@@ -92,10 +92,10 @@ impl Settings {
         for line in config.idle_rules(links)? {
             tracing::warn!("{}: {line}", path.display());
         }
-        if let (Some(files), Some(tls)) = (&config.tls, &tls)
-            && let Some(line) = tls.trust.expiring(&files.certificate)
-        {
-            tracing::warn!("{line}");
+        if let (Some(files), Some(tls)) = (&config.tls, &tls) {
+            for line in tls.trust.expiring(&files.certificate) {
+                tracing::warn!("{line}");
+            }
         }
         let known = match &config.measured {
             Some(path) => Measured::parse(&config::read(path)?, &path.display().to_string(), &map)

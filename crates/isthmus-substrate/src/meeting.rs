@@ -8,12 +8,13 @@ mod secret;
 use std::fmt;
 use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use isthmus_wire::Address;
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
 
 use crate::route::addresses;
 use crate::{Error, Failure, rendezvous};
@@ -196,16 +197,7 @@ impl Meeting {
     pub fn find(&self) -> Result<String, NotFound> {
         match (&self.at, &self.secret) {
             (At::Uri(uri), _) => Ok(uri.clone()),
-            (At::File(path), _) => match read_some(path) {
-                Ok(content) if content.len() as u64 > FILE_MAX => {
-                    Err(NotFound::Never(format!("{} holds no address; choose another file", path.display())))
-                }
-                Ok(content) => match String::from_utf8(content) {
-                    Ok(text) if text.starts_with("isthmus://") => Ok(text.trim().to_owned()),
-                    _ => Err(NotFound::Later(format!("{} holds no address", path.display()))),
-                },
-                Err(error) => Err(NotFound::Later(format!("{}: {error}", path.display()))),
-            },
+            (At::File(path), _) => read_address(path),
             (At::Router { place, name }, _) => {
                 let name = self.name(name.as_ref());
                 rendezvous::look_up(place, &name, LOOK).map_err(|error| match error {
@@ -225,11 +217,44 @@ impl Meeting {
     }
 }
 
-/// The start of a file: one byte more than [`FILE_MAX`], which shows that it is too long.
-fn read_some(path: &Path) -> std::io::Result<Vec<u8>> {
+/// The address in a file. The file must be this user's or root's, and nobody else may write to it: whoever writes it chooses
+/// the endpoint that this program talks to.
+fn read_address(path: &Path) -> Result<String, NotFound> {
+    let shown = path.display();
+    let later = |error: std::io::Error| NotFound::Later(format!("{shown}: {error}"));
+    // Opening a pipe to which nobody writes would wait.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = fs::File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|e| later(e.into()))?);
+    let there = file.metadata().map_err(later)?;
+    if !there.is_file() {
+        return Err(NotFound::Never(format!("{shown} is not a regular file; choose another file")));
+    }
+    if let Some(fault) = fault_of_writers(there.uid(), there.mode(), rustix::process::geteuid().as_raw()) {
+        return Err(NotFound::Never(format!("{shown} {fault}")));
+    }
     let mut content = Vec::new();
-    fs::File::open(path)?.take(FILE_MAX + 1).read_to_end(&mut content)?;
-    Ok(content)
+    // One byte more than the limit shows that it is too long.
+    file.take(FILE_MAX + 1).read_to_end(&mut content).map_err(later)?;
+    if content.len() as u64 > FILE_MAX {
+        return Err(NotFound::Never(format!("{shown} holds no address; choose another file")));
+    }
+    match String::from_utf8(content) {
+        Ok(text) if text.starts_with("isthmus://") => Ok(text.trim().to_owned()),
+        _ => Err(NotFound::Later(format!("{shown} holds no address"))),
+    }
+}
+
+/// Why a user may not trust a file of this owner and mode.
+fn fault_of_writers(owner: u32, mode: u32, user: u32) -> Option<String> {
+    if owner != user && owner != 0 {
+        return Some(format!(
+            "belongs to user {owner}, and you are user {user}: whoever wrote it could lead this job to another program; \
+             use a file in a folder that only you can write to"
+        ));
+    }
+    (mode & 0o022 != 0).then(|| {
+        format!("can be written by other users (mode {:04o}); make it anew, and chmod 600", mode & 0o7777)
+    })
 }
 
 /// Writes a file that only its owner can read, and that nobody sees half of.
@@ -237,10 +262,7 @@ fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(format!(".{}", std::process::id()));
     let new = PathBuf::from(new);
-    let flags = rustix::fs::OFlags::WRONLY
-        | rustix::fs::OFlags::CREATE
-        | rustix::fs::OFlags::EXCL
-        | rustix::fs::OFlags::CLOEXEC;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let _ = fs::remove_file(&new);
     let mut file = fs::File::from(rustix::fs::open(&new, flags, Mode::RUSR | Mode::WUSR)?);
     let written = writeln!(file, "{text}").and_then(|()| fs::rename(&new, path));
@@ -307,6 +329,37 @@ mod tests {
         assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
         drop(announced);
         assert!(!path.exists());
+    }
+
+    /// In a folder where everybody may make files, somebody else may be faster.
+    #[test]
+    fn a_file_that_others_can_write_is_not_believed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("run");
+        let place = meeting(At::File(path.clone()), None).expect("right");
+        fs::write(&path, "isthmus://0.0/10.1.2.3:4100#0badcafe.abcdef\n").expect("written");
+        for (mode, is_believed) in [(0o600, true), (0o644, true), (0o620, false), (0o602, false)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("changed");
+            match place.find() {
+                Ok(_) => assert!(is_believed, "{mode:o}"),
+                Err(NotFound::Never(why)) => assert!(!is_believed && why.contains("chmod 600"), "{why}"),
+                Err(NotFound::Later(why)) => panic!("{why}"),
+            }
+        }
+        let fault = |owner| fault_of_writers(owner, 0o600, 1000);
+        assert_eq!((fault(1000), fault(0)), (None, None));
+        assert!(fault(1001).is_some_and(|why| why.contains("belongs to user 1001")));
+    }
+
+    /// Nobody is kept waiting by it.
+    #[test]
+    fn a_pipe_is_no_meeting_place() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("run");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
+            .expect("made");
+        let place = meeting(At::File(path), None).expect("right");
+        assert!(matches!(place.find(), Err(NotFound::Never(why)) if why.contains("not a regular file")));
     }
 
     #[test]

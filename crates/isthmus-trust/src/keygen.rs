@@ -10,8 +10,11 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose, SanType,
 };
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use time::{Duration, OffsetDateTime};
 
+use crate::expiry::validity;
 use crate::role::{Fingerprint, Role};
 use crate::tls::uri_of;
 
@@ -87,19 +90,28 @@ impl Keygen<'_> {
         Ok(Made { as_id: self.as_id, authority, certificate, key, fingerprint })
     }
 
-    /// The AS's authority. It is made if it is missing.
+    /// The AS's authority. It is made if it is missing. If only its certificate is missing, it gets another one with the
+    /// same name and key, so that what it has signed stays valid.
     fn authority(&self, file: &Path, key_file: &Path) -> io::Result<Issuer<'static, KeyPair>> {
         let params = self.authority_params(AUTHORITY_DAYS)?;
-        if key_file.exists() {
-            // A signature needs only the authority's name and key.
+        let key = if key_file.exists() {
             let text = std::fs::read_to_string(key_file).map_err(|error| at(key_file, &error))?;
-            let key = KeyPair::from_pem(&text).map_err(|error| at(key_file, &unusable(error)))?;
-            return Ok(Issuer::new(params, key));
+            KeyPair::from_pem(&text).map_err(|error| at(key_file, &unusable(error)))?
+        } else {
+            let key = KeyPair::generate().map_err(unusable)?;
+            write(key_file, 0o600, &key.serialize_pem())?;
+            key
+        };
+        if !file.exists() {
+            write(file, 0o644, &params.self_signed(&key).map_err(unusable)?.pem())?;
+        } else if has_expired(file) {
+            let message = format!(
+                "{0} has expired, and nobody would accept what it signs; move it away and run this again, which makes \
+                 the next one with the same key, then give {0} to the other sites",
+                file.display()
+            );
+            return Err(io::Error::other(message));
         }
-        let key = KeyPair::generate().map_err(unusable)?;
-        let certificate = params.self_signed(&key).map_err(unusable)?;
-        write(key_file, 0o600, &key.serialize_pem())?;
-        write(file, 0o644, &certificate.pem())?;
         Ok(Issuer::new(params, key))
     }
 
@@ -132,6 +144,13 @@ impl Keygen<'_> {
         params.not_after = OffsetDateTime::now_utc() + Duration::days(days);
         Ok(params)
     }
+}
+
+/// Whether the certificate in this file has expired. False if it cannot be read.
+fn has_expired(file: &Path) -> bool {
+    let certificate = CertificateDer::from_pem_file(file).ok();
+    let valid = certificate.and_then(|certificate| validity(&certificate));
+    valid.is_some_and(|valid| *valid.end() < OffsetDateTime::now_utc().unix_timestamp())
 }
 
 pub(crate) fn unusable(error: rcgen::Error) -> io::Error {

@@ -16,13 +16,13 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, TrustAnchor, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
-    SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, OtherError,
+    ServerConfig, SignatureScheme,
 };
 use serde::Deserialize;
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
-use crate::expiry::expires;
+use crate::expiry::{Validity, expires, validity};
 use crate::role::{Fingerprint, Role, deny_list};
 
 const URI: &str = "isthmus://as/";
@@ -63,7 +63,7 @@ pub struct Trust {
     pub server: Arc<ServerConfig>,
     /// When this side's certificate, or an intermediate one, expires; `None` if that cannot be read.
     pub expires: Option<SystemTime>,
-    neighbours: Arc<Neighbours>,
+    pub(crate) neighbours: Arc<Neighbours>,
 }
 
 impl Files {
@@ -334,10 +334,33 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError>
     Ok(read)
 }
 
-/// Accepts a certificate if an authority of the AS that it names signed it, and the AS is admitted.
+/// An authority. rustls does not look at its validity: a trust anchor has none (RFC 5280, 6.1.1).
+#[derive(Debug)]
+pub(crate) struct Authority {
+    anchor: TrustAnchor<'static>,
+    pub(crate) valid: Validity,
+    pub(crate) file: PathBuf,
+}
+
+impl Authority {
+    /// Reads the authority's own certificate, which is in `file`.
+    fn read(certificate: &CertificateDer<'_>, file: &Path) -> Result<Self, webpki::Error> {
+        let anchor = anchor_from_trusted_cert(certificate)?.to_owned();
+        let valid = validity(certificate).ok_or(webpki::Error::InvalidCertValidity)?;
+        Ok(Self { anchor, valid, file: file.to_owned() })
+    }
+}
+
+/// The error of a certificate whose authority is known, and is not valid now.
+#[derive(Debug, thiserror::Error)]
+#[error("the authority that signed it has expired, or is not valid yet")]
+pub(crate) struct StaleAuthority;
+
+/// Accepts a certificate if an authority of the AS that it names signed it, the authority is valid now, and the AS is
+/// admitted.
 #[derive(Debug)]
 pub(crate) struct Neighbours {
-    anchors: BTreeMap<AsId, Vec<TrustAnchor<'static>>>,
+    pub(crate) authorities: BTreeMap<AsId, Vec<Authority>>,
     algorithms: WebPkiSupportedAlgorithms,
     denied: BTreeSet<Fingerprint>,
     /// The role that they must have; None: any.
@@ -348,12 +371,12 @@ impl Neighbours {
     /// Accepts this one authority for the AS that it names, which must be `other`.
     pub(crate) fn only(authority: &CertificateDer<'_>, other: AsId) -> Result<Self, Error> {
         let denied = || Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure);
-        let anchor = anchor_from_trusted_cert(authority)
-            .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
         let named = as_of(authority).filter(|named| *named == other).ok_or_else(denied)?;
+        let authority = Authority::read(authority, Path::new(""))
+            .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
         let algorithms = ring::default_provider().signature_verification_algorithms;
-        let anchors = BTreeMap::from([(named, vec![anchor.to_owned()])]);
-        Ok(Self { anchors, algorithms, denied: BTreeSet::new(), role: None })
+        let authorities = BTreeMap::from([(named, vec![authority])]);
+        Ok(Self { authorities, algorithms, denied: BTreeSet::new(), role: None })
     }
 
     fn load(files: &Files, own: AsId, admits: &[u32], role: Option<Role>) -> Result<Self, TrustError> {
@@ -361,26 +384,26 @@ impl Neighbours {
         let files = &files.authorities;
         let provider: CryptoProvider = ring::default_provider();
         let algorithms = provider.signature_verification_algorithms;
-        let mut anchors: BTreeMap<AsId, Vec<TrustAnchor<'static>>> = BTreeMap::new();
+        let mut authorities: BTreeMap<AsId, Vec<Authority>> = BTreeMap::new();
         for file in files {
             for authority in certificates(file)? {
                 let unnamed =
                     || fault(file, "this authority names no AS; use the one that keygen made".into());
                 let named = as_of(&authority).ok_or_else(unnamed)?;
-                let anchor = anchor_from_trusted_cert(&authority)
+                let authority = Authority::read(&authority, file)
                     .map_err(|e| fault(file, format!("not usable as an authority: {e}")))?;
-                anchors.entry(named).or_default().push(anchor.to_owned());
+                authorities.entry(named).or_default().push(authority);
             }
         }
         for id in admits.iter().map(|id| AsId(*id)).filter(|id| *id != own) {
-            if !anchors.contains_key(&id) {
+            if !authorities.contains_key(&id) {
                 let message = format!("admits AS {}, but none of the authorities is that AS's", id.0);
                 let file = files.first().map_or(Path::new("[tls]"), |file| file);
                 return Err(fault(file, format!("{message}; add its certificate to tls.authorities")));
             }
         }
-        anchors.retain(|id, _| admits.contains(&id.0));
-        Ok(Self { anchors, algorithms, denied, role })
+        authorities.retain(|id, _| admits.contains(&id.0));
+        Ok(Self { authorities, algorithms, denied, role })
     }
 
     fn check(
@@ -397,18 +420,26 @@ impl Neighbours {
             return Err(Error::InvalidCertificate(CertificateError::InvalidPurpose));
         }
         let denied = Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure);
-        let anchors = as_of(leaf).and_then(|id| self.anchors.get(&id)).ok_or(denied)?;
+        let known = as_of(leaf).and_then(|id| self.authorities.get(&id)).ok_or(denied)?;
         let certificate = EndEntityCert::try_from(leaf)
             .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
-        let checked =
-            certificate.verify_for_usage(self.algorithms.all, anchors, chain, now, usage, None, None);
-        checked.map(drop).map_err(|error| {
-            Error::InvalidCertificate(match error {
-                webpki::Error::CertExpired { .. } => CertificateError::Expired,
-                webpki::Error::CertNotValidYet { .. } => CertificateError::NotValidYet,
-                _ => CertificateError::UnknownIssuer,
-            })
-        })
+        let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let is_signed = |stale_too: bool| {
+            let usable = known.iter().filter(|authority| stale_too || authority.valid.contains(&seconds));
+            let anchors: Vec<_> = usable.map(|authority| authority.anchor.clone()).collect();
+            certificate
+                .verify_for_usage(self.algorithms.all, &anchors, chain, now, usage, None, None)
+                .map(drop)
+        };
+        if is_signed(false).is_ok() {
+            return Ok(());
+        }
+        Err(Error::InvalidCertificate(match is_signed(true) {
+            Ok(()) => CertificateError::Other(OtherError(Arc::new(StaleAuthority))),
+            Err(webpki::Error::CertExpired { .. }) => CertificateError::Expired,
+            Err(webpki::Error::CertNotValidYet { .. }) => CertificateError::NotValidYet,
+            Err(_) => CertificateError::UnknownIssuer,
+        }))
     }
 
     fn signed(
@@ -518,7 +549,7 @@ mod tests {
     }
 
     fn about(as_id: u32) -> Keygen<'static> {
-        Keygen { as_id, folder: Path::new(""), name: "host", days: 1 }
+        Keygen { as_id, folder: Path::new(""), name: "host", days: 20 }
     }
 
     /// A certificate that names these AS's.
@@ -552,8 +583,32 @@ mod tests {
         let good = leaf(&issuer, &[1]);
         let at = |hours| check(&authority, &[], &good, hours);
         assert_eq!(at(0), Ok(()));
-        assert_eq!(at(25), Err(Error::InvalidCertificate(CertificateError::Expired)));
+        assert_eq!(at(21 * 24), Err(Error::InvalidCertificate(CertificateError::Expired)));
         assert_eq!(at(-2), Err(Error::InvalidCertificate(CertificateError::NotValidYet)));
+    }
+
+    #[test]
+    fn an_authority_is_believed_in_its_time_only() {
+        let (old, issuer) = authority();
+        let good = leaf(&issuer, &[1]);
+        let at = |hours| check(&old, &[], &good, hours);
+        assert_eq!(at(9 * 24), Ok(()));
+        let refused = at(11 * 24).expect_err("its authority has expired");
+        let text = crate::explain(&refused);
+        assert!(text.contains("authority") && text.contains("has expired"), "{refused}: {text}");
+        let mut neighbours = Neighbours::only(&old, AsId(1)).expect("an authority");
+        let later = Duration::from_secs(UnixTime::now().as_secs() + 11 * 86_400);
+        let later = UnixTime::since_unix_epoch(later);
+        // Another fault of a certificate is told as ever.
+        let (_, other) = authority();
+        let unknown = Error::InvalidCertificate(CertificateError::UnknownIssuer);
+        let answer = neighbours.check(&leaf(&other, &[1]), &[], later, KeyUsage::server_auth());
+        assert_eq!(answer, Err(unknown));
+        // Its next certificate has the same key, and both may be known.
+        let new = about(1).authority_params(30).expect("valid").self_signed(issuer.key()).expect("signed");
+        let next = Authority::read(new.der(), Path::new("")).expect("an authority");
+        neighbours.authorities.entry(AsId(1)).or_default().push(next);
+        assert_eq!(neighbours.check(&good, &[], later, KeyUsage::server_auth()), Ok(()));
     }
 
     #[test]

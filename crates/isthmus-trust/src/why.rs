@@ -2,6 +2,8 @@
 
 use rustls::{AlertDescription as Alert, CertificateError as Fault, Error};
 
+use crate::tls::StaleAuthority;
+
 /// Tells the administrator of this side what a handshake's `error` means.
 ///
 /// The texts of rustls name what TLS saw ("received fatal alert: UnknownCA"), not what to do about it.
@@ -9,6 +11,10 @@ pub fn explain(error: &Error) -> String {
     let text = match error {
         Error::InvalidCertificate(Fault::Expired | Fault::ExpiredContext { .. }) => {
             "its certificate has expired; make it another there with `isthmus router keygen`"
+        }
+        Error::InvalidCertificate(Fault::Other(other)) if other.0.is::<StaleAuthority>() => {
+            "the authority that signed its certificate has expired, or is not valid yet by this host's clock; get its \
+             AS's next authority (the asN.pem), and add it to `authorities` here"
         }
         Error::InvalidCertificate(Fault::NotValidYet | Fault::NotValidYetContext { .. }) => {
             "its certificate is not valid yet; set the clocks of both hosts"

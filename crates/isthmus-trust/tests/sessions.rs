@@ -231,3 +231,27 @@ fn files_that_are_cut_off_or_are_no_pair_are_told_in_words() {
     fs::write(&good.key, "nothing\n").expect("written");
     assert!(said(&good).contains("there is no private key in this file"), "{}", said(&good));
 }
+
+#[test]
+fn an_authority_s_next_certificate_accepts_what_the_last_one_signed() {
+    let sites = Sites::new();
+    let one = sites.make(1, "one", None);
+    sites.make(2, "two", None);
+    fs::remove_file(&one.authority).expect("there");
+    sites.make(1, "next", None);
+    let two = Trust::load(&sites.files("two", 1), AsId(2), &[1], ALPN).expect("good");
+    for name in ["one", "next"] {
+        let one = Trust::load(&sites.files(name, 2), AsId(1), &[2], ALPN).expect("good");
+        assert_eq!(shake_hands(&one, &two), [Ok(()), Ok(())], "{name}");
+    }
+
+    // With one that has expired, nothing more is signed.
+    let mut params = rcgen::CertificateParams::default();
+    params.not_after = time::OffsetDateTime::now_utc() - time::Duration::DAY;
+    let key = rcgen::KeyPair::generate().expect("made");
+    fs::write(&one.authority, params.self_signed(&key).expect("signed").pem()).expect("written");
+    let late = Keygen { as_id: 1, folder: sites.path(), name: "late", days: 1 };
+    let error = late.make().expect_err("it has expired").to_string();
+    assert!(error.contains("as1.pem has expired") && error.contains("same key"), "{error}");
+    assert!(!sites.path().join("late.key").exists());
+}

@@ -73,7 +73,8 @@ pub enum AddressError {
     /// The address was made by an incompatible version.
     #[error("address format {0} is unknown to this version; use the same isthmus release on both sides")]
     Format(u8),
-    /// Text that does not follow `isthmus://AS.SUBNET/IP:PORT[#INCARNATION[.KEY]]`.
+    /// Text that does not follow `isthmus://AS.SUBNET/IP:PORT[#INCARNATION[.KEY]]`. What follows `#` is left out: it may
+    /// have a key, and errors are logged.
     #[error("`{0}` is not an isthmus address; expected isthmus://AS.SUBNET/IP:PORT[#INCARNATION[.KEY]]")]
     Text(String),
 }
@@ -174,8 +175,13 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        parse_uri(text).ok_or_else(|| AddressError::Text(text.to_owned()))
+        parse_uri(text).ok_or_else(|| AddressError::Text(without_key(text)))
     }
+}
+
+/// Text that should be an address, for an error: "#..." stands for what follows `#`.
+fn without_key(text: &str) -> String {
+    text.split_once('#').map_or_else(|| text.to_owned(), |(place, _)| format!("{place}#..."))
 }
 
 fn parse_uri(text: &str) -> Option<Address> {
@@ -272,6 +278,9 @@ mod tests {
     fn what_is_written_to_logs_has_no_key() {
         assert_eq!(sample().to_string(), sample().place().uri());
         assert!(!format!("{:?}", sample()).contains('['), "{:?}", sample());
+        let spoilt = format!("{}x", sample().uri()).parse::<Address>().expect_err("no address");
+        assert!(spoilt.to_string().contains("10.1.2.3:4567#..."), "{spoilt}");
+        assert!(!format!("{spoilt} {spoilt:?}").contains("01020304"), "{spoilt:?}");
     }
 
     #[test]

@@ -108,7 +108,6 @@ const BECOME: &str = "run-rank";
 /// The PMIx server of `isthmus run`: see [`isthmus_pmix`].
 #[derive(clap::Args)]
 pub(crate) struct PmixArgs {
-    space: String,
     size: u32,
     first: u32,
     count: u32,
@@ -137,7 +136,8 @@ pub(crate) fn main_of_rank(args: &RankArgs) -> ExitCode {
 }
 
 pub(crate) fn main_of_pmix(args: PmixArgs) -> ExitCode {
-    let PmixArgs { space, size, first, count, folder } = args;
+    let PmixArgs { size, first, count, folder } = args;
+    let space = env::var(isthmus_launch::PMIX_SPACE).unwrap_or_default();
     isthmus_pmix::serve(&isthmus_pmix::World { space, size, first, count, folder })
 }
 

@@ -135,6 +135,7 @@ const USES: &[(&str, &[&str])] = &[
     (
         "isthmus-mover",
         &[
+            "isthmus-datagram",
             "isthmus-digest",
             "isthmus-io",
             "isthmus-layout",

@@ -1,19 +1,20 @@
 //! Bounds the number of connections before authentication ("strangers").
 //!
 //! Strangers cannot lock anybody out. When [`MAX_UNAUTHENTICATED`] connections wait for a greeting, or as many as half
-//! of the files that the process may open, a new one replaces the oldest of the address that has the most. So a crowd
-//! from one host displaces itself, and the program can open its files meanwhile. When the process still has no
+//! of the files that the process may open, a new one replaces the oldest of the address or network that has the most. So
+//! a crowd from one host displaces itself, and the program can open its files meanwhile. When the process still has no
 //! descriptors left, the endpoint closes strangers, ignores its listeners for [`ACCEPT_PAUSE`], and tries again. The listeners
 //! stay readable all that time, and watching them would keep the processor busy.
 //!
 //! At an open endpoint a greeting proves nothing. If its program can tell who has proved who it is ([`Shell::vouch`]),
 //! lanes of all others count as those of strangers, whatever they have said. So do their UDP streams at the port.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use isthmus_datagram::crowd::displaced;
 use isthmus_datagram::scarcity::{ACCEPT_PAUSE, share_of_files};
 use isthmus_proto::{LaneId, LaneLoss, PeerId};
 
@@ -128,18 +129,11 @@ impl Shell {
         unauthenticated.arrivals.len()
     }
 
-    /// Closes the oldest stranger of the address that has the most, if it connected at least `silent` ago. False if
-    /// there is none.
+    /// Closes the stranger that [`displaced`] names, if it connected at least `silent` ago. False if there is none.
     fn close_an_unauthenticated(&mut self, silent: Duration, core: &Mutex<Core>) -> bool {
         let Self { unauthenticated, lanes, .. } = self;
         unauthenticated.arrivals.retain(|(index, since, _)| is_unauthenticated(lanes, *index, *since));
-        let mut counts = HashMap::<Option<IpAddr>, usize>::new();
-        for (_, _, host) in &unauthenticated.arrivals {
-            *counts.entry(*host).or_default() += 1;
-        }
-        let most = counts.values().copied().max();
-        let first =
-            unauthenticated.arrivals.iter().position(|(_, _, host)| counts.get(host).copied() == most);
+        let first = displaced(unauthenticated.arrivals.iter().map(|(_, _, host)| *host));
         let Some((index, since, _)) = first.map(|at| unauthenticated.arrivals[at]) else { return false };
         if since.elapsed() < silent {
             return false;

@@ -7,13 +7,14 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use isthmus_datagram::crowd::displaced;
 use isthmus_io::log::{accepted, no_thread, warn};
 use parking_lot::Mutex;
 
@@ -28,8 +29,8 @@ const SECRET_MIN: usize = 16;
 const SECRET_MAX: u64 = 64 << 10;
 /// Longest duration of a call, however slowly its bytes come. A round trip is below 1 s anywhere on Earth.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Calls that are answered at once. Each has a thread. One more closes the oldest, so that silent callers keep nobody
-/// out.
+/// Calls that are answered at once. Each has a thread. One more closes the oldest of the host that has the most
+/// ([`displaced`]), so that neither silent nor frequent callers keep others out.
 const CALLS_MAX: usize = 64;
 /// A length that no message has: the caller does not have the secret.
 const DENIED: [u8; 2] = [0, 0];
@@ -171,22 +172,24 @@ fn read_message(words: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(message))
 }
 
-/// The calls that are being answered, by the order in which they came.
+/// The calls that are being answered and their hosts, by the order in which they came.
 #[derive(Default)]
-struct Calls(Mutex<BTreeMap<u64, TcpStream>>);
+struct Calls(Mutex<BTreeMap<u64, (TcpStream, Option<IpAddr>)>>);
 
 impl Calls {
-    /// Adds a call. If there are too many, the oldest is closed.
-    fn begin(&self, number: u64, stream: &TcpStream) -> io::Result<()> {
+    /// Adds a call from `host`. If there are too many, another one is closed.
+    fn begin(&self, number: u64, stream: &TcpStream, host: Option<IpAddr>) -> io::Result<()> {
         let stream = stream.try_clone()?;
         let mut calls = self.0.lock();
-        if calls.len() >= CALLS_MAX
-            && let Some((_, oldest)) = calls.pop_first()
-        {
-            // Its thread, which reads, ends by this.
-            let _ = oldest.shutdown(Shutdown::Both);
+        if calls.len() >= CALLS_MAX {
+            let at = displaced(calls.values().map(|(_, host)| *host));
+            let number = at.and_then(|at| calls.keys().nth(at).copied());
+            if let Some((displaced, _)) = number.and_then(|number| calls.remove(&number)) {
+                // Its thread, which reads, ends by this.
+                let _ = displaced.shutdown(Shutdown::Both);
+            }
         }
-        calls.insert(number, stream);
+        calls.insert(number, (stream, host));
         Ok(())
     }
 
@@ -224,7 +227,8 @@ impl Listener {
                 if is_over.load(Ordering::Relaxed) {
                     return;
                 }
-                if calls.begin(number, &stream).is_err() {
+                let host = stream.peer_addr().ok().map(|from| from.ip());
+                if calls.begin(number, &stream, host).is_err() {
                     continue;
                 }
                 let (secret, uri, under_way) = (secret.clone(), uri.clone(), calls.clone());
@@ -279,6 +283,10 @@ fn answer(mut stream: &TcpStream, secret: &Secret, uri: &str, patience: Duration
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
+    use socket2::{Domain, Socket, Type};
+
     use super::*;
 
     const URI: &str = "isthmus://0.0/10.0.0.1:4000#0badcafe.key";
@@ -366,6 +374,21 @@ mod tests {
         let _silent: Vec<_> =
             (0..CALLS_MAX + 9).map(|_| TcpStream::connect(&at).expect("it listens")).collect();
         assert_eq!(call(&at, &secret("0123456789abcdef", "job")).expect("answered"), URI);
+    }
+
+    /// Callers from one host, who call faster than an honest one answers.
+    #[test]
+    fn frequent_callers_of_one_host_keep_nobody_out() {
+        let (_listener, at) = listener();
+        let at: SocketAddr = at.parse().expect("an address");
+        let honest = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        honest.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).expect("loopback");
+        honest.connect(&at.into()).expect("it listens");
+        let frequent: Vec<_> =
+            (0..2 * CALLS_MAX).map(|_| TcpStream::connect(at).expect("it listens")).collect();
+        // If the oldest call went first, the honest one would be closed before this one.
+        assert_eq!((&frequent[0]).read(&mut [0]).expect("closed"), 0);
+        assert_eq!(ask(&honest.into(), &secret("0123456789abcdef", "job")).expect("answered"), URI);
     }
 
     #[test]

@@ -201,6 +201,10 @@ fn nobody_has_an_endpoint_connect_to_a_third_host() {
         if named {
             victim.engine.peer(&claimed).unwrap();
         }
+        // Logs and budgets are about the host that it called from, too.
+        let peer = victim.engine.lane_peer(lane).unwrap();
+        let at = victim.engine.peer_locator(peer).unwrap().ip();
+        assert_eq!(at, if named { claimed.locator.ip() } else { seen });
         victim.engine.lane_lost(0, lane, &LaneLoss::Closed, &mut victim.mem);
         for _ in 0..20 {
             victim.drain();
