@@ -32,14 +32,14 @@ if world.rank == 0:
 class Part:
     """A part of a job: one `isthmus run`, or what a launcher makes of it."""
 
-    def __init__(self, c, site, part, words, *options, launcher=(), env=None, at=None, suffix="", settings=None):
+    def __init__(self, c, site, part, words, *options, launcher=(), env=None, at=None, suffix="", settings=None, cwd=None):
         self.name = f"part {part}"
         number, parts = part.split("/")
         enter = [str(ISTHMUS), "lab", "exec", site, "--"] if site else []
         at = ["--at", str(at)] if at else []
         command = [*enter, *launcher, str(ISTHMUS), "run", "--job", c.case, "--part", part, *at, *map(str, options), "--", *map(str, words)]
         env = {**c.mpi.launch_env(), **rank_env(c), **(settings or c.place.settings), **(env or {})}
-        self.job = process.Running(command, env, c.log(f".{number}{suffix}"))
+        self.job = process.Running(command, env, c.log(f".{number}{suffix}"), cwd)
 
     def runs(self):
         """The processes of `isthmus run`."""

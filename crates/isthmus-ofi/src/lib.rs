@@ -49,6 +49,7 @@ mod order;
 mod peers;
 mod poll;
 mod provider;
+mod reach;
 mod resolve;
 mod rma;
 mod send;
