@@ -10,9 +10,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import cases, process, slurm, suite
+from . import cases, far_cases, process, slurm, suite
 from .cases import Case, Failure, last_words
-from .mpis import ISTHMUS
+from .mpis import BUILD, ISTHMUS
 
 # A job ends so many seconds after one of its ranks or parts, at most.
 END = 5
@@ -156,6 +156,39 @@ def mpmd(c):
     if wanted not in said:
         raise Failure(f"expected {wanted!r}: {last_words(said)}")
     return wanted
+
+
+# What a rank knows of the sites of all ranks, and of two that are not there.
+SITES = """
+import ctypes, sys
+from mpi4py import MPI
+site = ctypes.CDLL(sys.argv[1]).isthmus_site
+world = MPI.COMM_WORLD
+told = world.gather([site(rank) for rank in range(-1, world.size + 1)])
+if world.rank == 0:
+    assert told == [told[0]] * world.size, told
+    print("sites", *told[0], flush=True)
+"""
+
+
+def at_sites(c):
+    """Each part is a site: ranks are told so, and the collectives library takes them for it without measuring."""
+    a, b = sites(c)
+
+    def said(words):
+        at = meeting(c)
+        with Job([Part(c, site, f"{part}/2", words, "-n", ranks, at=at) for part, site, ranks in ((1, a, 3), (2, b, 2))]) as job:
+            return job.succeed()
+
+    for wanted, told in (
+        ("sites -1 0 0 0 1 1 -1", said(python(c, SITES, BUILD / "lib" / "libisthmus.so"))),
+        ("sites of ranks 0 to 4, by parts of isthmus run: 0 0 0 1 1",
+         said(["env", *(f"{name}={value}" for name, value in {**far_cases.preload(c), "ISTHMUS_COLLECTIVES_TRACE": "1"}.items()),
+               *program(c, "collectives", "4k")])),
+    ):
+        if wanted not in told:
+            raise Failure(f"expected {wanted!r}: {last_words(told)}")
+    return "known to the ranks, and to the collectives library"
 
 
 def launched(c):
@@ -619,6 +652,7 @@ CASES = {
     for case in (
         Case("run-world", world, places=("host", "sites"), mpis=("mpich", "intel")),
         Case("run-mpmd", mpmd, places=("sites",), mpis=("mpich",)),
+        Case("run-sites", at_sites, places=("sites",), mpis=("mpich",)),
         Case("run-launched", launched, places=("sites",), mpis=("mpich",)),
         Case("run-hello", hello, places=("sites",), mpis=("mpich",)),
         Case("run-mpi4py", mpi4py, places=("sites",), mpis=("mpich",)),
