@@ -562,6 +562,55 @@ def pmix_goes_on(c):
         return goes_on(c, "shrink", single=1, options=("--pmix",), env={**pmix_env(c, own=True), "TMPDIR": folder})
 
 
+# What the ranks listen at, and what site b then drops of it. The processes of `isthmus run` use other ports.
+RANKS_AT = "5000-5100"
+CUT = f"""table inet out_of_reach {{ chain in {{ type filter hook input priority 0;
+  iifname wan0 meta l4proto {{ tcp, udp }} th dport {RANKS_AT} drop; iifname wan0 meta l4proto {{ tcp, udp }} th sport {RANKS_AT} drop; }}; }}
+"""
+
+
+@contextlib.contextmanager
+def ranks_cut_off(c, site):
+    """A function that cuts the ranks of this site off from those of the other one. Later they can reach each other again."""
+    nft = shutil.which("nft", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    if not nft:
+        raise cases.Skip("it takes nft (Debian: nftables)")
+    rules, enter = c.scratch("nft"), [str(ISTHMUS), "lab", "exec", site, "--", nft]
+    rules.write_text(CUT)
+
+    def cut_off():
+        ended = process.run([*enter, "-f", str(rules)], {}, c.log(".cut"), 20)
+        if ended.status != 0:
+            raise Failure(f"nft: {last_words(ended.output)}")
+
+    try:
+        yield cut_off
+    finally:
+        process.run([*enter, "delete", "table", "inet", "out_of_reach"], {}, c.log(".joined"), 20)
+
+
+def pmix_out_of_reach(c):
+    """Ranks of Open MPI lose sight of each other for longer than `peer_timeout`, while all processes of `isthmus run` reach
+    each other. The rank of the later part is lost, and the others hear of it by PMIx and finish."""
+    a, b = sites(c)
+    at, progress = meeting(c), c.scratch("progress")
+    words = ["env", f"FI_ISTHMUS_PORT_RANGE={RANKS_AT}", "FI_ISTHMUS_PEER_TIMEOUT=4s", *program(c, "shrink", 1, progress)]
+    with tempfile.TemporaryDirectory(prefix="pmix-") as folder, ranks_cut_off(c, b) as cut_off:
+        env = {**pmix_env(c, own=True), "TMPDIR": folder}
+        with Job([Part(c, site, f"{part}/2", words, "-n", ranks, "--on-loss", "continue", "--pmix", at=at, env=env)
+                  for part, site, ranks in ((1, a, 2), (2, b, 1))]) as job:
+            cases.await_file(progress, job.parts[0].job)
+            cut_off()
+            since = time.monotonic()
+            said = job.succeed(since - job.parts[0].job.began + 60)
+            took = time.monotonic() - since
+    for wanted in (r"OK shrink: 2 of 3 ranks go on",
+                   r"rank 2 \(part 2, host \S+\) is out of reach of rank [01], for longer than peer_timeout; the job goes on without it"):
+        if not re.search(wanted, said):
+            raise Failure(f"no {wanted!r}: {last_words(said)}")
+    return f"the others end well {took:.1f} s after"
+
+
 # --- two Slurm clusters -----------------------------------------------------------
 
 
@@ -666,6 +715,7 @@ CASES = {
         Case("run-pmi2", pmi2, places=("sites",), mpis=("mpich",)),
         Case("run-pmix", pmix, places=("sites",), mpis=("openmpi",)),
         Case("run-pmix-goes-on", pmix_goes_on, places=("sites",), mpis=("openmpi",)),
+        Case("run-pmix-out-of-reach", pmix_out_of_reach, places=("sites",), mpis=("openmpi",)),
         Case("run-pmix-missing", pmix_missing, places=("host",), mpis=("openmpi",)),
         Case("run-slurm", by_slurm, places=("sites",), mpis=("mpich",)),
         Case("run-aborted", aborted, places=("sites",), mpis=("mpich",)),
