@@ -638,6 +638,18 @@ def by_slurm(c):
     return f"{said}; {told}"
 
 
+def time_limit(c):
+    """The job of one side reaches its time limit, a minute, the least that Slurm has: all parts end, and say so."""
+    a, b = sites(c)
+    with slurm.Cluster(c, b) as second:
+        at, words = meeting(c), program(c, "churn", 300, "64k", c.scratch("progress"))
+        parts = [Part(c, a, "1/2", words, "-n", 2, at=at),
+                 Part(c, b, "2/2", words, launcher=[second.tool("srun"), "--time=1", "-n", "2"], env=second.env(), at=at)]
+        with Job(parts) as job:
+            cases.await_output(parts[1].job, "DUE TO TIME LIMIT", 200)
+            return job.fail(r"the job ends: part 2 \(host \S+\) was told to end: its isthmus run received SIGTERM", 143, time.monotonic())
+
+
 # --- through routers ------------------------------------------------------------
 
 
@@ -718,6 +730,7 @@ CASES = {
         Case("run-pmix-out-of-reach", pmix_out_of_reach, places=("sites",), mpis=("openmpi",)),
         Case("run-pmix-missing", pmix_missing, places=("host",), mpis=("openmpi",)),
         Case("run-slurm", by_slurm, places=("sites",), mpis=("mpich",)),
+        Case("run-slurm-limit", time_limit, places=("sites",), mpis=("mpich",), long=True),
         Case("run-aborted", aborted, places=("sites",), mpis=("mpich",)),
     )
 }

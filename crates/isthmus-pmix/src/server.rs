@@ -235,8 +235,9 @@ fn tell_lost(library: &Library, space: &CStr, ranks: &[u32]) -> Result<(), Error
 }
 
 /// What the event of a loss says. The standard's key for several processes is `PMIX_EVENT_AFFECTED_PROCS`
-/// (`pmix.evaffected`). Open MPI up to 5.0 and its main branch of 2026 skip it, and read every
-/// `PMIX_EVENT_AFFECTED_PROC` (`pmix.evproc`) of an event. libpmix passes all keys on, and goes by the last of either.
+/// (`pmix.evaffected`). Open MPI skips it: release 5.0 takes every value of the type `PMIX_PROC`, its main branch of August
+/// 2026 every `PMIX_EVENT_AFFECTED_PROC` (`pmix.evproc`). So the event has both. libpmix passes all of it on, and filters
+/// by the key that comes last.
 fn loss(procs: &[Proc]) -> Infos<'_> {
     let mut infos = Infos::default();
     for proc in procs {
