@@ -23,8 +23,8 @@ use crate::launcher::ProcessNumber;
 use crate::letter::{Hello, LETTER_MAX, OnLoss, Start, decode, encode};
 use crate::pmi::{Asked, Request, Session};
 use crate::pmix::{Message, Server};
-use crate::reach::Reach;
 use crate::ranks::{self, Gate, Lines, Print, Program, RankProcess};
+use crate::reach::Reach;
 
 /// Most inputs that wait for the main thread. Threads with further ones block.
 const INPUTS_MAX: usize = 1024;
@@ -537,7 +537,9 @@ impl Shell<'_> {
                     if self.options.on_loss == OnLoss::Continue
                         && let Err(error) = server.listen(&self.inputs)
                     {
-                        (self.tell)(&format!("ranks that cannot reach each other will wait without end: {error}"));
+                        (self.tell)(&format!(
+                            "ranks that cannot reach each other will wait without end: {error}"
+                        ));
                     }
                     self.pmix = Some(server);
                 }

@@ -116,7 +116,8 @@ impl<'a> Infos<'a> {
     /// The keys, in their order.
     #[cfg(test)]
     pub(crate) fn keys(&self) -> Vec<String> {
-        let text = |key: &[c_char; KEY]| key.iter().take_while(|c| **c != 0).map(|c| *c as u8 as char).collect();
+        let text =
+            |key: &[c_char; KEY]| key.iter().take_while(|c| **c != 0).map(|c| *c as u8 as char).collect();
         self.infos.iter().map(|info| text(&info.key)).collect()
     }
 

@@ -229,8 +229,7 @@ fn tell_lost(library: &Library, space: &CStr, ranks: &[u32]) -> Result<(), Error
     let mut infos = loss(&procs);
     let (infos, count) = infos.as_c();
     // SAFETY: values that outlive the call. Ranks that register for events later get this one then.
-    let status =
-        unsafe { (library.notify)(TERMINATED, source, RANGE_LOCAL, infos, count, WAITS, NOTHING) };
+    let status = unsafe { (library.notify)(TERMINATED, source, RANGE_LOCAL, infos, count, WAITS, NOTHING) };
     library.check(status, "PMIx_Notify_event")
 }
 

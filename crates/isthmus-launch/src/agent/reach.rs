@@ -84,7 +84,9 @@ impl Agent {
     /// The part of a rank of the world, from 1.
     fn part_of(&self, rank: u32) -> u32 {
         (1..=self.me.parts)
-            .find(|part| self.ranks_of_part(*part).iter().any(|(first, last)| (*first..=*last).contains(&rank)))
+            .find(|part| {
+                self.ranks_of_part(*part).iter().any(|(first, last)| (*first..=*last).contains(&rank))
+            })
             .unwrap_or_default()
     }
 }

@@ -188,7 +188,8 @@ fn a_peer_that_vanishes_fails_its_operations_once() {
 fn a_receive_from_anybody_outlives_the_sender_of_its_message() {
     const LEN: u64 = 24 << 20;
     for waits in [true, false] {
-        let mut program = program(3, far(), |config| Config { refusals_max: 3, receives_wait: waits, ..config });
+        let mut program =
+            program(3, far(), |config| Config { refusals_max: 3, receives_wait: waits, ..config });
         program.mortal = true;
         let other = program.recv(0, Some(2), TAGGED, Some(3), LEN);
         let first = program.recv(0, None, TAGGED, Some(1), LEN);
