@@ -3,7 +3,8 @@
 // 1. If the environment of any rank names sites (ISTHMUS_COLLECTIVES_SITE or _SITES), these count, and ranks that it does
 //    not name are one further site.
 // 2. Else, if any rank has an AS or a subnet (as the provider reads them), AS and subnet are the site.
-// 3. Else round trips between hosts are measured. A rank is of the site of the first landmark that is nearer than
+// 3. Else, if `isthmus run` has started the ranks, each of its parts is a site.
+// 4. Else round trips between hosts are measured. A rank is of the site of the first landmark that is nearer than
 //    ISTHMUS_COLLECTIVES_FAR. The landmarks are the lowest ranks that have no site yet.
 //
 // The sites of the world are found once, in MPI_Init. Communicators of its ranks take them from there without a
@@ -20,7 +21,7 @@
 #include <unistd.h>
 
 // Version of the cards and algorithms. Ranks of two versions would wait for each other for ever.
-enum { VERSION = 5 };
+enum { VERSION = 6 };
 // Most sites that are found by measuring. Count; if there are more, all calls are left to the MPI.
 enum { LANDMARKS_MAX = 64 };
 // Least and most pings of a landmark. Counts; the first message also makes a connection. CLEARLY_FAR: multiple of the
@@ -28,12 +29,12 @@ enum { LANDMARKS_MAX = 64 };
 enum { PINGS_MIN = 3, PINGS_MAX = 8, CLEARLY_FAR = 4 };
 enum { TAG_PING = 1, TAG_PONG };
 enum { ASK = 'a', FAR = 'f', NEAR = 'n' };
-enum knowledge { NOTHING, NETWORK, SAID };
+enum knowledge { NOTHING, PART, NETWORK, SAID };
 
 // The report of a rank about itself.
 struct card {
     int32_t version, knowledge;
-    uint64_t site; // by the environment, or by AS and subnet
+    uint64_t site; // by the environment, by AS and subnet, or by part
     uint64_t host;
     struct settings settings;
 };
@@ -216,8 +217,11 @@ static struct card own_card(void)
         card.site = place ? hash(SEED, &place, sizeof place) : 0;
     } else if (!sites || !*sites) {
         own_network(&network[0], &network[1]);
-        card.knowledge = network[0] || network[1] ? NETWORK : NOTHING;
-        card.site = card.knowledge ? hash(SEED, network, sizeof network) : 0;
+        if (network[0] || network[1]) {
+            card.knowledge = NETWORK;
+            card.site = hash(SEED, network, sizeof network);
+        } else if (number_in(getenv("ISTHMUS_RUN_PART"), &card.site))
+            card.knowledge = PART;
     }
     return card;
 }
@@ -380,7 +384,7 @@ static int discover(MPI_Comm comm, int rank, int ranks, struct map *map)
     }
     free(cards);
     if (!error && rank == 0 && map->settings.trace == EACH_CALL)
-        tell(ranks, map, knowledge == SAID ? "the environment" : knowledge == NETWORK ? "AS and subnet" : "measured round trips");
+        tell(ranks, map, knowledge == SAID ? "the environment" : knowledge == NETWORK ? "AS and subnet" : knowledge == PART ? "parts of isthmus run" : "measured round trips");
     return error;
 }
 

@@ -490,6 +490,10 @@ int isthmus_announce(const char *at, const char *secret, const char *uri, isthmu
  * another secret. */
 int isthmus_find(const char *at, const char *secret, uint64_t patience_us, char *uri, size_t len);
 
+/* The site of a rank of the world that `isthmus run` has started, counted from 0: each of its parts is a site. -1 if
+ * isthmus run has not started this process, or if the world has no such rank. May be called before isthmus_init. */
+int isthmus_site(int rank);
+
 /* What a status means, in general. Never null. */
 const char *isthmus_strerror(int status);
 

@@ -6,6 +6,8 @@
     suites/run.py mpich --quick      what make test runs of it
     suites/run.py mpich --only coll/ --sites '0-1;2-63'
                                      with the collectives library (docs/collectives.md), ranks at these sites
+    suites/run.py mpich --only rma/ --parts
+                                     over Isthmus in two parts of `isthmus run`, at two sites of a lab (docs/run.md)
 
 The suites are fetched from Debian's archive and PyPI. SUITE.txt says what of one is not
 run, and why. What differs is run once more over both; the second run counts. A test that fails first and passes then is
@@ -14,6 +16,7 @@ status is 1 if anything failed, or is better over the stock provider; the last l
 """
 
 import argparse
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -21,6 +24,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from others import fabtests, imb, mpi4py, mpich, osu, programs, scalapack, table  # noqa: E402
 
+from harness import lab  # noqa: E402  isort: skip
+
+# The lab of --parts: some tests take a hundred thousand round trips.
+PARTS = ["--mgmt", "--rate", "1Gbit", "--rtt", "1ms"]
 SUITES = {
     "fabtests": lambda options: fabtests.prepare(options, fabtests.FIRST),
     "fabtests-2": lambda options: fabtests.prepare(options, fabtests.SECOND),
@@ -35,6 +42,11 @@ SUITES = {
 
 def main():
     options = arguments()
+    with lab.running(PARTS, options.all_logs / "lab.log") if options.parts else contextlib.nullcontext():
+        return run(options)
+
+
+def run(options):
     tables, missing = {}, []
     for name in options.suite or SUITES:
         options.logs = options.all_logs / name
@@ -64,6 +76,7 @@ def arguments():
     parser.add_argument("--seconds", type=float, default=180, help="what a test may take that says nothing itself")
     parser.add_argument("--sites", metavar="SITES", help="over Isthmus load the collectives library, with ISTHMUS_COLLECTIVES_SITES=SITES (mpich only)")
     parser.add_argument("--pin", metavar="PINS", help="with --sites: ISTHMUS_COLLECTIVES_PIN")
+    parser.add_argument("--parts", action="store_true", help="over Isthmus start two parts at two sites (mpich and mpi4py on MPICH only)")
     parser.add_argument("--at-once", type=int, default=2, help="how many tests run at once")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
     options = parser.parse_args()
@@ -72,6 +85,8 @@ def arguments():
             parser.error(f'no suite "{name}"; there are: {", ".join(SUITES)}')
     if options.sites and options.suite != ["mpich"]:
         parser.error("--sites is for the suite mpich")
+    if options.parts and (not options.suite or set(options.suite) - {"mpich", "mpi4py"} or options.sites):
+        parser.error("--parts is for the suites mpich and mpi4py, without --sites")
     return options
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from harness import mpis, process, suite
 
-from .table import FAIL, PASS, TIMEOUT, TRANSPORT, Case, Outcome, Plan, Suite, Unavailable, wanted
+from . import parts
+from .table import FAIL, OURS, PASS, TIMEOUT, TRANSPORT, Case, Outcome, Plan, Suite, Unavailable, wanted
 
 PLAN = Path(__file__).resolve().parent.parent / "mpi4py.txt"
 MPIS = ("mpich", "openmpi", "intel")
@@ -21,7 +22,8 @@ SECONDS = {1: 900, 2: 1800, 4: 3600}
 def prepare(options):
     if not suite.MAIN.exists():
         raise Unavailable("its tests are not here: tools/bootstrap.sh mpi4py-tests")
-    cases = [Case(f"{name} {ranks}", (mpis.MPIS[name], ranks), alone=ranks > 2) for name in MPIS for ranks in RANKS]
+    names, counts = (("mpich",), (4,)) if options.parts else (MPIS, RANKS)
+    cases = [Case(f"{name} {ranks}", (mpis.MPIS[name], ranks), alone=ranks > 2) for name in names for ranks in counts]
     cases = [case for case in cases if wanted(case.name, options) and not case.body[0].missing()]
     # In this suite the patterns name tests of mpi4py, not rows, and what they are said of is an MPI.
     left_out, skipped = {name: [] for name in MPIS}, {}
@@ -40,8 +42,12 @@ def perform(case, provider, left_out, options):
         log.unlink(missing_ok=True)
     program = ["/bin/sh", "-c", suite.RANK_SHELL, mpi.python(), str(suite.MAIN), str(logs[0])[:-2]]
     program += [word for pattern in left_out[mpi.name] for word in ("-x", f"*{pattern}*")]
-    command, env = mpi.command(ranks, program, transport)
-    ended = process.run(command, env, options.logs / f"{mpi.name}-{ranks}.{transport}.log", SECONDS[ranks])
+    log = options.logs / f"{mpi.name}-{ranks}.{transport}.log"
+    if options.parts and provider == OURS:
+        ended = parts.run(mpi, ranks, program, f"mpi4py-{ranks}", log, SECONDS[ranks])
+    else:
+        command, env = mpi.command(ranks, program, transport)
+        ended = process.run(command, env, log, SECONDS[ranks])
     texts = [log.read_text(errors="replace") if log.exists() else "" for log in logs]
     return judge(texts, ended)
 

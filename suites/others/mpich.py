@@ -12,8 +12,8 @@ from pathlib import Path
 
 from harness import mpis, process
 
-from . import debian
-from .table import BUILD, FAIL, OURS, PASS, ROOT, TIMEOUT, TRANSPORT, Case, Outcome, Plan, Suite, Unavailable
+from . import debian, parts
+from .table import ABSENT, BUILD, FAIL, OURS, PASS, ROOT, TIMEOUT, TRANSPORT, Case, Outcome, Plan, Suite, Unavailable
 
 PLAN = Path(__file__).resolve().parent.parent / "mpich.txt"
 WORK = BUILD / "mpich"
@@ -85,7 +85,7 @@ def prepare(options):
         else:
             kept.append(case)
     compiled(kept, options)
-    title, library = "MPICH's tests", {}
+    title, library = f"MPICH's tests{', over Isthmus in two parts' if options.parts else ''}", {}
     if options.sites:
         title, library = f"MPICH's tests with the collectives library, sites {options.sites}", collectives_library(mpi, options)
     return Suite(title, kept, lambda case, provider: perform(case.body, provider, mpi, options, library if provider == OURS else None), skipped)
@@ -188,7 +188,18 @@ def parsed(folder, words):
 
 def perform(test, provider, mpi, options, more=None):
     label = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{test.name}.{TRANSPORT[provider]}")
-    return run(test, provider, mpi, options.logs / f"{label[:200]}.log", more)
+    log = options.logs / f"{label[:200]}.log"
+    return run_in_parts(test, mpi, log) if options.parts and provider == OURS else run(test, provider, mpi, log, more)
+
+
+def run_in_parts(test, mpi, log):
+    """One run of a test whose ranks are two parts."""
+    if not program(test).exists():
+        return Outcome(FAIL, "does not build")
+    if test.launcher_args:
+        return Outcome(ABSENT, "arguments of mpiexec")
+    ended = parts.run(mpi, test.ranks, [program(test), *test.args], test.name, log, test.seconds, test.env, program(test).parent)
+    return Outcome(TIMEOUT, f"{test.seconds:.0f} s") if ended.timed_out else judge(test, ended)
 
 
 def run(test, provider, mpi, log, more=None, at_least=0):

@@ -10,9 +10,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import cases, process, slurm, suite
+from . import cases, far_cases, process, slurm, suite
 from .cases import Case, Failure, last_words
-from .mpis import ISTHMUS
+from .mpis import BUILD, ISTHMUS
 
 # A job ends so many seconds after one of its ranks or parts, at most.
 END = 5
@@ -32,14 +32,14 @@ if world.rank == 0:
 class Part:
     """A part of a job: one `isthmus run`, or what a launcher makes of it."""
 
-    def __init__(self, c, site, part, words, *options, launcher=(), env=None, at=None, suffix="", settings=None):
+    def __init__(self, c, site, part, words, *options, launcher=(), env=None, at=None, suffix="", settings=None, cwd=None):
         self.name = f"part {part}"
         number, parts = part.split("/")
         enter = [str(ISTHMUS), "lab", "exec", site, "--"] if site else []
         at = ["--at", str(at)] if at else []
         command = [*enter, *launcher, str(ISTHMUS), "run", "--job", c.case, "--part", part, *at, *map(str, options), "--", *map(str, words)]
         env = {**c.mpi.launch_env(), **rank_env(c), **(settings or c.place.settings), **(env or {})}
-        self.job = process.Running(command, env, c.log(f".{number}{suffix}"))
+        self.job = process.Running(command, env, c.log(f".{number}{suffix}"), cwd)
 
     def runs(self):
         """The processes of `isthmus run`."""
@@ -156,6 +156,39 @@ def mpmd(c):
     if wanted not in said:
         raise Failure(f"expected {wanted!r}: {last_words(said)}")
     return wanted
+
+
+# What a rank knows of the sites of all ranks, and of two that are not there.
+SITES = """
+import ctypes, sys
+from mpi4py import MPI
+site = ctypes.CDLL(sys.argv[1]).isthmus_site
+world = MPI.COMM_WORLD
+told = world.gather([site(rank) for rank in range(-1, world.size + 1)])
+if world.rank == 0:
+    assert told == [told[0]] * world.size, told
+    print("sites", *told[0], flush=True)
+"""
+
+
+def at_sites(c):
+    """Each part is a site: ranks are told so, and the collectives library takes them for it without measuring."""
+    a, b = sites(c)
+
+    def said(words):
+        at = meeting(c)
+        with Job([Part(c, site, f"{part}/2", words, "-n", ranks, at=at) for part, site, ranks in ((1, a, 3), (2, b, 2))]) as job:
+            return job.succeed()
+
+    for wanted, told in (
+        ("sites -1 0 0 0 1 1 -1", said(python(c, SITES, BUILD / "lib" / "libisthmus.so"))),
+        ("sites of ranks 0 to 4, by parts of isthmus run: 0 0 0 1 1",
+         said(["env", *(f"{name}={value}" for name, value in {**far_cases.preload(c), "ISTHMUS_COLLECTIVES_TRACE": "1"}.items()),
+               *program(c, "collectives", "4k")])),
+    ):
+        if wanted not in told:
+            raise Failure(f"expected {wanted!r}: {last_words(told)}")
+    return "known to the ranks, and to the collectives library"
 
 
 def launched(c):
@@ -529,6 +562,55 @@ def pmix_goes_on(c):
         return goes_on(c, "shrink", single=1, options=("--pmix",), env={**pmix_env(c, own=True), "TMPDIR": folder})
 
 
+# What the ranks listen at, and what site b then drops of it. The processes of `isthmus run` use other ports.
+RANKS_AT = "5000-5100"
+CUT = f"""table inet out_of_reach {{ chain in {{ type filter hook input priority 0;
+  iifname wan0 meta l4proto {{ tcp, udp }} th dport {RANKS_AT} drop; iifname wan0 meta l4proto {{ tcp, udp }} th sport {RANKS_AT} drop; }}; }}
+"""
+
+
+@contextlib.contextmanager
+def ranks_cut_off(c, site):
+    """A function that cuts the ranks of this site off from those of the other one. Later they can reach each other again."""
+    nft = shutil.which("nft", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    if not nft:
+        raise cases.Skip("it takes nft (Debian: nftables)")
+    rules, enter = c.scratch("nft"), [str(ISTHMUS), "lab", "exec", site, "--", nft]
+    rules.write_text(CUT)
+
+    def cut_off():
+        ended = process.run([*enter, "-f", str(rules)], {}, c.log(".cut"), 20)
+        if ended.status != 0:
+            raise Failure(f"nft: {last_words(ended.output)}")
+
+    try:
+        yield cut_off
+    finally:
+        process.run([*enter, "delete", "table", "inet", "out_of_reach"], {}, c.log(".joined"), 20)
+
+
+def pmix_out_of_reach(c):
+    """Ranks of Open MPI lose sight of each other for longer than `peer_timeout`, while all processes of `isthmus run` reach
+    each other. The rank of the later part is lost, and the others hear of it by PMIx and finish."""
+    a, b = sites(c)
+    at, progress = meeting(c), c.scratch("progress")
+    words = ["env", f"FI_ISTHMUS_PORT_RANGE={RANKS_AT}", "FI_ISTHMUS_PEER_TIMEOUT=4s", *program(c, "shrink", 1, progress)]
+    with tempfile.TemporaryDirectory(prefix="pmix-") as folder, ranks_cut_off(c, b) as cut_off:
+        env = {**pmix_env(c, own=True), "TMPDIR": folder}
+        with Job([Part(c, site, f"{part}/2", words, "-n", ranks, "--on-loss", "continue", "--pmix", at=at, env=env)
+                  for part, site, ranks in ((1, a, 2), (2, b, 1))]) as job:
+            cases.await_file(progress, job.parts[0].job)
+            cut_off()
+            since = time.monotonic()
+            said = job.succeed(since - job.parts[0].job.began + 60)
+            took = time.monotonic() - since
+    for wanted in (r"OK shrink: 2 of 3 ranks go on",
+                   r"rank 2 \(part 2, host \S+\) is out of reach of rank [01], for longer than peer_timeout; the job goes on without it"):
+        if not re.search(wanted, said):
+            raise Failure(f"no {wanted!r}: {last_words(said)}")
+    return f"the others end well {took:.1f} s after"
+
+
 # --- two Slurm clusters -----------------------------------------------------------
 
 
@@ -554,6 +636,18 @@ def by_slurm(c):
             second.ask("scancel", second.ask("squeue", "-h", "-o", "%i").split()[0])
             told = job.fail(r"the job ends: part 2 \(host \S+\) was told to end: its isthmus run received SIGTERM", 143, began)
     return f"{said}; {told}"
+
+
+def time_limit(c):
+    """The job of one side reaches its time limit, a minute, the least that Slurm has: all parts end, and say so."""
+    a, b = sites(c)
+    with slurm.Cluster(c, b) as second:
+        at, words = meeting(c), program(c, "churn", 300, "64k", c.scratch("progress"))
+        parts = [Part(c, a, "1/2", words, "-n", 2, at=at),
+                 Part(c, b, "2/2", words, launcher=[second.tool("srun"), "--time=1", "-n", "2"], env=second.env(), at=at)]
+        with Job(parts) as job:
+            cases.await_output(parts[1].job, "DUE TO TIME LIMIT", 200)
+            return job.fail(r"the job ends: part 2 \(host \S+\) was told to end: its isthmus run received SIGTERM", 143, time.monotonic())
 
 
 # --- through routers ------------------------------------------------------------
@@ -619,6 +713,7 @@ CASES = {
     for case in (
         Case("run-world", world, places=("host", "sites"), mpis=("mpich", "intel")),
         Case("run-mpmd", mpmd, places=("sites",), mpis=("mpich",)),
+        Case("run-sites", at_sites, places=("sites",), mpis=("mpich",)),
         Case("run-launched", launched, places=("sites",), mpis=("mpich",)),
         Case("run-hello", hello, places=("sites",), mpis=("mpich",)),
         Case("run-mpi4py", mpi4py, places=("sites",), mpis=("mpich",)),
@@ -632,8 +727,10 @@ CASES = {
         Case("run-pmi2", pmi2, places=("sites",), mpis=("mpich",)),
         Case("run-pmix", pmix, places=("sites",), mpis=("openmpi",)),
         Case("run-pmix-goes-on", pmix_goes_on, places=("sites",), mpis=("openmpi",)),
+        Case("run-pmix-out-of-reach", pmix_out_of_reach, places=("sites",), mpis=("openmpi",)),
         Case("run-pmix-missing", pmix_missing, places=("host",), mpis=("openmpi",)),
         Case("run-slurm", by_slurm, places=("sites",), mpis=("mpich",)),
+        Case("run-slurm-limit", time_limit, places=("sites",), mpis=("mpich",), long=True),
         Case("run-aborted", aborted, places=("sites",), mpis=("mpich",)),
     )
 }

@@ -6,6 +6,7 @@
 //! ```text
 //!   C call ── door.rs ── endpoints.rs, messages.rs, memory.rs, options.rs, names.rs, digests.rs ── isthmus-substrate
 //!          ── layouts.rs ── isthmus-layout
+//!          ── sites.rs, which asks the environment
 //!   C's or standard error's lines ── log.rs ── isthmus-io
 //!             panics,     one function for each call of the header
 //!             errors      table.rs: what handles stand for    types.rs: structures and numbers
@@ -20,6 +21,7 @@ mod memory;
 mod messages;
 mod names;
 mod options;
+mod sites;
 mod table;
 pub mod types;
 
@@ -31,3 +33,4 @@ pub use memory::*;
 pub use messages::*;
 pub use names::*;
 pub use options::*;
+pub use sites::*;

@@ -27,7 +27,9 @@ use crate::poller::{Bell, Poller};
 use crate::shell::Shell;
 use crate::signals;
 use crate::watch::Watch;
-use crate::{Admission, Credit, Encrypt, Protocols, RegionTable, Settings, Summary, TlsMode, carrier};
+use crate::{
+    Admission, Credit, Encrypt, LostPeer, Protocols, RegionTable, Settings, Summary, TlsMode, carrier,
+};
 
 pub(crate) mod asking;
 pub(crate) mod diagnosis;
@@ -117,6 +119,7 @@ impl Endpoint {
             streams: settings.streams.0,
             transfers: settings.all_protocols().transfers,
             peer_timeout_us: settings.peer_timeout.0 / 1_000,
+            receives_wait: settings.lost_peer == LostPeer::Silent,
             proved_only: settings.tls == TlsMode::Required,
             sealed_only: settings.encrypt == Encrypt::Always && settings.admission == Admission::Closed,
             routers: settings.routers.0.clone(),

@@ -23,8 +23,10 @@ const LAUNCHERS: &[(&str, &str)] = &[
     ("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
     ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-    ("PMIX_RANK", "PMIX_SIZE"),
 ];
+
+/// The number of a process in launchers that only have PMIx, such as `prun`. PMIx has no variable for the count.
+const PMIX: &str = "PMIX_RANK";
 
 /// Whether a variable would lead an MPI library to the site's launcher instead of this one.
 pub(crate) fn is_of_a_launcher(name: &str) -> bool {
@@ -55,21 +57,31 @@ impl ProcessNumber {
         }
     }
 
-    /// The place that the launcher's variables give; `None` without a launcher.
+    /// The place that the launcher's variables give; `None` without a launcher. `size`: the count, if the user tells it.
     ///
     /// # Errors
-    /// If the variables are no numbers, or contradict each other.
-    pub fn from_environment(get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, Wrong> {
+    /// If the variables are no numbers, or contradict each other; if they tell the number or the count alone.
+    pub fn from_environment(
+        get: impl Fn(&str) -> Option<String>,
+        size: Option<u32>,
+    ) -> Result<Option<Self>, Wrong> {
+        let number = |name: &str, text: &str| {
+            text.parse().map_err(|_| Wrong(format!("{name} = {text:?} is no number; give --rank and --size")))
+        };
         for (index, count) in LAUNCHERS {
-            let (Some(rank), Some(size)) = (get(index), get(count)) else { continue };
-            let number = |name: &str, text: &str| {
-                text.parse()
-                    .map_err(|_| Wrong(format!("{name} = {text:?} is no number; give --rank and --size")))
-            };
-            let process = Self::new(number(index, &rank)?, number(count, &size)?);
+            let (Some(rank), Some(told)) = (get(index), get(count)) else { continue };
+            let size = size.map_or_else(|| number(count, &told), Ok)?;
+            let process = Self::new(number(index, &rank)?, size);
             return process.map(Some).map_err(|Wrong(why)| Wrong(format!("{index} and {count} say {why}")));
         }
-        Ok(None)
+        match (get(PMIX), size) {
+            (Some(rank), Some(size)) => Self::new(number(PMIX, &rank)?, size).map(Some),
+            (Some(_), None) => Err(Wrong(format!(
+                "{PMIX} says that a launcher has started this process, but not how many there are; give --size"
+            ))),
+            (None, Some(_)) => Err(Wrong("--size needs --rank: no launcher numbers this process".to_owned())),
+            (None, None) => Ok(None),
+        }
     }
 }
 
@@ -79,7 +91,7 @@ mod tests {
 
     fn process(variables: &[(&str, &str)]) -> Result<Option<ProcessNumber>, Wrong> {
         let get = |name: &str| variables.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned());
-        ProcessNumber::from_environment(get)
+        ProcessNumber::from_environment(get, None)
     }
 
     #[test]
@@ -102,6 +114,16 @@ mod tests {
         let nested =
             [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2"), ("PMI_RANK", "5"), ("PMI_SIZE", "8")];
         assert_eq!(process(&nested), Ok(Some(ProcessNumber { index: 5, count: 8 })));
+    }
+
+    /// Else each process would take itself for the whole part, and make a world of its own.
+    #[test]
+    fn prun_numbers_processes_and_the_user_counts_them() {
+        let get = |name: &str| (name == "PMIX_RANK").then(|| "2".to_owned());
+        let place = |size| ProcessNumber::from_environment(get, size);
+        assert_eq!(place(Some(3)), Ok(Some(ProcessNumber { index: 2, count: 3 })));
+        assert!(place(None).is_err() && place(Some(2)).is_err());
+        assert!(ProcessNumber::from_environment(|_| None, Some(2)).is_err());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::ranks::Lines;
 
 /// Version of the encoding, equal at both ends. Every change of it raises this number.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 /// Longest letter. Bytes. [`Letter::Ready`] of a part of [`RANKS_MAX`] ranks must fit.
 pub(crate) const LETTER_MAX: u32 = 1 << 20;
 /// Bytes of keys and values after which a [`Letter::Put`] ends and the next begins.
@@ -91,6 +91,8 @@ pub(crate) enum Letter {
     Done(Option<u8>),
     /// Both directions: these ranks (first and last of each run) are lost for this reason, and the job goes on.
     Lost { ranks: Vec<(u32, u32)>, failure: Failure },
+    /// Up, then down to all: rank `by` of the world, on this host, cannot reach the rank with this endpoint.
+    OutOfReach { by: u32, host: String, endpoint: String },
     /// Up: output of ranks below.
     Output(Lines),
     /// Down: the oldest output from here that was not printed is printed.

@@ -35,6 +35,7 @@ mod nodes;
 pub mod pmi;
 mod pmix;
 mod ranks;
+mod reach;
 mod run;
 
 pub use failure::{Ended, Failure};

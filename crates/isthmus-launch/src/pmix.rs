@@ -17,6 +17,7 @@ use isthmus_substrate::log::no_thread;
 use tempfile::TempDir;
 
 use crate::letter::Start;
+use crate::reach;
 use crate::run::Input;
 
 /// How long the server may take to start.
@@ -54,7 +55,7 @@ pub(crate) struct Server {
     child: Child,
     channel: UnixStream,
     /// For the files of the server and of the ranks' MPI. Removed here too, in case the server was killed.
-    _folder: TempDir,
+    folder: TempDir,
     /// Environment variables of each rank.
     pub(crate) variables: Vec<Vec<(String, String)>>,
 }
@@ -79,7 +80,7 @@ impl Server {
             .stdin(OwnedFd::from(theirs))
             .process_group(0)
             .spawn()?;
-        let mut server = Self { child, channel, _folder: folder, variables: Vec::new() };
+        let mut server = Self { child, channel, folder, variables: Vec::new() };
         server.channel.set_read_timeout(Some(BEGIN))?;
         for _ in 0..ranks {
             match read(&mut server.channel)? {
@@ -110,6 +111,15 @@ impl Server {
         Ok(server)
     }
 
+    /// Passes on what the provider in the ranks tells of endpoints ([`reach`]).
+    pub(crate) fn listen(&mut self, inputs: &SyncSender<Input>) -> io::Result<()> {
+        let path = self.folder.path().join("reach");
+        reach::listen(&path, inputs)?;
+        let path = path.to_string_lossy().into_owned();
+        self.variables.iter_mut().for_each(|all| all.push((reach::VARIABLE.to_owned(), path.clone())));
+        Ok(())
+    }
+
     /// Ends a fence: what all ranks of the world gave.
     pub(crate) fn pass_fence(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.write(b'F', bytes)
@@ -117,7 +127,8 @@ impl Server {
 
     /// Tells that ranks of the world are lost: the first and the last of each run.
     pub(crate) fn tell_lost(&mut self, ranks: &[(u32, u32)]) -> io::Result<()> {
-        ranks.iter().try_for_each(|(first, last)| self.write(b'L', format!("{first} {last}").as_bytes()))
+        let runs: Vec<String> = ranks.iter().map(|(first, last)| format!("{first}-{last}")).collect();
+        self.write(b'L', runs.join(",").as_bytes())
     }
 
     fn write(&mut self, letter: u8, bytes: &[u8]) -> io::Result<()> {

@@ -24,6 +24,7 @@ use crate::letter::{Hello, LETTER_MAX, OnLoss, Start, decode, encode};
 use crate::pmi::{Asked, Request, Session};
 use crate::pmix::{Message, Server};
 use crate::ranks::{self, Gate, Lines, Print, Program, RankProcess};
+use crate::reach::Reach;
 
 /// Most inputs that wait for the main thread. Threads with further ones block.
 const INPUTS_MAX: usize = 1024;
@@ -99,6 +100,8 @@ pub(crate) enum Input {
     Output(Lines),
     /// The PMIx server says something.
     Pmix(Message),
+    /// A rank tells of an endpoint.
+    Reach(Reach),
 }
 
 /// Starts the ranks of one process of a part. Returns the exit status when the job is over. `tell` receives lines for
@@ -342,6 +345,8 @@ impl Shell<'_> {
             }
             Input::Pmix(Message::Abort { .. }) => {}
             Input::Pmix(Message::Ended(why)) => agent.pmix_ended(now, &why),
+            Input::Reach(Reach::Opened { rank, endpoint }) => agent.endpoint_opened(rank, endpoint),
+            Input::Reach(Reach::Lost { rank, endpoint }) => agent.out_of_reach(now, rank, endpoint),
         }
     }
 
@@ -445,6 +450,11 @@ impl Shell<'_> {
                     self.ranks.iter().for_each(|rank| rank.signal(Signal::TERM));
                     self.kill_at = Some(Instant::now() + MERCY);
                 }
+                Action::KillRank(rank) => {
+                    if let Some(rank) = self.ranks.get(rank as usize) {
+                        rank.signal(Signal::KILL);
+                    }
+                }
                 Action::Tell(text) => {
                     (self.tell)(&format!("job {}, part {}: {text}", self.options.job, self.options.part));
                 }
@@ -524,7 +534,16 @@ impl Shell<'_> {
     fn launch(&mut self, agent: &mut Agent, start: &Start) {
         if let Some(starter) = &self.options.pmix {
             match Server::start(starter, start, self.options.ranks, &self.inputs) {
-                Ok(server) => self.pmix = Some(server),
+                Ok(mut server) => {
+                    if self.options.on_loss == OnLoss::Continue
+                        && let Err(error) = server.listen(&self.inputs)
+                    {
+                        (self.tell)(&format!(
+                            "ranks that cannot reach each other will wait without end: {error}"
+                        ));
+                    }
+                    self.pmix = Some(server);
+                }
                 Err(error) => {
                     let why = format!("no PMIx server: {error}");
                     return agent.not_started(self.now(), 0, &why);

@@ -63,6 +63,7 @@ mod peers;
 mod poll;
 mod provider;
 mod queue;
+mod reach;
 mod resolve;
 mod rma;
 mod send;

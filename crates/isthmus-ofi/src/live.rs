@@ -23,6 +23,7 @@ use crate::order::Orders;
 use crate::peers::Peers;
 use crate::queue::{Entry, Filling, Queue, Reading, tagged};
 use crate::state::DomainState;
+use crate::reach::Reach;
 use crate::trigger::{Board, Tickets};
 
 /// One direction's completion queue.
@@ -60,6 +61,8 @@ pub(crate) struct Live {
     collectives: Collectives,
     /// The setting `lost_peer`.
     lost_peer: LostPeer,
+    /// Where to tell of peers that are given up, if no operation tells.
+    reach: Option<Reach>,
     /// Completions on their way to the queues. The thread that drives the engine holds its lock.
     scratch: Mutex<Vec<Completion>>,
 }
@@ -103,6 +106,11 @@ impl Live {
         domain: &DomainState,
     ) -> Result<Arc<Self>, Error> {
         let av = bound.av.ok_or(Error::NoAv)?;
+        let lost_peer = domain.settings.lost_peer;
+        let reach = match &engine {
+            Engine::Reliable(endpoint) if lost_peer == LostPeer::Silent => Reach::open(endpoint),
+            _ => None,
+        };
         let live = Arc::new(Self {
             engine,
             av,
@@ -117,7 +125,8 @@ impl Live {
             tickets: Tickets::default(),
             joints: Joints::default(),
             collectives: Collectives::default(),
-            lost_peer: domain.settings.lost_peer,
+            lost_peer,
+            reach,
             scratch: Mutex::default(),
         });
         // An object that refers to it would keep it open and could not be closed.
@@ -257,7 +266,11 @@ impl Live {
     pub(crate) fn progress(&self, mut reading: Option<&mut Reading<'_>>) {
         let Some(mut scratch) = self.scratch.try_lock() else { return };
         let room = reading.as_ref().map_or(usize::MAX, |reading| reading.room());
-        if self.engine.poll(room, &mut scratch) == 0 && scratch.is_empty() {
+        let polled = self.engine.poll(room, &mut scratch);
+        if let (Some(reach), Engine::Reliable(endpoint)) = (&self.reach, &self.engine) {
+            reach.tell_lost(endpoint);
+        }
+        if polled == 0 && scratch.is_empty() {
             return;
         }
         let taken = self.hand_over(&scratch, reading.as_deref_mut());
@@ -352,7 +365,15 @@ impl Live {
             match self.lost_peer {
                 LostPeer::Error => {}
                 LostPeer::Truncate => outlive(completion),
-                LostPeer::Silent => return report(completion),
+                LostPeer::Silent => {
+                    report(completion);
+                    if !completion.released {
+                        return;
+                    }
+                    // The program may post the buffer again.
+                    completion.kind = CompletionKind::BufferReleased;
+                    (completion.error, completion.notify) = (None, false);
+                }
             }
         }
         if self.counters.count_any(u64::MAX)

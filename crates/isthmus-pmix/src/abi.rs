@@ -1,6 +1,7 @@
 //! The declarations of libpmix that the server uses: those of the PMIx standard 4, which later releases extend.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::marker::PhantomData;
 use std::ptr::{null, null_mut};
 
 /// Bytes of a name of a world, with the NUL.
@@ -21,6 +22,7 @@ pub(crate) const RANGE_LOCAL: u8 = 2;
 const STRING: u16 = 3;
 const UINT32: u16 = 14;
 const PROC: u16 = 22;
+const ARRAY: u16 = 39;
 
 /// `pmix_proc_t`: a rank.
 #[repr(C)]
@@ -51,8 +53,17 @@ union Data {
     string: *const c_char,
     number: u32,
     proc: *const Proc,
+    array: *const Array,
     /// As long as the longest member in C, `pmix_envar_t`.
     room: [*const c_void; 3],
+}
+
+/// `pmix_data_array_t`: values of one type.
+#[repr(C)]
+struct Array {
+    kind: u16,
+    len: usize,
+    first: *const c_void,
 }
 
 /// `pmix_info_t`: a key and its value.
@@ -72,7 +83,8 @@ const _: () = assert!(size_of::<Proc>() == 260 && size_of::<Value>() == 32 && si
 pub(crate) struct Infos<'a> {
     infos: Vec<Info>,
     texts: Vec<CString>,
-    procs: Vec<&'a Proc>,
+    arrays: Vec<Box<Array>>,
+    procs: PhantomData<&'a Proc>,
 }
 
 impl<'a> Infos<'a> {
@@ -92,7 +104,21 @@ impl<'a> Infos<'a> {
 
     pub(crate) fn proc(&mut self, key: &CStr, proc: &'a Proc) {
         self.push(key, PROC, Data { proc });
-        self.procs.push(proc);
+    }
+
+    pub(crate) fn procs(&mut self, key: &CStr, procs: &'a [Proc]) {
+        let all = Box::new(Array { kind: PROC, len: procs.len(), first: procs.as_ptr().cast() });
+        let array: *const Array = &raw const *all;
+        self.push(key, ARRAY, Data { array });
+        self.arrays.push(all);
+    }
+
+    /// The keys, in their order.
+    #[cfg(test)]
+    pub(crate) fn keys(&self) -> Vec<String> {
+        let text =
+            |key: &[c_char; KEY]| key.iter().take_while(|c| **c != 0).map(|c| *c as u8 as char).collect();
+        self.infos.iter().map(|info| text(&info.key)).collect()
     }
 
     fn push(&mut self, key: &CStr, kind: u16, data: Data) {

@@ -14,7 +14,7 @@
 //! | `F` | the server | what all ranks of the world gave to the fence, which is over |
 //! | `C`, `Z` | `isthmus run` | the rank with this number has connected; needs the server no more |
 //! | `A` | `isthmus run` | a rank aborts: `RANK STATUS MESSAGE` |
-//! | `L` | the server | `FIRST LAST`: these ranks of the world are lost, and the job goes on |
+//! | `L` | the server | `FIRST-LAST,...`: these ranks of the world are lost at once, and the job goes on |
 //!
 //! In `C`, `Z` and `A` the ranks of this process count from 0.
 

@@ -20,6 +20,8 @@ use crate::{Error, World};
 const MESSAGE_MAX: usize = 200;
 /// How long libpmix may take to remove files at the end. Seconds.
 const END_S: u32 = 5;
+/// Most ranks in one event of a loss. Count: libpmix takes 552 bytes for each, twice.
+const EVENT_RANKS_MAX: usize = 4096;
 
 static MODULE: Module = Module::new(is_finalized, aborts, fence, control, is_connected);
 static SHARED: OnceLock<Shared> = OnceLock::new();
@@ -87,10 +89,11 @@ fn run(world: &World) -> Result<(), Error> {
         match letter {
             b'F' => end_fence(shared, bytes),
             b'L' => {
-                for rank in ranks(&bytes).into_iter().flatten() {
-                    if let Err(error) = tell_lost(&library, &space, rank) {
+                for some in ranks(&bytes).unwrap_or_default().chunks(EVENT_RANKS_MAX) {
+                    if let Err(error) = tell_lost(&library, &space, some) {
                         eprintln!(
-                            "isthmus run: the ranks here are not told that rank {rank} is lost: {error}"
+                            "isthmus run: the ranks here are not told that {} ranks are lost: {error}",
+                            some.len()
                         );
                     }
                 }
@@ -117,10 +120,14 @@ fn read(channel: &mut UnixStream) -> Option<(u8, Vec<u8>)> {
     Some((head[4], bytes))
 }
 
-/// The ranks of `FIRST LAST`.
-fn ranks(bytes: &[u8]) -> Option<std::ops::RangeInclusive<u32>> {
-    let (first, last) = std::str::from_utf8(bytes).ok()?.split_once(' ')?;
-    Some(first.parse().ok()?..=last.parse().ok()?)
+/// The ranks of runs such as `2-4,7-7`.
+fn ranks(bytes: &[u8]) -> Option<Vec<u32>> {
+    let mut ranks = Vec::new();
+    for run in std::str::from_utf8(bytes).ok()?.split(',') {
+        let (first, last) = run.split_once('-')?;
+        ranks.extend(first.parse::<u32>().ok()?..=last.parse().ok()?);
+    }
+    Some(ranks)
 }
 
 /// Starts libpmix, and describes the world to it.
@@ -214,16 +221,29 @@ fn variables(library: &Library, space: &CStr, rank: u32) -> Result<Vec<u8>, Erro
     Ok(bytes)
 }
 
-/// Tells the ranks here that a rank of the world is lost. Open MPI then lets its operations with that rank fail.
-fn tell_lost(library: &Library, space: &CStr, rank: u32) -> Result<(), Error> {
-    let proc = Proc::new(space, rank).ok_or(Error::Name)?;
-    let mut infos = Infos::default();
-    infos.proc(c"pmix.evproc", &proc);
+/// Tells the ranks here that these ranks of the world are lost, in one event: Open MPI must not shrink its world after
+/// the first of them. It then lets its operations with them fail.
+fn tell_lost(library: &Library, space: &CStr, ranks: &[u32]) -> Result<(), Error> {
+    let procs: Vec<Proc> = ranks.iter().filter_map(|rank| Proc::new(space, *rank)).collect();
+    let source = procs.first().ok_or(Error::Name)?;
+    let mut infos = loss(&procs);
     let (infos, count) = infos.as_c();
     // SAFETY: values that outlive the call. Ranks that register for events later get this one then.
-    let status =
-        unsafe { (library.notify)(TERMINATED, &raw const proc, RANGE_LOCAL, infos, count, WAITS, NOTHING) };
+    let status = unsafe { (library.notify)(TERMINATED, source, RANGE_LOCAL, infos, count, WAITS, NOTHING) };
     library.check(status, "PMIx_Notify_event")
+}
+
+/// What the event of a loss says. The standard's key for several processes is `PMIX_EVENT_AFFECTED_PROCS`
+/// (`pmix.evaffected`). Open MPI skips it: release 5.0 takes every value of the type `PMIX_PROC`, its main branch of August
+/// 2026 every `PMIX_EVENT_AFFECTED_PROC` (`pmix.evproc`). So the event has both. libpmix passes all of it on, and filters
+/// by the key that comes last.
+fn loss(procs: &[Proc]) -> Infos<'_> {
+    let mut infos = Infos::default();
+    for proc in procs {
+        infos.proc(c"pmix.evproc", proc);
+    }
+    infos.procs(c"pmix.evaffected", procs);
+    infos
 }
 
 /// The fence in which all ranks here wait is over.
@@ -359,8 +379,14 @@ mod tests {
     }
 
     #[test]
-    fn lost_ranks_are_a_run() {
-        assert_eq!(ranks(b"2 4"), Some(2..=4));
+    fn lost_ranks_are_runs() {
+        assert_eq!(ranks(b"2-4,7-7"), Some(vec![2, 3, 4, 7]));
         assert_eq!(ranks(b"2"), None);
+    }
+
+    #[test]
+    fn one_event_names_all_ranks_that_are_lost_at_once() {
+        let procs: Vec<Proc> = (2..4).filter_map(|rank| Proc::new(c"w", rank)).collect();
+        assert_eq!(loss(&procs).keys(), ["pmix.evproc", "pmix.evproc", "pmix.evaffected"]);
     }
 }

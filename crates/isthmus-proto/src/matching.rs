@@ -42,6 +42,8 @@ pub(crate) struct Posted {
     /// End of the buffer. Bytes.
     pub(crate) end: u64,
     pub(crate) multi: Option<Multi>,
+    /// Receives count from 1 in the order of posting. 0: it receives a message that a peek has claimed.
+    pub(crate) number: u64,
 }
 
 /// A multi-receive buffer.
@@ -112,6 +114,13 @@ impl Matcher {
     #[inline]
     pub(crate) fn post(&mut self, channel: Channel, posted: Posted) {
         self.queues(channel).posted.push_back(posted);
+    }
+
+    /// Puts back a receive whose message was lost, to the place that it had.
+    pub(crate) fn post_again(&mut self, channel: Channel, posted: Posted) {
+        let queue = &mut self.queues(channel).posted;
+        let at = queue.partition_point(|other| other.number < posted.number);
+        queue.insert(at, posted);
     }
 
     /// The oldest posted receive, if it fits this message and takes one message only. This is the usual case of
@@ -213,6 +222,14 @@ impl Matcher {
             });
         }
         taken
+    }
+
+    /// Takes out an unexpected message. Whether it was there.
+    pub(crate) fn forget(&mut self, inbound: usize) -> bool {
+        self.channels.iter_mut().any(|queues| {
+            let at = queues.unexpected.iter().position(|waiting| waiting.inbound == inbound);
+            at.and_then(|at| queues.unexpected.remove(at)).is_some()
+        })
     }
 
     /// Takes out the oldest posted receive with this context.

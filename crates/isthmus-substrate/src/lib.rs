@@ -58,6 +58,7 @@ mod progress;
 pub mod rendezvous;
 mod route;
 mod shaping;
+mod site;
 mod talk;
 
 pub use device::{Capabilities, Device, Substrate};
@@ -69,3 +70,4 @@ pub use isthmus_proto::{ServiceLevel as Level, Transfer};
 pub use isthmus_wire::conversation::{MemoryHandle, PAYLOAD_MAX};
 pub use memory::Region;
 pub use options::{ConnectOptions, EndpointOptions, RemoteOptions, SendOptions};
+pub use site::site;

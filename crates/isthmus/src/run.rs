@@ -43,8 +43,8 @@ pub(crate) struct Args {
     /// Flux's, MVAPICH's or Open MPI's variables, else 0]
     #[arg(long, value_name = "INDEX", requires = "size")]
     rank: Option<u32>,
-    /// How many processes of isthmus run the part has [default: as the launcher says, else 1]
-    #[arg(long, value_name = "COUNT", requires = "rank")]
+    /// How many processes of isthmus run the part has; prun does not say it [default: as the launcher says, else 1]
+    #[arg(long, value_name = "COUNT")]
     size: Option<u32>,
     /// Wait this long for other parts
     #[arg(long, value_name = "TIME", default_value = "10min")]
@@ -145,7 +145,7 @@ fn options(args: Args) -> Result<Options, RunError> {
     let usage = |error: &dyn std::fmt::Display| RunError::Usage(error.to_string());
     let process = match (args.rank, args.size) {
         (Some(rank), Some(size)) => ProcessNumber::new(rank, size).map(Some),
-        _ => ProcessNumber::from_environment(|name| env::var(name).ok()),
+        (_, size) => ProcessNumber::from_environment(|name| env::var(name).ok(), size),
     };
     let process = process.map_err(|error| usage(&error))?.unwrap_or(ProcessNumber { index: 0, count: 1 });
     let own = env::current_exe().map_err(|error| RunError::System(error.to_string()))?;

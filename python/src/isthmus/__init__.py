@@ -18,7 +18,7 @@ from ._events import (
 )
 from ._library import Device, Error, Level, Status
 from ._log import Severity, set_log
-from ._names import Published, announce, find, look_up, publish
+from ._names import Published, announce, find, look_up, publish, site
 
 try:
     __version__ = metadata.version("isthmus")
@@ -53,4 +53,5 @@ __all__ = [
     "look_up",
     "publish",
     "set_log",
+    "site",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 from ._library import NULL, URI_MAX, call, encoded, ffi, native, text_of
 
@@ -41,6 +41,12 @@ def look_up(place: str, name: str, patience: float = 0.0) -> str:
     text = ffi.new("char[]", TEXT_MAX + 1)
     call(native.isthmus_look_up, encoded(place, "place"), encoded(name, "name"), int(patience * 1e6), text, len(text))
     return text_of(text)
+
+
+def site(rank: int) -> Optional[int]:
+    """The site of a rank of the world that ``isthmus run`` has started, from 0; ``None`` if there is no such rank."""
+    found = native.isthmus_site(rank)
+    return None if found < 0 else int(found)
 
 
 def _file(secret: Union[str, os.PathLike[str], None]) -> Any:

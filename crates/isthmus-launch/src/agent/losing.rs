@@ -45,7 +45,9 @@ impl Agent {
 
     /// The hub tells of a loss.
     pub(super) fn take_loss(&mut self, now: Duration, ranks: Ranks, failure: Failure) {
-        self.bury(&ranks, &failure);
+        if self.bury(&ranks, &failure) {
+            self.kill_lost();
+        }
         self.spread_loss(ranks, failure);
         self.check_fence(now);
         self.check_done();

@@ -25,6 +25,7 @@ mod gathering;
 mod losing;
 mod names;
 mod pmi;
+mod reach;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -52,6 +53,9 @@ const NOTICE: Duration = Duration::from_secs(2);
 const STORE_MAX: usize = 1 << 30;
 /// Most port names that a job may publish at once, and most values of a node.
 const NAMES_MAX: usize = 4096;
+
+/// Most endpoints of the ranks of this process that are known by their address. Count: some of each rank.
+const ENDPOINTS_MAX: usize = 16 * RANKS_MAX as usize;
 
 /// Number of a connection to another process. The shell assigns it.
 pub(crate) type Link = u64;
@@ -109,6 +113,8 @@ pub(crate) enum Action {
     },
     /// End all ranks.
     Kill,
+    /// Kill the rank with this number in this process.
+    KillRank(u32),
     /// To the PMIx server: a fence is passed, and ranks of the world gave these bytes.
     Pmix(Vec<u8>),
     /// To the PMIx server, if there is one: these ranks (first and last of each run) are lost.
@@ -240,6 +246,8 @@ pub(crate) struct Agent {
     /// Ranks of the world that are lost.
     dead: BTreeSet<u32>,
     first_loss: Option<Failure>,
+    /// The endpoints of the ranks of this process.
+    endpoints: HashMap<String, u32>,
     /// Exit status of this process's ranks, and of processes below that were done and have gone since.
     status: Option<u8>,
     node_store: BTreeMap<String, String>,
@@ -318,6 +326,7 @@ impl Agent {
             sent: Vec::new(),
             dead: BTreeSet::new(),
             first_loss: None,
+            endpoints: HashMap::new(),
             status: None,
             node_store: BTreeMap::new(),
             is_pmix_waiting: false,
@@ -514,6 +523,7 @@ impl Agent {
             Letter::Answer(answer) => self.pass_answer(answer),
             Letter::Done(status) => self.finish(status.unwrap_or(1)),
             Letter::Lost { ranks, failure } => self.take_loss(now, ranks, failure),
+            Letter::OutOfReach { by, host, endpoint } => self.settle_reach(now, (by, host), endpoint, false),
             // Never sent downwards, or not acceptable now.
             Letter::World(_)
             | Letter::Start(_)
@@ -564,6 +574,7 @@ impl Agent {
                 self.check_fence(now);
             }
             Letter::Lost { ranks, failure } if self.goes_on() => self.lose(now, ranks, failure),
+            Letter::OutOfReach { by, host, endpoint } => self.settle_reach(now, (by, host), endpoint, true),
             Letter::Ask(question) => self.ask(question, Asker::Link(link)),
             // Never sent upwards.
             Letter::Welcome { .. }

@@ -56,6 +56,13 @@ impl Inbound {
         self.granted.as_ref().map_or(&[], |granted| &granted.parts)
     }
 
+    /// Whether all of it has come.
+    pub(super) fn is_whole(&self) -> bool {
+        let kept = self.granted_parts().iter();
+        let kept: u64 = kept.map(|(offset, bytes)| self.counted(*offset, bytes.len() as u64)).sum();
+        self.got + kept >= self.needed
+    }
+
     /// The bytes of a fragment that count: none beyond the end of the receive, and none that will come again.
     pub(super) fn counted(&self, offset: u64, len: u64) -> u64 {
         let end = self.needed.min(self.cut());

@@ -86,6 +86,9 @@ pub struct Config {
     pub peer_timeout_us: Micros,
     /// Connection attempts refused in a row before a peer counts as gone. Count.
     pub refusals_max: u32,
+    /// Whether a receive from any peer waits for another message if the sender of its message is given up before all of
+    /// it has come. Default false: the receive fails.
+    pub receives_wait: bool,
     /// Whether incoming lanes must come from a peer with a certificate ([`Engine::set_lane_as`]). Default false.
     pub proved_only: bool,
     /// Whether peers must seal lanes that the shell does not call private ([`Engine::set_lane_private`]). Default
@@ -133,6 +136,7 @@ impl Config {
             transfers: Transfers::default(),
             peer_timeout_us: 60_000_000,
             refusals_max: 8,
+            receives_wait: false,
             proved_only: false,
             sealed_only: false,
             routers: Vec::new(),
@@ -252,6 +256,8 @@ pub struct Engine {
     matcher: Matcher,
     /// Messages that a peek reserved: the peek's context, and the message.
     claimed: Vec<(u64, usize)>,
+    /// Receives that were ever posted. Count.
+    receives: u64,
     /// For each multi-receive buffer, the number of messages that use it, and whether it takes more.
     multi_buffers: Slab<MultiBuffer>,
     completions: VecDeque<Completion>,
@@ -312,6 +318,7 @@ impl Engine {
             inbounds: Slab::new(),
             matcher: Matcher::default(),
             claimed: Vec::new(),
+            receives: 0,
             multi_buffers: Slab::new(),
             completions: VecDeque::new(),
             actions: VecDeque::new(),
@@ -704,6 +711,9 @@ impl Engine {
         let inbound = self.inbounds.remove(index);
         self.connection(peer).traffic.incoming.remove(&inbound.message);
         let Stage::Matched { posted, last } = inbound.stage else { return };
+        if inbound.error.is_some() && self.may_wait_again(&posted) {
+            return self.wait_again(inbound.channel, posted, mem);
+        }
         let total = if inbound.error.is_some() { 0 } else { inbound.total };
         let summary = Summary { data: inbound.data, tag: inbound.tag, total };
         self.finish_receive(&posted, last, &summary, inbound.channel, peer, inbound.error, mem);

@@ -182,9 +182,32 @@ impl Engine {
         // The usual case has its own path: the other calls take the receive by reference, so it would be built in
         // memory and then copied.
         let (context, notify) = (options.context, options.notify);
+        let number = self.number_receive();
         let posted =
-            Posted { wanted, context, notify, announced: 0, place, offset: 0, end: len, multi: None };
+            Posted { wanted, context, notify, announced: 0, place, offset: 0, end: len, multi: None, number };
         self.matcher.post(channel, posted);
+    }
+
+    #[inline]
+    fn number_receive(&mut self) -> u64 {
+        self.receives += 1;
+        self.receives
+    }
+
+    /// Whether a receive waits for another message when the sender of its message is given up.
+    pub(super) fn may_wait_again(&self, posted: &Posted) -> bool {
+        self.config.receives_wait
+            && posted.wanted.source.is_none()
+            && posted.multi.is_none()
+            && posted.number != 0
+    }
+
+    /// Posts a receive again whose message was lost. It keeps its place among the others.
+    pub(super) fn wait_again(&mut self, channel: Channel, posted: Posted, mem: &mut dyn Memory) {
+        match self.matcher.find_unexpected(channel, posted.wanted, true) {
+            Some(inbound) => self.match_inbound(inbound, posted, true, mem),
+            None => self.matcher.post_again(channel, posted),
+        }
     }
 
     /// Like [`Engine::recv`], for any receive.
@@ -200,6 +223,7 @@ impl Engine {
             offset: 0,
             end: len,
             multi: None,
+            number: self.number_receive(),
         };
         if let Some(least) = request.multi {
             let buffer = self.multi_buffers.insert(MultiBuffer { users: 0, exhausted: false });
@@ -307,6 +331,7 @@ impl Engine {
             offset: 0,
             end: len,
             multi: None,
+            number: 0,
         };
         if !discard {
             self.match_inbound(index, posted, true, mem);
@@ -365,7 +390,7 @@ impl Engine {
     }
 
     /// Drops a message that nobody will receive, and releases its sender.
-    fn drop_inbound(&mut self, index: usize, mem: &mut dyn Memory) {
+    pub(super) fn drop_inbound(&mut self, index: usize, mem: &mut dyn Memory) {
         self.leave_unexpected(index);
         if let Sender::Loopback { operation } = self.inbounds[index].sender {
             return self.end_loopback(index, operation, mem);

@@ -129,6 +129,12 @@ impl Engine {
                         self.break_inbound(index, error, mem);
                     }
                 }
+                // No receive is to wait for the rest of it: a receive that waits again would take the next such message.
+                Stage::Unexpected if self.config.receives_wait && !self.inbounds[index].is_whole() => {
+                    if self.matcher.forget(index) {
+                        self.drop_inbound(index, mem);
+                    }
+                }
                 Stage::Unexpected => {}
             }
         }

@@ -182,6 +182,40 @@ fn a_peer_that_vanishes_fails_its_operations_once() {
     program.expect_rest();
 }
 
+/// A receive from anybody does not go down with the sender of its message: it takes the next one that fits, before
+/// receives that were posted later. Nor does a receive take a message of which only a part ever came.
+#[test]
+fn a_receive_from_anybody_outlives_the_sender_of_its_message() {
+    const LEN: u64 = 24 << 20;
+    for waits in [true, false] {
+        let mut program =
+            program(3, far(), |config| Config { refusals_max: 3, receives_wait: waits, ..config });
+        program.mortal = true;
+        let other = program.recv(0, Some(2), TAGGED, Some(3), LEN);
+        let first = program.recv(0, None, TAGGED, Some(1), LEN);
+        let second = program.recv(0, None, TAGGED, Some(1), LEN);
+        program.send(1, 0, TAGGED, 2, LEN, How::default());
+        program.send(1, 0, TAGGED, 1, LEN, How::default());
+        while program.world.nodes[0].engine.counters().fragments_received < 100 {
+            program.run_until(program.world.now + 100);
+        }
+        assert!(!program.is_over(first));
+        program.world.kill(1);
+        program.settle();
+        assert_eq!(program.is_over(first), !waits, "{:?}", program.failures);
+        let third = program.recv(0, None, TAGGED, Some(2), LEN);
+        assert_eq!(program.is_over(third), !waits, "{:?}", program.failures);
+        program.send(2, 0, TAGGED, 1, LEN, How::default());
+        program.settle();
+        assert!(program.is_over(first) && program.is_over(second) != waits);
+        for class in 1..=3 {
+            program.send(2, 0, TAGGED, class, LEN, How::default());
+        }
+        program.settle();
+        assert!([other, first, second, third].into_iter().all(|receive| program.is_over(receive)) || !waits);
+    }
+}
+
 #[test]
 fn who_watches_peers_hears_of_each_loss_once() {
     let mut program = program(3, far(), |config| Config { refusals_max: 3, ..config });
