@@ -58,7 +58,8 @@ enum algorithm choose(struct plan *plan, enum operation operation, int64_t bytes
     enum kind kind = !load.later ? BLOCKING : load.later->request ? NONBLOCKING : PERSISTENT_STARTS;
     enum algorithm pin = (enum algorithm)known->pins[operation], chosen;
     int leaders_can = load.leaders_can && kind == BLOCKING && (load.any_length || bytes <= LEADERS_MAX);
-    int left = pin == MPI || (!leaders_can && !load.parallel_can);
+    int parallel_can = load.parallel_can && load.tags < plan->tags;
+    int left = pin == MPI || (!leaders_can && !parallel_can);
     // Calls that are left to the MPI tell no rate. All ranks decide that alike, so they count the same calls.
     if (kind == BLOCKING)
         count_call(plan, left ? 0 : bytes);
@@ -74,9 +75,9 @@ enum algorithm choose(struct plan *plan, enum operation operation, int64_t bytes
         chosen = MPI, why = pin == MPI ? PINNED : RULES;
     else if (pin == LEADERS && leaders_can)
         chosen = LEADERS, why = PINNED;
-    else if (pin == PARALLEL && load.parallel_can)
+    else if (pin == PARALLEL && parallel_can)
         chosen = PARALLEL, why = PINNED;
-    else if (!leaders_can || !load.parallel_can)
+    else if (!leaders_can || !parallel_can)
         chosen = leaders_can ? LEADERS : PARALLEL, why = ONLY;
     else
         chosen = leaders_s <= parallel_s ? LEADERS : PARALLEL;

@@ -3,6 +3,7 @@
 //   far_comms freed ROUNDS BYTES   freed at once, while data of their collectives are still under way
 //   far_comms buffers              in calls whose buffers are given by address or, wrongly, are the same
 //   far_comms pinned PINS          pinned by the info key isthmus_collectives_pin
+//   far_comms late BYTES           on which a rank has an error, and a message comes after that
 //   far_comms steady CALLS BYTES   used for long collectives again and again, so that the library measures the link
 //   far_comms sessions TIMES       made from sessions, by a program without MPI_Init
 #include "check.h"
@@ -138,6 +139,37 @@ static int buffers(void)
     return finish("buffers by address");
 }
 
+// The root has no room for what rank 1 sends, and an error. The last rank sends after that: its message must not be
+// written to the root's buffer, which is then used for something else. Yet the last rank must not wait for ever.
+static int late(size_t bytes)
+{
+    int count = (int)(bytes / sizeof(int)), go = 1, error, class = MPI_SUCCESS, last = world_size - 1, counts[world_size], displs[world_size];
+    int *one = allocate(2 * bytes), *all = allocate(bytes * (size_t)world_size);
+    MPI_Comm comm;
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    memset(one, 1, 2 * bytes);
+    for (int i = 0; i < world_size; i++)
+        counts[i] = count, displs[i] = i * count;
+    MPI_Barrier(comm); // the library's first call on a communicator waits for all ranks
+    if (world_rank == last)
+        MPI_Recv(&go, 1, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    error = MPI_Gatherv(one, world_rank == 1 ? 2 * count : count, MPI_INT, all, counts, displs, MPI_INT, 0, comm);
+    MPI_Error_class(error, &class);
+    CHECK(class == (world_rank == 0 ? MPI_ERR_TRUNCATE : MPI_SUCCESS), "Gatherv ended with class %d", class);
+    if (world_rank == 0) {
+        memset(all, 7, bytes * (size_t)world_size);
+        MPI_Send(&go, 1, MPI_INT, last, 0, MPI_COMM_WORLD);
+        MPI_Recv(&go, 1, MPI_INT, last, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        for (size_t i = 0; i < bytes * (size_t)world_size; i++)
+            CHECK(((const char *)all)[i] == 7, "the buffer has %d at %zu", ((const char *)all)[i], i);
+    } else if (world_rank == last)
+        MPI_Send(&go, 1, MPI_INT, 0, 0, MPI_COMM_WORLD);
+    MPI_Comm_free(&comm);
+    free(one), free(all);
+    return finish("a late message after an error");
+}
+
 static int steady(int calls, size_t bytes)
 {
     char *data = allocate(bytes);
@@ -237,9 +269,11 @@ int main(int argc, char **argv)
         return freed(atoi(argv[2]), argument(argc, argv, 3, 0));
     if (argc == 2 && !strcmp(argv[1], "buffers"))
         return buffers();
+    if (argc == 3 && !strcmp(argv[1], "late"))
+        return late(argument(argc, argv, 2, 0));
     if (argc == 3 && !strcmp(argv[1], "pinned"))
         return pinned(argv[2]);
     if (argc == 4 && !strcmp(argv[1], "steady"))
         return steady(atoi(argv[2]), argument(argc, argv, 3, 0));
-    fail("usage: far_comms freed ROUNDS BYTES | buffers | pinned PINS | steady CALLS BYTES | sessions TIMES");
+    fail("usage: far_comms freed ROUNDS BYTES | buffers | pinned PINS | late BYTES | steady CALLS BYTES | sessions TIMES");
 }
