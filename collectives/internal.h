@@ -64,6 +64,7 @@ struct settings {
     int32_t nonblocking; // whether non-blocking collectives are run here
     int32_t persistent;  // whether persistent collectives are run here
     int32_t combines;    // whether all ranks can call MPI_Reduce_local
+    int32_t reproducible; // whether reductions have the same bits by whichever algorithm
     int32_t measures, measures_pair; // whether `rate` and `pair_rate` are measured while the program runs
 };
 

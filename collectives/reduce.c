@@ -1,8 +1,9 @@
 // Collectives that combine: Reduce, Allreduce, Reduce_scatter, Scan, Exscan.
 //
-// Values are always combined in the same order, whatever arrives first: within a site by rank, then site by site. So
-// all ranks get the same bits, and a repeated call gives them again. If each site is one run of ranks, this is the
-// order of ranks, which operations that do not commute need. Otherwise those operations are left to the MPI.
+// Values are always combined in the same order, whatever arrives first: within a site, then site by site. So all ranks
+// get the same bits, and a repeated call gives them again. In parallel it is ((a op b) op c) op d within a site; leaders
+// take the MPI's own, which may be (a op b) op (c op d). If each site is one run of ranks, both keep the order of ranks,
+// which operations that do not commute need. Otherwise those operations are left to the MPI.
 #include "internal.h"
 
 #include <stdlib.h>

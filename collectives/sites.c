@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 // Version of the cards and algorithms. Ranks of two versions would wait for each other for ever.
-enum { VERSION = 5 };
+enum { VERSION = 6 };
 // Most sites that are found by measuring. Count; if there are more, all calls are left to the MPI. Tests make it smaller.
 #ifndef LANDMARKS_MAX
 #define LANDMARKS_MAX 64

@@ -112,6 +112,14 @@ def late(c):
     return "short and long messages"
 
 
+def reproducible(c):
+    """Sums have the same bits by any algorithm and of any length, if the program asks for it."""
+    env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": "0-3;4-8", "ISTHMUS_COLLECTIVES_REPRODUCIBLE": "1"}
+    for pin in ("auto", "leaders"):
+        must_pass(start(c, 9, ("far_comms", "bits", 4), {**env, "ISTHMUS_COLLECTIVES_PIN": f"all:{pin}"}, f".{pin}").wait(60))
+    return "added by rank, then site by site"
+
+
 def persistent(c):
     """Persistent collectives, started again and again beside persistent messages: the library runs them, unless told not to."""
     env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": "0-1;2-4", "ISTHMUS_COLLECTIVES_TRACE": "1", **DETACHED[0]}
@@ -373,6 +381,7 @@ CASES = {
         Case("far-freed", freed, places=("host",), mpis=MPIS),
         Case("far-buffers", buffers, places=("host",), mpis=MPIS),
         Case("far-late", late, places=("host",), mpis=MPIS),
+        Case("far-reproducible", reproducible, places=("host",), mpis=("mpich", "openmpi", "debian-openmpi")),
         Case("far-persistent", persistent, places=("host",), mpis=PERSISTENT_MPIS),
         Case("far-persistent-orders", persistent_orders, places=("host",), mpis=PERSISTENT_MPIS),
         Case("far-persistent-errors", persistent_errors, places=("host",), mpis=PERSISTENT_MPIS),
