@@ -104,6 +104,24 @@ def buffers(c):
     return "both algorithms"
 
 
+# Weights of a program with an Allreduce in its loop, and its steps.
+WEIGHTS, STEPS = 1 << 18, 20
+
+
+def training(c):
+    """Data-parallel gradient descent across two sites, with the library and without."""
+    seconds = {}
+    for name in ("with", "without"):
+        words = ("descent", WEIGHTS, STEPS)
+        job = start(c, 4, words, {"ISTHMUS_COLLECTIVES_TRACE": "1"}, ".with") if name == "with" else c.start(4, *words, suffix=".without")
+        ended = job.wait(120)
+        must_pass(ended)
+        seconds[name] = float(re.search(r"([\d.]+) s a step", ended.output)[1])
+        if name == "with" and "allreduce" not in operations_run(ended.output):
+            raise Failure("the library ran no Allreduce")
+    return f"{1e3 * seconds['with']:.1f} ms a step, {1e3 * seconds['without']:.1f} ms without"
+
+
 def late(c):
     """After an error no late message is written to the program's buffer, and its sender does not wait for ever."""
     env = {"ISTHMUS_COLLECTIVES_SITES": "0-1;2-4", "ISTHMUS_COLLECTIVES_PIN": "all:parallel", **DETACHED[1]}
@@ -390,6 +408,7 @@ CASES = {
         Case("far-sessions", sessions, places=("host",), mpis=("mpich", "openmpi", "intel")),
         Case("far-sites", sites_found, places=("host", "sites"), mpis=MPIS),
         Case("far-too-many-sites", too_many_sites, places=("sites",), mpis=("mpich",)),
+        Case("far-training", training, places=("sites",), mpis=MPIS),
         Case("far-killed", killed_rank, places=("host",), mpis=MPIS),
         # Debian's has no mpi4py.
         Case("far-mpi4py", mpi4py, places=("host",), mpis=("mpich", "openmpi", "intel")),
