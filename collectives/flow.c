@@ -1,6 +1,7 @@
 // Messages under way.
 #include "internal.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,11 +32,65 @@ int64_t detached_most(const struct settings *settings)
     return !has_provider() ? 0 : most < (double)DETACHED_MAX ? (int64_t)most : DETACHED_MAX;
 }
 
+// Calls of functions whose errors go to HEARER (mpis.h), and the handler that the program has set there. While there are
+// calls, errors are returned. Else a program whose communicator returns errors would be aborted.
+static pthread_mutex_t hearing = PTHREAD_MUTEX_INITIALIZER;
+static int quiet_calls;
+static MPI_Errhandler program_handler = MPI_ERRHANDLER_NULL;
+
+static void begin_quiet(void)
+{
+    if (HEARER == MPI_COMM_NULL)
+        return;
+    pthread_mutex_lock(&hearing);
+    if (quiet_calls++ == 0 && has_world() && PMPI_Comm_get_errhandler(HEARER, &program_handler) == MPI_SUCCESS)
+        PMPI_Comm_set_errhandler(HEARER, MPI_ERRORS_RETURN);
+    pthread_mutex_unlock(&hearing);
+}
+
+static void end_quiet(void)
+{
+    if (HEARER == MPI_COMM_NULL)
+        return;
+    pthread_mutex_lock(&hearing);
+    if (--quiet_calls == 0 && program_handler != MPI_ERRHANDLER_NULL) {
+        PMPI_Comm_set_errhandler(HEARER, program_handler);
+        PMPI_Errhandler_free(&program_handler);
+    }
+    pthread_mutex_unlock(&hearing);
+}
+
+int wait_for_all(int count, MPI_Request *requests)
+{
+    begin_quiet();
+    int error = PMPI_Waitall(count, requests, MPI_STATUSES_IGNORE);
+    end_quiet();
+    return error;
+}
+
+int test_all(int count, MPI_Request *requests, int *all)
+{
+    begin_quiet();
+    int error = PMPI_Testall(count, requests, all, MPI_STATUSES_IGNORE);
+    end_quiet();
+    return error;
+}
+
+static int complete_some(struct flow *flow, enum patience patience, int *count)
+{
+    if (patience == IN_HOOK)
+        return test_in_hook(flow->count, flow->requests, count, flow->places, flow->statuses);
+    begin_quiet();
+    int error = (patience == WAIT ? PMPI_Waitsome : PMPI_Testsome)(flow->count, flow->requests, count, flow->places, flow->statuses);
+    end_quiet();
+    return error;
+}
+
 void reap(struct plan *plan, int wait)
 {
     for (struct detached **at = &plan->detached, *one; (one = *at);) {
         int arrived = 1;
-        int error = wait ? PMPI_Waitall(one->count, one->requests, MPI_STATUSES_IGNORE) : PMPI_Testall(one->count, one->requests, &arrived, MPI_STATUSES_IGNORE);
+        int error = wait ? wait_for_all(one->count, one->requests) : test_all(one->count, one->requests, &arrived);
         if (error)
             plan->broken = 1; // its memory stays
         else if (!arrived) {
@@ -51,7 +106,7 @@ void reap(struct plan *plan, int wait)
     }
 }
 
-struct flow *flow_begin(struct flow *here, struct plan *plan, const struct later *later, int tags)
+struct flow *flow_begin(struct flow *here, struct plan *plan, const struct later *later, int64_t tags)
 {
     struct flow *flow = later ? malloc(sizeof *flow) : here;
     *here = (struct flow){.plan = plan, .comm = plan->far};
@@ -70,8 +125,8 @@ struct flow *flow_begin(struct flow *here, struct plan *plan, const struct later
     if (flow->persistent)
         take_tags(flow);
     else if (flow->request) {
-        flow->tag = reserve_tags(plan, tags);
-        flow->tags = tags;
+        flow->tags = (int)tags; // fewer than plan->tags: choose has looked
+        flow->tag = reserve_tags(plan, flow->tags);
     }
     return flow;
 }
@@ -138,7 +193,7 @@ static MPI_Request *place_for(struct flow *flow, follow *then, void *what, int64
         }
         flow->room = room;
     }
-    flow->under_way[flow->count] = (struct under_way){.then = then, .what = what, .index = index};
+    flow->under_way[flow->count] = (struct under_way){.then = then, .what = what, .index = index, .from = -1};
     flow->requests[flow->count] = MPI_REQUEST_NULL;
     flow->live++;
     return &flow->requests[flow->count++];
@@ -224,6 +279,11 @@ void flow_receive(struct flow *flow, void *data, MPI_Count count, MPI_Datatype t
         flow->under_way[flow->count - 1].far_bytes = count * shape.size;
         flow->under_way[flow->count - 1].far_site = flow->plan->site_of[from];
     }
+    struct under_way *own = &flow->under_way[flow->count - 1];
+    own->from = from;
+    own->tag = flow->tag + tag;
+    own->count = count;
+    own->type = type;
     started(flow, COUNTED(PMPI_Irecv)(data, (counted)count, type, from, flow->tag + tag, flow->comm, request));
 }
 
@@ -244,10 +304,11 @@ void flow_step(struct flow *flow, enum patience patience)
     int count = 0;
     if (flow->error || flow->live == 0)
         return;
-    int error = (patience == WAIT ? PMPI_Waitsome : patience == LOOK ? PMPI_Testsome : test_in_hook)(
-        flow->count, flow->requests, &count, flow->places, flow->statuses);
+    int error = complete_some(flow, patience, &count);
     if (error != MPI_SUCCESS) {
-        for (int i = 0; error == MPI_ERR_IN_STATUS && i < count; i++)
+        int class = MPI_ERR_OTHER;
+        PMPI_Error_class(error, &class);
+        for (int i = 0; class == MPI_ERR_IN_STATUS && i < count; i++)
             flow_fail(flow, flow->statuses[i].MPI_ERROR);
         flow_fail(flow, error);
         return;
@@ -275,6 +336,25 @@ void flow_wait(struct flow *flow)
 {
     while (!flow->error && flow->live > 0)
         flow_step(flow, WAIT);
+}
+
+// After an error, no late message may be written to buffers that the program then uses for something else. So receives
+// are cancelled, and those that had not begun are replaced by receives into memory that stays: else senders would wait.
+static void divert_receives(struct flow *flow)
+{
+    for (int i = 0; i < flow->count; i++) {
+        const struct under_way *own = &flow->under_way[i];
+        MPI_Request *request = &flow->requests[i];
+        MPI_Status status;
+        MPI_Count size;
+        int cancelled = 0;
+        if (own->from < 0 || *request == MPI_REQUEST_NULL || PMPI_Cancel(request) || PMPI_Wait(request, &status) ||
+            PMPI_Test_cancelled(&status, &cancelled) || !cancelled || PMPI_Type_size_x(own->type, &size))
+            continue;
+        void *memory = malloc((size_t)(own->count * size) + 1);
+        if (memory)
+            COUNTED(PMPI_Irecv)(memory, (counted)(own->count * size), MPI_BYTE, own->from, own->tag, flow->comm, request);
+    }
 }
 
 // Moves the flow's memory to the sends that are still under way.
@@ -323,12 +403,13 @@ int flow_end(struct flow *flow, follow *end, void *what)
     if (end && !flow->error)
         end(flow, what, 0);
     if (flow->error && (flow->live || flow->detached_count)) {
+        divert_receives(flow);
         free_arrays(flow); // requests may still use the memory
         return flow->error;
     }
     if (flow->detached_count) {
         if (!keep(flow))
-            flow_fail(flow, PMPI_Waitall(flow->detached_count, flow->detached, MPI_STATUSES_IGNORE));
+            flow_fail(flow, wait_for_all(flow->detached_count, flow->detached));
         else
             flow->memory = NULL, flow->detached = NULL, flow->blocks = 0;
     }

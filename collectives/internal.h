@@ -64,6 +64,7 @@ struct settings {
     int32_t nonblocking; // whether non-blocking collectives are run here
     int32_t persistent;  // whether persistent collectives are run here
     int32_t combines;    // whether all ranks can call MPI_Reduce_local
+    int32_t reproducible; // whether reductions have the same bits by whichever algorithm
     int32_t measures, measures_pair; // whether `rate` and `pair_rate` are measured while the program runs
 };
 
@@ -190,7 +191,7 @@ struct load {
     int64_t parts;        // of these bytes that move one after the other in parallel; 1: nothing overlaps
     int leaders_can, parallel_can;
     const struct later *later; // if it goes on, leaders cannot: they wait within
-    int tags;             // of a flow that runs it in parallel
+    int64_t tags;         // of a flow that runs it in parallel; too many: it cannot
     int any_length;       // of the vector: leaders need no more memory than their own vector
 };
 enum algorithm choose(struct plan *plan, enum operation operation, int64_t bytes, struct load load);
@@ -240,12 +241,20 @@ int64_t detached_most(const struct settings *settings);
 // Frees the sends that have arrived. With `wait`, waits for all and frees them.
 void reap(struct plan *plan, int wait);
 
+// MPI_Waitall and MPI_Testall for requests of our own communicators. Errors are returned, whatever the program's error
+// handlers.
+int wait_for_all(int count, MPI_Request *requests);
+int test_all(int count, MPI_Request *requests, int *all);
+
 // Messages under way. At the end of each a function may be called, which may start further messages.
 typedef void follow(struct flow *flow, void *what, int64_t index);
 struct under_way {
     follow *then;
     void *what;
     int64_t index;
+    int from, tag;     // of a receive; a send has from -1
+    MPI_Count count;   // of a receive
+    MPI_Datatype type;
     int64_t far_bytes; // of a far segment that is timed, else 0
     int far_site;
 };
@@ -280,7 +289,7 @@ struct flow {
 };
 static inline int goes_on(const struct flow *flow) { return flow->request || flow->persistent; }
 // Begins a flow. If it goes on after the call, it has so many tags of its own; else it is `here`.
-struct flow *flow_begin(struct flow *here, struct plan *plan, const struct later *later, int tags);
+struct flow *flow_begin(struct flow *here, struct plan *plan, const struct later *later, int64_t tags);
 void flow_fail(struct flow *flow, int error);
 // Allocates memory that lasts until the flow has ended. Returns NULL after an error.
 void *flow_memory(struct flow *flow, int64_t bytes);
@@ -344,7 +353,7 @@ const struct settings *settings_of(const struct plan *plan, const struct later *
 int is_start(const struct later *later);
 // If a persistent collective is being made, notes how many tags it takes (0: it is left to the MPI). Returns whether it is
 // being made, so that nothing must run.
-int note_choice(const struct later *later, int tags);
+int note_choice(const struct later *later, int64_t tags);
 // Gives a flow the communicator and the tags of the persistent collective that it runs.
 void take_tags(struct flow *flow);
 // The flow has ended.

@@ -51,14 +51,22 @@ static const char *const BEFORE[KINDS] = {"", "i", ""}, *const AFTER[KINDS] = {"
 // Calls of this process. Of a persistent collective: its starts, or its initialization if it is left to the MPI.
 static atomic_ulong counts[KINDS][OPERATIONS][ALGORITHMS][REASONS_COUNT];
 
+// Whether leaders may run it. They combine within a site by the MPI, whose order of additions depends on the length of the
+// vector, and on the number of ranks.
+static int leaders_may(const struct settings *known, enum operation operation)
+{
+    return !known->reproducible || (operation != REDUCE && operation != ALLREDUCE && operation != REDUCE_SCATTER);
+}
+
 enum algorithm choose(struct plan *plan, enum operation operation, int64_t bytes, struct load load)
 {
     const struct settings *known = settings_of(plan, load.later);
     int most = largest_site(plan);
     enum kind kind = !load.later ? BLOCKING : load.later->request ? NONBLOCKING : PERSISTENT_STARTS;
     enum algorithm pin = (enum algorithm)known->pins[operation], chosen;
-    int leaders_can = load.leaders_can && kind == BLOCKING && (load.any_length || bytes <= LEADERS_MAX);
-    int left = pin == MPI || (!leaders_can && !load.parallel_can);
+    int leaders_can = load.leaders_can && kind == BLOCKING && (load.any_length || bytes <= LEADERS_MAX) && leaders_may(known, operation);
+    int parallel_can = load.parallel_can && load.tags < plan->tags;
+    int left = pin == MPI || (!leaders_can && !parallel_can);
     // Calls that are left to the MPI tell no rate. All ranks decide that alike, so they count the same calls.
     if (kind == BLOCKING)
         count_call(plan, left ? 0 : bytes);
@@ -74,9 +82,9 @@ enum algorithm choose(struct plan *plan, enum operation operation, int64_t bytes
         chosen = MPI, why = pin == MPI ? PINNED : RULES;
     else if (pin == LEADERS && leaders_can)
         chosen = LEADERS, why = PINNED;
-    else if (pin == PARALLEL && load.parallel_can)
+    else if (pin == PARALLEL && parallel_can)
         chosen = PARALLEL, why = PINNED;
-    else if (!leaders_can || !load.parallel_can)
+    else if (!leaders_can || !parallel_can)
         chosen = leaders_can ? LEADERS : PARALLEL, why = ONLY;
     else
         chosen = leaders_s <= parallel_s ? LEADERS : PARALLEL;

@@ -218,7 +218,7 @@ int run_bcast(struct plan *plan, const struct later *later, void *data, MPI_Coun
     int64_t bytes = count * shape.size, segment = segment_of(plan, bytes);
     struct load load = {.across = (double)bytes * (plan->sites - 1), .leader_near = (double)bytes * near_steps(plan), .parallel_near = 2.0 * (double)bytes,
                         .messages = 2 * largest_site(plan), .parts = bytes / segment + 1, .leaders_can = 1, .parallel_can = 1,
-                        .later = later, .tags = (int)(bytes / segment) + 1};
+                        .later = later, .tags = bytes / segment + 1};
     enum algorithm algorithm = bytes ? choose(plan, BCAST, bytes, load) : MPI;
     if (algorithm == MPI)
         return LEAVE;
@@ -541,7 +541,7 @@ int run_allgather(struct plan *plan, const struct later *later, const void *from
         pieces_count += pieces_of(count_at(spread, rank) * shape.size, segment);
     struct load load = {.across = (double)crossing_most * (plan->sites - 1), .leader_near = (double)total * (1 + near_steps(plan)),
                         .parallel_near = (double)total, .messages = 2 * plan->ranks, .parts = total / segment + 1, .leaders_can = 1,
-                        .parallel_can = pieces_count < plan->tags, .later = later, .tags = (int)pieces_count};
+                        .parallel_can = 1, .later = later, .tags = pieces_count};
     enum algorithm algorithm = total ? choose(plan, ALLGATHER, total, load) : MPI;
     if (algorithm == MPI)
         return LEAVE;

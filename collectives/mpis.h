@@ -7,6 +7,8 @@
 //   progress hook                 MPICH from 4.2 on           all
 //   persistent collectives        with the hook               from 5 on
 //   MPI_Wait after an error       returns success             returns what the error handler says
+//   errors of MPI_Waitall etc.    go to MPI_COMM_SELF; of     go to the request's communicator
+//                                 Intel MPI: MPI_COMM_WORLD
 //
 // Handles are numbers in MPICH and pointers in Open MPI. Nothing here depends on it: handles are only passed on,
 // compared with each other, and translated by MPI_Comm_f2c and the like.
@@ -75,6 +77,16 @@ typedef int counted;
 #define HANDLERS_SET_ERRORS 1
 #else
 #define HANDLERS_SET_ERRORS 0
+#endif
+
+// The communicator whose error handler MPI_Waitall, MPI_Waitsome, MPI_Testall and MPI_Testsome call, if it is not that of
+// the request.
+#if defined(OPEN_MPI)
+#define HEARER MPI_COMM_NULL
+#elif defined(I_MPI_NUMVERSION)
+#define HEARER MPI_COMM_WORLD
+#else
+#define HEARER MPI_COMM_SELF
 #endif
 
 #endif

@@ -83,11 +83,11 @@ const struct settings *settings_of(const struct plan *plan, const struct later *
 
 int is_start(const struct later *later) { return later && later->persistent && later->persistent->channel; }
 
-int note_choice(const struct later *later, int tags)
+int note_choice(const struct later *later, int64_t tags)
 {
     if (!later || !later->persistent || is_start(later))
         return 0;
-    later->persistent->tags = tags;
+    later->persistent->tags = (int)tags; // fewer than plan->tags: choose has looked
     return 1;
 }
 
@@ -165,20 +165,36 @@ int MPI_Comm_set_errhandler(MPI_Comm comm, MPI_Errhandler handler)
 // Returns 0 or an MPI error. The other ranks wait for the second communicator, whatever becomes of the first.
 static int make_channel(struct plan *plan, struct channel *channel)
 {
+    *channel = (struct channel){.far = MPI_COMM_NULL, .own = MPI_COMM_NULL, .teller = MPI_ERRHANDLER_NULL};
     int error = make_own(plan, &channel->own), other;
     if (!error && !(error = PMPI_Comm_create_errhandler(tell_program, &channel->teller)))
         match_handler(plan, channel, 0);
-    channel->next_tag = 0;
     other = PMPI_Comm_dup(plan->far, &channel->far);
     return error ? error : other;
+}
+
+// Frees what was made of a channel.
+static void free_channel(struct channel *channel)
+{
+    if (channel->teller != MPI_ERRHANDLER_NULL)
+        PMPI_Errhandler_free(&channel->teller);
+    if (channel->own != MPI_COMM_NULL)
+        PMPI_Comm_free(&channel->own);
+    if (channel->far != MPI_COMM_NULL)
+        PMPI_Comm_free(&channel->far);
 }
 
 // Makes a channel, if all ranks can. Collective. Returns whether they could.
 static int add_channel(struct plan *plan)
 {
-    int failed = make_channel(plan, &plan->channels[plan->channel_count]) != MPI_SUCCESS, any = 1;
-    if (PMPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MAX, plan->far) || any) {
+    struct channel *channel = &plan->channels[plan->channel_count];
+    int failed = make_channel(plan, channel) != MPI_SUCCESS, any = 1;
+    int error = PMPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MAX, plan->far);
+    if (error)
+        plan->broken = 1; // ranks may disagree on whether there is a channel
+    if (error || any) {
         plan->settings.persistent = 0;
+        free_channel(channel);
         return 0;
     }
     plan->channel = plan->channel_count++;
@@ -235,11 +251,8 @@ void free_channels(struct plan *plan)
                 one->plan = NULL;
     pthread_mutex_unlock(&lock);
     for (int i = 0; i < plan->channel_count; i++) {
-        struct channel *channel = &plan->channels[i];
-        match_handler(plan, channel, 1);
-        PMPI_Errhandler_free(&channel->teller);
-        PMPI_Comm_free(&channel->own);
-        PMPI_Comm_free(&channel->far);
+        match_handler(plan, &plan->channels[i], 1);
+        free_channel(&plan->channels[i]);
     }
 }
 
@@ -441,7 +454,7 @@ int MPI_Cancel(MPI_Request *request)
 
 const struct settings *settings_of(const struct plan *plan, const struct later *later) { return (void)later, &plan->settings; }
 int is_start(const struct later *later) { return (void)later, 0; }
-int note_choice(const struct later *later, int tags) { return (void)later, (void)tags, 0; }
+int note_choice(const struct later *later, int64_t tags) { return (void)later, (void)tags, 0; }
 void take_tags(struct flow *flow) { (void)flow; }
 void end_of_start(struct persistent *one, int error) { (void)one, (void)error; }
 void free_channels(struct plan *plan) { (void)plan; }

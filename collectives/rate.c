@@ -87,7 +87,7 @@ void free_rate(struct plan *plan)
     if (plan->broken && rate->under_way)
         return;
     if (rate->under_way)
-        PMPI_Waitall(rate->under_way, rate->requests, MPI_STATUSES_IGNORE);
+        wait_for_all(rate->under_way, rate->requests);
     free(rate->row);
     free(rate->requests);
 }
@@ -167,7 +167,7 @@ static int end_exchange(struct plan *plan)
         return MPI_SUCCESS;
     rate->exchanging = 0;
     if (plan->spot == 0)
-        error = PMPI_Waitall(rate->under_way, rate->requests, MPI_STATUSES_IGNORE);
+        error = wait_for_all(rate->under_way, rate->requests);
     rate->under_way = 0;
     if (!error)
         error = PMPI_Bcast(rate->row, plan->sites * RATE_WINDOW, MPI_INT64_T, 0, plan->near);

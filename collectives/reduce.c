@@ -1,8 +1,9 @@
 // Collectives that combine: Reduce, Allreduce, Reduce_scatter, Scan, Exscan.
 //
-// Values are always combined in the same order, whatever arrives first: within a site by rank, then site by site. So
-// all ranks get the same bits, and a repeated call gives them again. If each site is one run of ranks, this is the
-// order of ranks, which operations that do not commute need. Otherwise those operations are left to the MPI.
+// Values are always combined in the same order, whatever arrives first: within a site, then site by site. So all ranks
+// get the same bits, and a repeated call gives them again. In parallel it is ((a op b) op c) op d within a site; leaders
+// take the MPI's own, which may be (a op b) op (c op d). If each site is one run of ranks, both keep the order of ranks,
+// which operations that do not commute need. Otherwise those operations are left to the MPI.
 #include "internal.h"
 
 #include <stdlib.h>
@@ -243,7 +244,7 @@ int run_reduce(struct plan *plan, const struct later *later, const void *from, v
     int64_t parts = cut(NULL, 0, count, most, root);
     struct load load = {.across = (double)bytes * (plan->sites - 1), .leader_near = (double)bytes * near_steps(plan) * (1 + all),
                         .parallel_near = 2.0 * (double)bytes, .messages = 2 * largest_site(plan), .parts = parts, .leaders_can = can,
-                        .later = later, .tags = (int)parts * KINDS, .parallel_can = can && parts * KINDS < plan->tags};
+                        .later = later, .tags = parts * KINDS, .parallel_can = can};
     enum algorithm algorithm = choose(plan, all ? ALLREDUCE : REDUCE, bytes, load);
     if (algorithm == MPI)
         return LEAVE;
@@ -290,8 +291,8 @@ int run_reduce_scatter(struct plan *plan, const struct later *later, const void 
     for (int rank = 0; rank < plan->ranks; rank++)
         parts += cut(NULL, 0, count_at(spread, rank), most, rank);
     struct load load = {.across = (double)bytes * (plan->sites - 1), .leader_near = 2.0 * (double)bytes * near_steps(plan), .parallel_near = (double)bytes,
-                        .messages = 2 * plan->ranks, .parts = parts, .leaders_can = can, .later = later, .tags = (int)parts * KINDS,
-                        .parallel_can = can && parts * KINDS < plan->tags};
+                        .messages = 2 * plan->ranks, .parts = parts, .leaders_can = can, .later = later, .tags = parts * KINDS,
+                        .parallel_can = can};
     enum algorithm algorithm = choose(plan, REDUCE_SCATTER, bytes, load);
     if (algorithm == MPI)
         return LEAVE;

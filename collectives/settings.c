@@ -98,12 +98,19 @@ static int is_off(const char *variable)
     return text && (!strcasecmp(text, "off") || !strcmp(text, "0"));
 }
 
+static int is_on(const char *variable)
+{
+    const char *text = getenv(variable);
+    return text && text[0] && !is_off(variable);
+}
+
 static void read_settings(void)
 {
     const char *trace = getenv("ISTHMUS_COLLECTIVES_TRACE");
     settings.trace = !trace || !trace[0] || !strcmp(trace, "0") ? QUIET : strcasecmp(trace, "counts") ? EACH_CALL : COUNTS;
     settings.nonblocking = has_progress_hook() && !is_off("ISTHMUS_COLLECTIVES_NONBLOCKING");
     settings.persistent = settings.nonblocking && !is_off("ISTHMUS_COLLECTIVES_PERSISTENT");
+    settings.reproducible = is_on("ISTHMUS_COLLECTIVES_REPRODUCIBLE");
     settings.rtt_s = quantity("ISTHMUS_COLLECTIVES_RTT", TIMES, "24ms");
     settings.rate = quantity("ISTHMUS_COLLECTIVES_RATE", RATES, "10Gbit");
     settings.pair_rate = quantity("ISTHMUS_COLLECTIVES_RANK_RATE", RATES, "1Gbit");

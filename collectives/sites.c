@@ -22,8 +22,10 @@
 
 // Version of the cards and algorithms. Ranks of two versions would wait for each other for ever.
 enum { VERSION = 6 };
-// Most sites that are found by measuring. Count; if there are more, all calls are left to the MPI.
-enum { LANDMARKS_MAX = 64 };
+// Most sites that are found by measuring. Count; if there are more, all calls are left to the MPI. Tests make it smaller.
+#ifndef LANDMARKS_MAX
+#define LANDMARKS_MAX 64
+#endif
 // Least and most pings of a landmark. Counts; the first message also makes a connection. CLEARLY_FAR: multiple of the
 // limit beyond which a path is far without doubt.
 enum { PINGS_MIN = 3, PINGS_MAX = 8, CLEARLY_FAR = 4 };
@@ -294,6 +296,7 @@ static int measure(MPI_Comm comm, int rank, int ranks, const struct card *cards,
             continue;
         if (map->sites == LANDMARKS_MAX) {
             map->sites = 1;
+            memset(map->site_of, 0, (size_t)ranks * sizeof *map->site_of);
             break;
         }
         int waiting = 0;

@@ -104,6 +104,40 @@ def buffers(c):
     return "both algorithms"
 
 
+# Weights of a program with an Allreduce in its loop, and its steps.
+WEIGHTS, STEPS = 1 << 18, 20
+
+
+def training(c):
+    """Data-parallel gradient descent across two sites, with the library and without."""
+    seconds = {}
+    for name in ("with", "without"):
+        words = ("descent", WEIGHTS, STEPS)
+        job = start(c, 4, words, {"ISTHMUS_COLLECTIVES_TRACE": "1"}, ".with") if name == "with" else c.start(4, *words, suffix=".without")
+        ended = job.wait(120)
+        must_pass(ended)
+        seconds[name] = float(re.search(r"([\d.]+) s a step", ended.output)[1])
+        if name == "with" and "allreduce" not in operations_run(ended.output):
+            raise Failure("the library ran no Allreduce")
+    return f"{1e3 * seconds['with']:.1f} ms a step, {1e3 * seconds['without']:.1f} ms without"
+
+
+def late(c):
+    """After an error no late message is written to the program's buffer, and its sender does not wait for ever."""
+    env = {"ISTHMUS_COLLECTIVES_SITES": "0-1;2-4", "ISTHMUS_COLLECTIVES_PIN": "all:parallel", **DETACHED[1]}
+    for bytes in ("4k", "1M"):
+        must_pass(start(c, 5, ("far_comms", "late", bytes), env, f".{bytes}").wait(60))
+    return "short and long messages"
+
+
+def reproducible(c):
+    """Sums have the same bits by any algorithm and of any length, if the program asks for it."""
+    env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": "0-3;4-8", "ISTHMUS_COLLECTIVES_REPRODUCIBLE": "1"}
+    for pin in ("auto", "leaders"):
+        must_pass(start(c, 9, ("far_comms", "bits", 4), {**env, "ISTHMUS_COLLECTIVES_PIN": f"all:{pin}"}, f".{pin}").wait(60))
+    return "added by rank, then site by site"
+
+
 def persistent(c):
     """Persistent collectives, started again and again beside persistent messages: the library runs them, unless told not to."""
     env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": "0-1;2-4", "ISTHMUS_COLLECTIVES_TRACE": "1", **DETACHED[0]}
@@ -139,6 +173,11 @@ def persistent_errors(c):
     # No other rank gets its data from the last one.
     env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": "0-1;2-4"}
     must_pass(start(c, 5, ("far_persistent", "errors"), env, "").wait(60))
+    # One rank cannot make the communicators of persistent collectives.
+    ended = start(c, 5, ("far_persistent", "unmade"), {**env, "ISTHMUS_COLLECTIVES_TRACE": "1"}, ".unmade").wait(60)
+    must_pass(ended)
+    if operations_run(ended.output) & set(PERSISTENT):
+        raise Failure("the library ran persistent collectives without their communicators")
     return "MPI_ERR_TRUNCATE at one rank of five"
 
 
@@ -225,6 +264,22 @@ def threads(c):
                "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}"}
         must_pass(start(c, 5, ("far_collectives", SEED, 50, 300, 3, *words), env, f".{algorithm}").wait(120))
     return "three threads, both algorithms"
+
+
+# A library that finds at most one site by measuring.
+ONE_LANDMARK = ("-one", ("-DLANDMARKS_MAX=1",))
+
+
+def too_many_sites(c):
+    """If there are more sites than the library can measure, it leaves all calls of all communicators to the MPI."""
+    if said := mpis.compile_collectives(c.mpi, c.log(".library"), *ONE_LANDMARK):
+        raise Failure(f"the library does not compile: {last_words(said)}")
+    env = {"ISTHMUS_COLLECTIVES_TRACE": "1", "LD_PRELOAD": str(mpis.collectives_library(c.mpi, ONE_LANDMARK[0]))}
+    ended = c.start(4, "far_collectives", SEED, 20, 300, env=env, suffix="").wait(120)
+    must_pass(ended)
+    if "by measured round trips: 0 0 0 0\n" not in ended.output or operations_run(ended.output):
+        raise Failure("the library found sites, or ran collectives")
+    return "two sites are one too many"
 
 
 def sites_found(c):
@@ -343,6 +398,8 @@ CASES = {
         Case("far-taken-apart", taken_apart, places=("host",), mpis=("openmpi", "debian-openmpi")),
         Case("far-freed", freed, places=("host",), mpis=MPIS),
         Case("far-buffers", buffers, places=("host",), mpis=MPIS),
+        Case("far-late", late, places=("host",), mpis=MPIS),
+        Case("far-reproducible", reproducible, places=("host",), mpis=("mpich", "openmpi", "debian-openmpi")),
         Case("far-persistent", persistent, places=("host",), mpis=PERSISTENT_MPIS),
         Case("far-persistent-orders", persistent_orders, places=("host",), mpis=PERSISTENT_MPIS),
         Case("far-persistent-errors", persistent_errors, places=("host",), mpis=PERSISTENT_MPIS),
@@ -350,6 +407,8 @@ CASES = {
         Case("far-rate", rate, places=("sites",), mpis=("mpich", "openmpi")),
         Case("far-sessions", sessions, places=("host",), mpis=("mpich", "openmpi", "intel")),
         Case("far-sites", sites_found, places=("host", "sites"), mpis=MPIS),
+        Case("far-too-many-sites", too_many_sites, places=("sites",), mpis=("mpich",)),
+        Case("far-training", training, places=("sites",), mpis=MPIS),
         Case("far-killed", killed_rank, places=("host",), mpis=MPIS),
         # Debian's has no mpi4py.
         Case("far-mpi4py", mpi4py, places=("host",), mpis=("mpich", "openmpi", "intel")),

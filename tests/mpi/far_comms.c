@@ -3,6 +3,8 @@
 //   far_comms freed ROUNDS BYTES   freed at once, while data of their collectives are still under way
 //   far_comms buffers              in calls whose buffers are given by address or, wrongly, are the same
 //   far_comms pinned PINS          pinned by the info key isthmus_collectives_pin
+//   far_comms late BYTES           on which a rank has an error, and a message comes after that
+//   far_comms bits RANKS           used for sums whose bits must not depend on the algorithm; so many ranks are at the first site
 //   far_comms steady CALLS BYTES   used for long collectives again and again, so that the library measures the link
 //   far_comms sessions TIMES       made from sessions, by a program without MPI_Init
 #include "check.h"
@@ -138,6 +140,85 @@ static int buffers(void)
     return finish("buffers by address");
 }
 
+// The root has no room for what rank 1 sends, and an error. The last rank sends after that: its message must not be
+// written to the root's buffer, which is then used for something else. Yet the last rank must not wait for ever.
+static int late(size_t bytes)
+{
+    int count = (int)(bytes / sizeof(int)), go = 1, error, class = MPI_SUCCESS, last = world_size - 1, counts[world_size], displs[world_size];
+    int *one = allocate(2 * bytes), *all = allocate(bytes * (size_t)world_size);
+    MPI_Comm comm;
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    memset(one, 1, 2 * bytes);
+    for (int i = 0; i < world_size; i++)
+        counts[i] = count, displs[i] = i * count;
+    MPI_Barrier(comm); // the library's first call on a communicator waits for all ranks
+    if (world_rank == last)
+        MPI_Recv(&go, 1, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    error = MPI_Gatherv(one, world_rank == 1 ? 2 * count : count, MPI_INT, all, counts, displs, MPI_INT, 0, comm);
+    MPI_Error_class(error, &class);
+    CHECK(class == (world_rank == 0 ? MPI_ERR_TRUNCATE : MPI_SUCCESS), "Gatherv ended with class %d", class);
+    if (world_rank == 0) {
+        memset(all, 7, bytes * (size_t)world_size);
+        MPI_Send(&go, 1, MPI_INT, last, 0, MPI_COMM_WORLD);
+        MPI_Recv(&go, 1, MPI_INT, last, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        for (size_t i = 0; i < bytes * (size_t)world_size; i++)
+            CHECK(((const char *)all)[i] == 7, "the buffer has %d at %zu", ((const char *)all)[i], i);
+    } else if (world_rank == last)
+        MPI_Send(&go, 1, MPI_INT, 0, 0, MPI_COMM_WORLD);
+    MPI_Comm_free(&comm);
+    free(one), free(all);
+    return finish("a late message after an error");
+}
+
+// Sums of doubles must be those that are added by rank within a site, then site by site: bit for bit, whatever the length
+// and the call. The first `there` ranks are one site, the others another one.
+static double summand(int rank, int at) { return (double)(mixed((uint64_t)rank + 1, (uint64_t)at) >> 11) * (rank % 2 ? 1e-9 : 1.0); }
+
+static double sum_of(int first, int end, int at)
+{
+    double sum = summand(first, at);
+    for (int rank = first + 1; rank < end; rank++)
+        sum += summand(rank, at);
+    return sum;
+}
+
+static void check_sums(const double *sums, int from, int count, int there, const char *call)
+{
+    for (int i = 0; i < count; i++) {
+        double wanted = sum_of(0, there, from + i) + sum_of(there, world_size, from + i);
+        CHECK(!memcmp(&sums[i], &wanted, sizeof wanted), "%s of %d: %.17g at %d, expected %.17g", call, count, sums[i], i, wanted);
+    }
+}
+
+static int bits(int there)
+{
+    enum { MOST = 20000 };
+    static const int LENGTHS[] = {1, 3, 500, MOST};
+    for (int i = 0; i < 4; i++) {
+        int each = LENGTHS[i], all = each * world_size;
+        double *from = allocate((size_t)all * sizeof *from), *to = allocate((size_t)all * sizeof *to);
+        MPI_Request request;
+        for (int at = 0; at < all; at++)
+            from[at] = summand(world_rank, at);
+        MPI_Allreduce(from, to, all, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        check_sums(to, 0, all, there, "Allreduce");
+        MPI_Iallreduce(from, to, each, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD, &request);
+        MPI_Wait(&request, MPI_STATUS_IGNORE);
+        check_sums(to, 0, each, there, "Iallreduce");
+        MPI_Reduce(from, to, each, MPI_DOUBLE, MPI_SUM, world_size - 1, MPI_COMM_WORLD);
+        if (world_rank == world_size - 1)
+            check_sums(to, 0, each, there, "Reduce");
+        MPI_Reduce_scatter_block(from, to, each, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        check_sums(to, each * world_rank, each, there, "Reduce_scatter_block");
+        memcpy(to, from, (size_t)each * sizeof *to);
+        MPI_Allreduce(MPI_IN_PLACE, to, each, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        check_sums(to, 0, each, there, "Allreduce in place");
+        free(from), free(to);
+    }
+    return finish("sums in one order");
+}
+
 static int steady(int calls, size_t bytes)
 {
     char *data = allocate(bytes);
@@ -237,9 +318,13 @@ int main(int argc, char **argv)
         return freed(atoi(argv[2]), argument(argc, argv, 3, 0));
     if (argc == 2 && !strcmp(argv[1], "buffers"))
         return buffers();
+    if (argc == 3 && !strcmp(argv[1], "bits"))
+        return bits(atoi(argv[2]));
+    if (argc == 3 && !strcmp(argv[1], "late"))
+        return late(argument(argc, argv, 2, 0));
     if (argc == 3 && !strcmp(argv[1], "pinned"))
         return pinned(argv[2]);
     if (argc == 4 && !strcmp(argv[1], "steady"))
         return steady(atoi(argv[2]), argument(argc, argv, 3, 0));
-    fail("usage: far_comms freed ROUNDS BYTES | buffers | pinned PINS | steady CALLS BYTES | sessions TIMES");
+    fail("usage: far_comms freed ROUNDS BYTES | buffers | pinned PINS | late BYTES | bits RANKS | steady CALLS BYTES | sessions TIMES");
 }

@@ -5,6 +5,7 @@
 //   far_persistent threads ROUNDS        started by two threads, while a third one calls other collectives
 //   far_persistent many TIMES STARTS     made, started and freed again and again, while an early one stays; memory does not grow
 //   far_persistent errors                whose last rank has too short a buffer: the program's error handler hears of it
+//   far_persistent unmade                of which one rank cannot make what they need: the MPI runs them, and nothing stays
 //   far_persistent left                  left behind: communicators are freed first, and MPI_Finalize finds some
 //
 // Datatypes and operations are freed as soon as a request is made. A last argument `stock` leaves out what the MPIs' own
@@ -511,6 +512,56 @@ static int errors(void)
     return finish("an error at the last rank");
 }
 
+// --- unmade ----------------------------------------------------------------------
+
+// The library calls these functions instead of the MPI's: `fails` makes one of them fail, and `open_comms` counts the
+// communicators that the library has made and not freed.
+static bool fails;
+static int open_comms;
+
+int PMPI_Comm_create_errhandler(MPI_Comm_errhandler_function *function, MPI_Errhandler *handler)
+{
+    return fails ? MPI_ERR_NO_MEM : MPI_Comm_create_errhandler(function, handler);
+}
+
+int PMPI_Comm_dup(MPI_Comm comm, MPI_Comm *copy)
+{
+    open_comms++;
+    return MPI_Comm_dup(comm, copy);
+}
+
+int PMPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *made)
+{
+    open_comms++;
+    return MPI_Comm_create_group(comm, group, tag, made);
+}
+
+int PMPI_Comm_free(MPI_Comm *comm)
+{
+    open_comms--;
+    return MPI_Comm_free(comm);
+}
+
+static int unmade(void)
+{
+    MPI_Comm comm;
+    MPI_Request request;
+    int word = world_rank == 0 ? 42 : 0;
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Barrier(comm);
+    int before = open_comms;
+    CHECK(before > 0, "the library has made no communicators");
+    fails = world_rank == world_size - 1;
+    MPI_Bcast_init(&word, 1, MPI_INT, 0, comm, MPI_INFO_NULL, &request);
+    CHECK(open_comms == before, "%d communicators stay", open_comms - before);
+    MPI_Start(&request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    CHECK(word == 42, "Bcast gave %d", word);
+    MPI_Request_free(&request);
+    MPI_Comm_free(&comm);
+    return finish("no communicators stay");
+}
+
 // --- left ------------------------------------------------------------------------
 
 // Communicators are freed before their requests, active or not, and MPI_Finalize finds requests that nobody has freed.
@@ -566,9 +617,11 @@ int main(int argc, char **argv)
         return many(atol(argv[2]), atol(argv[3]), stock);
     if (!strcmp(what, "errors"))
         return errors();
+    if (!strcmp(what, "unmade"))
+        return unmade();
     if (!strcmp(what, "left"))
         return left();
-    fail("usage: far_persistent again | orders SEED ROUNDS | threads ROUNDS | many TIMES STARTS | errors | left; then perhaps stock");
+    fail("usage: far_persistent again | orders SEED ROUNDS | threads ROUNDS | many TIMES STARTS | errors | unmade | left; then perhaps stock");
 }
 
 #else

@@ -4,7 +4,7 @@
 //! report is about that run alone. Each run gives a [`Sample`]: its result and its circumstances. `table` and
 //! `html` print medians of samples. `beside` measures two contenders that share a link. `files` measures copies
 //! of files, by MPI programs and by commands. `papers` repeats the experiments of the project's source papers,
-//! and prints their figures beside ours. `collectives` measures MPI collectives across two sites.
+//! and prints their figures beside ours. `collectives` measures MPI collectives across two or three sites.
 
 #![forbid(unsafe_code)]
 
@@ -27,7 +27,7 @@ mod table;
 use std::io;
 use std::path::PathBuf;
 
-pub use collectives::Collectives;
+pub use collectives::{Collectives, Layout};
 pub use contender::Contender;
 pub use files::{FileBench, FileContender, FilePaths, FileRun, FileSample, Io};
 pub use isthmus_lab::catalogue::Catalogue;

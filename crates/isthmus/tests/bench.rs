@@ -299,8 +299,21 @@ fn collectives_can_be_asked_for_their_plan_and_say_what_is_missing() {
         said.starts_with("2 jobs, ") && said.contains("order blocks, ranks 8, sites 2, 1Gbit 366ms, 0%"),
         "{said}"
     );
+    let said = text(&run(&["--dry-run", "--whole"]).stdout);
+    let jobs: Vec<_> = said.lines().filter(|line| line.contains("MPICH over Isthmus")).collect();
+    assert!(said.starts_with("32 jobs, ") && jobs.len() == 16, "four layouts, four links: {said}");
+    for (at, told) in [
+        (0, "ranks 8, sites 2, 1Gbit 24ms, 0%"),
+        (1, "ranks 8, sites 2, 1Gbit 100ms, 0%"),
+        (2, "ranks 8, sites 2, 1Gbit 24ms, 1%"),
+        (4, "ranks 12, sites 3, 1Gbit 24ms, 0%"),
+        (15, "ranks 24, sites 3, 1Gbit 100ms, 1%"),
+    ] {
+        assert!(jobs[at].contains("MiB 1,16,64") && jobs[at].contains(told), "{told}: {}", jobs[at]);
+    }
     for (words, status, told) in [
         (&["--out", empty][..], 3, "--mpi"),
+        (&["--whole", "--ranks", "8"], 2, "cannot be used with"),
         (&["--render", empty], 3, "has no samples"),
         (&["--ranks", "5"], 2, "expected a multiple of 2"),
         (&["--ranks", "8", "--sites", "3"], 2, "expected a multiple of 3"),

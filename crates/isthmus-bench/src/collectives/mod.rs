@@ -26,6 +26,8 @@ const PAUSE_S: f64 = 0.05;
 /// Time limit of a job: a constant in seconds, and a multiple of its floor. Stock tcp is slow on lossy paths.
 const LIMIT_S: f64 = 60.0;
 const LIMIT_FACTOR: f64 = 40.0;
+/// Longest time limit. The program repeats no call that has taken a minute, so jobs end before. Seconds.
+const LIMIT_MAX_S: f64 = 7_200.0;
 
 /// Callers: name in the program, and heading of a table's column.
 const WHOS: [(&str, &str); 3] = [("library", "library"), ("stock", "without"), ("tcp", "stock tcp")];
@@ -66,9 +68,37 @@ const CALLS: [Call; 14] = [
 impl Call {
     /// Shortest time of a call in which sites send to each other directly: half a round trip, and the time of the bytes
     /// that must cross the link of a site. Seconds.
-    fn allowed_s(&self, bytes: u64, ranks: u64, sites: u64, link: &EmulatedLink) -> f64 {
-        let across = (self.across)(bytes, ranks / sites, sites) * (sites - 1);
+    fn allowed_s(&self, bytes: u64, layout: Layout, link: &EmulatedLink) -> f64 {
+        let (each, sites) = (u64::from(layout.each), u64::from(layout.sites));
+        let across = (self.across)(bytes, each, sites) * (sites - 1);
         link.rtt_s() / 2.0 + across as f64 / link.goodput()
+    }
+}
+
+/// Where ranks run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Two or three sites.
+    pub sites: u32,
+    /// Ranks at each site.
+    pub each: u32,
+}
+
+impl Layout {
+    fn ranks(self) -> u32 {
+        self.sites * self.each
+    }
+
+    fn names(self) -> &'static [&'static str] {
+        &SITES[..SITES.len().min(self.sites as usize)]
+    }
+}
+
+impl std::fmt::Display for Layout {
+    /// For example `4 + 4 ranks`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let each = vec![self.each.to_string(); self.sites as usize];
+        write!(f, "{} ranks", each.join(" + "))
     }
 }
 
@@ -81,10 +111,8 @@ pub struct Collectives {
     pub library: PathBuf,
     /// The links.
     pub links: Vec<EmulatedLink>,
-    /// Ranks of all sites together; must be a multiple of `sites`.
-    pub ranks: u32,
-    /// Two or three sites.
-    pub sites: u32,
+    /// Sites and ranks, each with all links.
+    pub layouts: Vec<Layout>,
     /// Measure the non-blocking forms of the calls, each waited for at once.
     pub is_nonblocking: bool,
     /// Lengths of the vectors. MiB.
@@ -104,13 +132,17 @@ impl Collectives {
         if self.form == Form::Full { &ORDERS } else { &ORDERS[..1] }
     }
 
-    /// For each link, one job over Isthmus and one over stock tcp.
+    /// For each layout and link, one job over Isthmus and one over stock tcp.
     fn steps(&self) -> Vec<Step> {
-        let of = |link: &EmulatedLink| [Over::Isthmus, Over::Stock].map(|over| self.step(link, over));
-        self.links.iter().flat_map(of).collect()
+        let of = |layout, link| [Over::Isthmus, Over::Stock].map(|over| self.step(layout, link, over));
+        let of_layout = |layout: &Layout| {
+            let layout = *layout;
+            self.links.iter().flat_map(move |link| of(layout, link))
+        };
+        self.layouts.iter().flat_map(of_layout).collect()
     }
 
-    fn step(&self, link: &EmulatedLink, over: Over) -> Step {
+    fn step(&self, layout: Layout, link: &EmulatedLink, over: Over) -> Step {
         let is_ours = over == Over::Isthmus;
         let whos: Vec<&str> =
             WHOS.iter().map(|(who, _)| *who).filter(|who| (*who != "tcp") == is_ours).collect();
@@ -121,7 +153,7 @@ impl Collectives {
             "@WORK@/collectives-mpich {} {start_s} {} {orders} {sizes} {} {form}",
             self.runs,
             whos.join(","),
-            self.sites
+            layout.sites
         );
         let mut missing = over.missing(&self.tools);
         if is_ours {
@@ -130,53 +162,34 @@ impl Collectives {
             missing = missing.or_else(|| self.library_missing());
         }
         let calls = f64::from((self.runs + 1) * whos.len() as u32 * self.orders().len() as u32);
-        let floor_s = calls * self.floor_s(link, start_s);
+        let floor_s = calls * self.floor_s(layout, link, start_s);
         Step {
             contender: if is_ours { "MPICH over Isthmus" } else { "MPICH over stock tcp" }.to_owned(),
             link: Some(*link),
-            lab: if self.sites == 2 { lab_of(*link, None) } else { Some(lab::star(&self.names(), link)) },
-            script: self.routes()
-                + &mpich(&self.tools, over, &self.names(), self.ranks / self.sites, &program),
+            lab: if layout.sites == 2 { lab_of(*link, None) } else { Some(lab::star(layout.names(), link)) },
+            script: routes(layout) + &mpich(&self.tools, over, layout.names(), layout.each, &program),
             floor_s,
-            limit_s: (LIMIT_S + LIMIT_FACTOR * floor_s).ceil(),
+            limit_s: (LIMIT_S + LIMIT_FACTOR * floor_s).ceil().min(LIMIT_MAX_S),
             programs: vec![Program::Collectives],
             missing,
             ..Step::default()
         }
-        .with("ranks", self.ranks)
-        .with("sites", self.sites)
+        .with("ranks", layout.ranks())
+        .with("sites", layout.sites)
         .with("form", form)
         .with("calls", self.runs)
         .with("MiB", sizes)
         .with("order", orders)
     }
 
-    fn names(&self) -> Vec<&'static str> {
-        SITES[..SITES.len().min(self.sites as usize)].to_vec()
-    }
-
-    /// Start of the script: with more than two sites, each reaches the others by the site in the middle.
-    fn routes(&self) -> String {
-        if self.sites == 2 {
-            return String::new();
-        }
-        format!(
-            "set -- $(echo \"$ISTHMUS_LAB_SITE_{}_ADDRESSES\" | tr , ' ')\n\
-             for site in {}; do lab-rsh $site ip route add {} via $1; shift; done\n",
-            lab::MIDDLE.to_uppercase(),
-            self.names().join(" "),
-            lab::WIDE_NETWORKS
-        )
-    }
-
     /// Shortest time of one call of each collective. Seconds.
-    fn floor_s(&self, link: &EmulatedLink, start_s: f64) -> f64 {
+    fn floor_s(&self, layout: Layout, link: &EmulatedLink, start_s: f64) -> f64 {
         let of = |call: &Call| {
             let sizes = if call.is_row || call.is_each { 1 } else { self.sizes.len() };
             let times = if call.is_row { ROW } else { 1.0 };
             let one = |size: &u32| {
                 let bytes = if call.is_row { 0 } else { u64::from(*size) * MIB };
-                start_s + times * call.allowed_s(bytes, u64::from(self.ranks), u64::from(self.sites), link)
+                start_s + times * call.allowed_s(bytes, layout, link)
             };
             self.sizes.iter().take(sizes).map(one).sum::<f64>()
         };
@@ -200,7 +213,8 @@ impl Collectives {
         format!("{} jobs, {minutes} min at the very least:\n{lines}", steps.len())
     }
 
-    /// Runs all jobs, with a progress bar. Writes `samples.jsonl` after each, `table.txt` and `report.html` at the end.
+    /// Runs all jobs, with a progress bar. Writes `samples.jsonl` after each, and the report's files at
+    /// the end.
     ///
     /// # Errors
     /// If something is missing, or the folder cannot be written. Runs that fail or do not end in time are samples.
@@ -231,6 +245,20 @@ impl Collectives {
     }
 }
 
+/// Start of the script: with more than two sites, each reaches the others by the site in the middle.
+fn routes(layout: Layout) -> String {
+    if layout.sites == 2 {
+        return String::new();
+    }
+    format!(
+        "set -- $(echo \"$ISTHMUS_LAB_SITE_{}_ADDRESSES\" | tr , ' ')\n\
+         for site in {}; do lab-rsh $site ip route add {} via $1; shift; done\n",
+        lab::MIDDLE.to_uppercase(),
+        layout.names().join(" "),
+        lab::WIDE_NETWORKS
+    )
+}
+
 fn joined(sizes: &[u32]) -> String {
     sizes.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
@@ -241,6 +269,7 @@ fn write_report(out: &Path, taken: &[Taken]) -> Result<(), BenchError> {
         fs::write(&path, text).map_err(BenchError::file(path))
     };
     write("table.txt", report::text(taken))?;
+    write("collectives.csv", report::csv(taken, "isthmus bench collectives"))?;
     write("report.html", report::html(taken))
 }
 

@@ -15,6 +15,8 @@
 
 // Short calls: calls in a row, and bytes of each. SIZES: most lengths. RANKS_MAX: most ranks.
 enum { ROW = 10, SHORT = 8, SIZES = 8, RANKS_MAX = 64 };
+// Time after which a call is not repeated again: stock tcp takes minutes for long vectors on a path with loss. Seconds.
+#define REPEATED_S 60
 // From ALLGATHER on, the bytes are per rank. Before it, they are the length of the vector.
 enum { BARRIER, ALLREDUCE_SHORT, BCAST, REDUCE, ALLREDUCE, REDUCE_SCATTER, ALLGATHER, ALLTOALL, GATHER, SCATTER, ALLGATHERV, ALLTOALLV, GATHERV, SCATTERV, KINDS };
 static const char *const NAMES[KINDS] = {"barrier", "allreduce", "bcast", "reduce", "allreduce", "reduce_scatter", "allgather", "alltoall", "gather", "scatter", "allgatherv", "alltoallv", "gatherv", "scatterv"};
@@ -82,18 +84,20 @@ static double timed(int kind, int stock, MPI_Comm comm, int ranks, char *from, c
     return last / times;
 }
 
-// All repeats of one collective, for each name in whos.
+// All repeats of one collective, for each name in whos. It is not repeated once it has taken REPEATED_S.
 static void measure(int kind, int bytes, const char *order, const char *whos, MPI_Comm comm, int repeats, double start_s, char *from, char *to)
 {
     int rank, ranks;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    double took_s = 0; // the same at all ranks
     // The first call of each makes connections and does not count.
-    for (int repeat = -1; repeat < repeats; repeat++)
+    for (int repeat = -1; repeat < repeats && (repeat < 1 || took_s < REPEATED_S); repeat++)
         for (const char *who = whos; *who;) {
             int length = (int)strcspn(who, ",");
             int stock = strncmp(who, "library", (size_t)length) != 0;
             double seconds = timed(kind, stock, comm, ranks, from, to, bytes, start_s);
+            took_s += seconds;
             if (rank == 0 && repeat >= 0)
                 printf("RESULT {\"order\": \"%s\", \"call\": \"%s%s\", \"bytes\": %d, \"who\": \"%.*s\", \"seconds\": %.6f}\n",
                        order, nonblocking ? "i" : "", NAMES[kind], bytes, length, who, seconds);

@@ -1,8 +1,10 @@
 //! The tables and the page of the collectives, made from samples alone.
 
+use std::fmt::Write as _;
+
 use serde_json::Value;
 
-use super::{CALLS, Call, MIB, ORDERS, WHOS};
+use super::{CALLS, Call, Layout, MIB, ORDERS, WHOS};
 use crate::link::EmulatedLink;
 use crate::papers::chart::bars_by;
 use crate::papers::page::{self, Block, Part};
@@ -19,8 +21,6 @@ const TITLE: &str = "Collectives across sites";
 struct Row {
     call: &'static Call,
     bytes: u64,
-    ranks: u64,
-    sites: u64,
     is_nonblocking: bool,
 }
 
@@ -32,10 +32,6 @@ fn name_of(call: &Call, is_nonblocking: bool) -> String {
 impl Row {
     fn name(&self) -> String {
         name_of(self.call, self.is_nonblocking)
-    }
-
-    fn allowed_s(&self, link: &EmulatedLink) -> f64 {
-        self.call.allowed_s(self.bytes, self.ranks, self.sites, link)
     }
 
     fn title(&self) -> String {
@@ -57,9 +53,10 @@ impl Row {
     }
 }
 
-/// The samples of one link.
+/// The samples of one link and layout.
 struct Measured<'a> {
     link: EmulatedLink,
+    layout: Layout,
     taken: Vec<&'a Taken>,
 }
 
@@ -74,21 +71,13 @@ impl Measured<'_> {
         let forms = [false, true].into_iter().flat_map(|form| CALLS.iter().map(move |call| (call, form)));
         for (call, is_nonblocking) in forms {
             let name = name_of(call, is_nonblocking);
-            let of = |(sample, result): (&Taken, &serde_json::Map<String, Value>)| {
+            let of = |(_, result): (&Taken, &serde_json::Map<String, Value>)| {
                 let bytes = result.get("bytes")?.as_u64()?;
                 let is = result.get("call")?.as_str()? == name && (bytes < MIB) == call.is_row;
-                let fact = |name: &str, otherwise| sample.fact(name).parse::<u64>().unwrap_or(otherwise);
-                // Older samples are all of two sites.
-                is.then(|| (bytes, fact("ranks", 0), fact("sites", 2)))
+                is.then_some(bytes)
             };
             let found = distinct(&self.results().filter_map(of).collect::<Vec<_>>(), |found| *found);
-            rows.extend(found.into_iter().map(|(bytes, ranks, sites)| Row {
-                call,
-                bytes,
-                ranks,
-                sites,
-                is_nonblocking,
-            }));
+            rows.extend(found.into_iter().map(|bytes| Row { call, bytes, is_nonblocking }));
         }
         rows
     }
@@ -116,7 +105,11 @@ impl Measured<'_> {
     }
 
     fn title(&self) -> String {
-        format!("{}, {}", self.link.rate, self.link.title())
+        format!("{}, {}, {}", self.link.rate, self.link.title(), self.layout)
+    }
+
+    fn allowed_s(&self, row: Row) -> f64 {
+        row.call.allowed_s(row.bytes, self.layout, &self.link)
     }
 
     /// Table of medians, in round trips.
@@ -134,7 +127,7 @@ impl Measured<'_> {
                 median(times.into_iter())
                     .map_or_else(|| "-".to_owned(), |middle| format!("{:.2}{mark}", middle / rtt_s))
             };
-            let allowed = row.allowed_s(&self.link) / rtt_s;
+            let allowed = self.allowed_s(row) / rtt_s;
             let cells: Vec<_> = columns().map(cell).collect();
             [vec![row.title()], cells, vec![format!("{allowed:.2}")]].concat()
         };
@@ -151,7 +144,7 @@ impl Measured<'_> {
         let names = WHOS.map(|(_, title)| title.to_owned());
         let mut bars = Vec::new();
         for row in self.rows() {
-            let allowed_s = row.allowed_s(&self.link);
+            let allowed_s = self.allowed_s(row);
             for (who, title) in WHOS {
                 let (times, _) = self.times(row, order, who);
                 if !times.is_empty() {
@@ -167,18 +160,59 @@ impl Measured<'_> {
 }
 
 fn measured(taken: &[Taken]) -> Vec<Measured<'_>> {
-    let links = distinct(taken, |sample| sample.link);
-    let of = |link: EmulatedLink| Measured {
+    let of = |(link, layout): (EmulatedLink, Layout)| Measured {
         link,
-        taken: taken.iter().filter(|sample| sample.link == Some(link)).collect(),
+        layout,
+        taken: taken
+            .iter()
+            .filter(|sample| sample.link == Some(link) && layout_of(sample) == layout)
+            .collect(),
     };
-    links.into_iter().flatten().map(of).collect()
+    let places = distinct(taken, |sample| sample.link.map(|link| (link, layout_of(sample))));
+    places.into_iter().flatten().map(of).collect()
+}
+
+fn layout_of(sample: &Taken) -> Layout {
+    let fact = |name: &str, otherwise| sample.fact(name).parse::<u32>().unwrap_or(otherwise);
+    // Older samples are all of two sites.
+    let sites = fact("sites", 2).max(1);
+    Layout { sites, each: fact("ranks", 0) / sites }
 }
 
 /// Tables as text for a terminal.
 pub(super) fn text(taken: &[Taken]) -> String {
     let grids: Vec<_> = measured(taken).iter().map(|one| one.grid().text()).collect();
     grids.join("\n") + "\nMedians, in round trips. * the emulator was late itself; - no result.\n"
+}
+
+/// All calls' times as a file for `docs/measured/`, whose columns tools/measured.py knows. `from` is the command.
+pub(super) fn csv(taken: &[Taken], from: &str) -> String {
+    let list = |of: &dyn Fn(&Taken) -> String| distinct(taken, of).join(", ");
+    let mut out = format!(
+        "# {from}; round trips\n# Isthmus {}, kernel {}\nRanks,Path,Call,By,unit,mark,kept,runs,values\n",
+        list(&|sample| sample.version.clone()),
+        list(&|sample| sample.kernel.clone())
+    );
+    for one in measured(taken) {
+        let rtt_s = one.link.rtt_s();
+        for row in one.rows() {
+            // Titles of calls and links have commas in them.
+            let begin = format!("{},\"{}\",\"{}\"", one.layout, one.link.title(), row.title());
+            for order in one.orders() {
+                for (who, title) in WHOS {
+                    let (times, is_spoiled) = one.times(row, order, who);
+                    let mark = if is_spoiled { "*" } else { "" };
+                    let values: Vec<_> = times.iter().map(|time| format!("{:.3}", time / rtt_s)).collect();
+                    let (kept, runs) =
+                        if values.is_empty() { ("none", 0) } else { ("samples", values.len()) };
+                    let values = values.join(" ");
+                    let _ = writeln!(out, "{begin},\"{order}, {title}\",,{mark},{kept},{runs},{values}");
+                }
+            }
+            let _ = writeln!(out, "{begin},allowed,,,printed,,{:.2}", one.allowed_s(row) / rtt_s);
+        }
+    }
+    out
 }
 
 pub(super) fn html(taken: &[Taken]) -> String {
@@ -201,12 +235,11 @@ fn circumstances(taken: &[Taken]) -> Part {
     let items = vec![
         format!("isthmus {}; Linux {}; {}.", list(&|s| s.version.clone()), list(&|s| s.kernel.clone()), list(&|s| s.host.clone())),
         format!(
-            "{} ranks at {} sites, as many at each. In blocks each site has one run of ranks; alternating, neighbours are of different sites.",
-            list(&|s| s.fact("ranks").to_owned()),
-            list(&|s| if s.fact("sites").is_empty() { "2" } else { s.fact("sites") }.to_owned())
+            "{}, each number being a site. In blocks each site has one run of ranks; alternating, neighbours are of different sites.",
+            list(&|s| layout_of(s).to_string())
         ),
         format!(
-            "Figures are medians of {} calls, in round trips. A call ends when its last rank returns.",
+            "Figures are medians of {} calls, in round trips. A call ends when its last rank returns. A call is not repeated further once it has taken a minute.",
             list(&|s| s.fact("calls").to_owned())
         ),
         "`library` and `without` are MPICH over Isthmus, by the library and by MPICH's own collectives, called in turn by one job. \

@@ -24,13 +24,14 @@ fn link(ms: u64, loss: f64) -> EmulatedLink {
     }
 }
 
+const TWO: Layout = Layout { sites: 2, each: 4 };
+
 fn bench(form: Form) -> Collectives {
     Collectives {
         tools: Tools::nowhere(),
         library: PathBuf::from("/nonesuch"),
         links: vec![link(24, 0.0), link(100, 0.01)],
-        ranks: 8,
-        sites: 2,
+        layouts: vec![TWO],
         is_nonblocking: false,
         sizes: vec![1, 16],
         runs: 5,
@@ -64,7 +65,7 @@ fn each_link_has_a_job_with_the_library_and_one_over_stock_tcp() {
 
 #[test]
 fn what_the_path_allows_is_half_a_round_trip_and_the_bytes_of_a_site() {
-    let allowed = |at: usize| CALLS[at].allowed_s(MIB, 8, 2, &link(24, 0.0)) / 0.024;
+    let allowed = |at: usize| CALLS[at].allowed_s(MIB, TWO, &link(24, 0.0)) / 0.024;
     let bytes = MIB as f64 / link(24, 0.0).goodput() / 0.024;
     let names: Vec<_> = CALLS.iter().map(|call| call.name).collect();
     for (name, vectors) in
@@ -77,7 +78,8 @@ fn what_the_path_allows_is_half_a_round_trip_and_the_bytes_of_a_site() {
 
 #[test]
 fn three_sites_reach_each_other_by_one_in_the_middle() {
-    let bench = Collectives { sites: 3, ranks: 9, is_nonblocking: true, ..bench(Form::Full) };
+    let three = Layout { sites: 3, each: 3 };
+    let bench = Collectives { layouts: vec![three], is_nonblocking: true, ..bench(Form::Full) };
     let step = &bench.steps()[0];
     let (lab, script) = (step.lab.as_deref().expect("a lab"), &step.script);
     assert!(lab.contains("name = \"middle\"\nforward = true"), "{lab}");
@@ -97,11 +99,38 @@ fn three_sites_reach_each_other_by_one_in_the_middle() {
     // The root's link carries the vector once for each other site; of a Reduce_scatter a third of it.
     let allowed = |name: &str| {
         let call = CALLS.iter().find(|call| call.name == name && !call.is_row).expect("a call");
-        (call.allowed_s(3 * MIB, 9, 3, &link) - 0.012) * link.goodput() / MIB as f64
+        (call.allowed_s(3 * MIB, three, &link) - 0.012) * link.goodput() / MIB as f64
     };
     for (name, vectors) in [("bcast", 6.0), ("reduce_scatter", 2.0), ("gatherv", 18.0)] {
         assert!((allowed(name) - vectors).abs() < 1e-3, "{name}: {}", allowed(name));
     }
+}
+
+#[test]
+fn each_layout_has_jobs_and_a_table_of_its_own() {
+    let bench = Collectives { layouts: vec![TWO, Layout { sites: 3, each: 8 }], ..bench(Form::Full) };
+    let steps = bench.steps();
+    let facts: Vec<_> =
+        steps.iter().map(|step| (&step.facts["sites"][..], &step.facts["ranks"][..])).collect();
+    assert_eq!(facts, [[("2", "8"); 4], [("3", "24"); 4]].concat());
+    let mut taken = recorded();
+    let mut more = taken.clone();
+    for sample in &mut more {
+        sample.facts.insert("sites".into(), "3".into());
+        sample.facts.insert("ranks".into(), "24".into());
+    }
+    taken.extend(more);
+    let text = report::text(&taken);
+    for title in ["1Gbit, 24ms, 0%, 4 + 4 ranks\n", "1Gbit, 24ms, 0%, 8 + 8 + 8 ranks\n"] {
+        assert_eq!(text.matches(title).count(), 1, "{text}");
+    }
+    // Both links of a site's vector: what is allowed differs, and so no table has the other's calls.
+    let allowed: Vec<_> = text
+        .lines()
+        .filter(|line| line.starts_with("Bcast 1 MiB"))
+        .filter_map(|line| line.split_whitespace().last())
+        .collect();
+    assert_eq!(allowed, ["0.85", "1.21"], "{text}");
 }
 
 #[test]
@@ -130,7 +159,7 @@ fn the_program_has_the_same_calls() {
 fn recorded_samples_make_a_table_and_a_page() {
     let taken = recorded();
     let text = report::text(&taken);
-    assert!(text.contains("1Gbit, 24ms, 0%\n"), "{text}");
+    assert!(text.contains("1Gbit, 24ms, 0%, 4 + 4 ranks\n"), "{text}");
     let head = text.lines().nth(1).expect("a head");
     assert!(
         head.starts_with("round trips") && head.ends_with("blocks: library  without  stock tcp  allowed"),
@@ -173,6 +202,30 @@ fn medians_are_of_all_calls_and_what_is_missing_or_late_is_marked() {
     assert_eq!(cells[6..], ["3.00*", "-", "-", "0.85"], "{text}");
     let page = report::html(&taken);
     assert!(page.contains("Runs without a result") && page.contains("it &lt;broke&gt;"), "{page}");
+}
+
+#[test]
+fn all_calls_become_rows_of_a_file_for_the_measured_tables() {
+    let mut taken = recorded();
+    let calls: Vec<_> = taken[0].results.iter().map(|call| call.clone()).collect();
+    taken[0].results.extend(calls);
+    taken[0].emulator = serde_json::json!({ "spoiled": true });
+    let text = report::csv(&taken, "isthmus bench collectives");
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines[0], "# isthmus bench collectives; round trips");
+    assert_eq!(lines[2], "Ranks,Path,Call,By,unit,mark,kept,runs,values");
+    // The library, without, stock tcp, and what is allowed.
+    assert_eq!(lines.len(), 3 + 4 * RECORDED_CALLS);
+    let row = "4 + 4 ranks,\"24ms, 0%\",\"Bcast 1 MiB\",";
+    let of = |by: &str| {
+        let begin = format!("{row}{by},");
+        lines.iter().find_map(|line| line.strip_prefix(&begin)).unwrap_or_else(|| panic!("{begin}: {text}"))
+    };
+    let library = of("\"blocks, library\"");
+    let values = library.strip_prefix(",*,samples,2,").unwrap_or_else(|| panic!("{library}"));
+    let (first, second) = values.split_once(' ').expect("two calls");
+    assert!(first == second && first.parse::<f64>().is_ok(), "{values}");
+    assert_eq!(of("allowed"), ",,printed,,0.85");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use isthmus_bench::{Collectives, Form, Matrix, Tools};
+use isthmus_bench::{Collectives, EmulatedLink, Form, Layout, Matrix, Tools};
 use isthmus_units::{Percent, Rate, Span};
 
 use super::lab;
@@ -14,13 +14,21 @@ const LOSSES: [Percent; 2] = [Percent(0.0), Percent(0.01)];
 const MTU: u32 = 9_000;
 /// How often each call is made.
 const RUNS: u32 = 5;
+/// Sites and ranks of `--whole`, and its vectors in MiB. Few ranks first, because few processors slow these least.
+const WHOLE: [Layout; 4] = [
+    Layout { sites: 2, each: 4 },
+    Layout { sites: 3, each: 4 },
+    Layout { sites: 2, each: 8 },
+    Layout { sites: 3, each: 8 },
+];
+const WHOLE_SIZES: [u32; 3] = [1, 16, 64];
 
 /// Measure MPI collectives across two or three sites, with and without the collectives library, and over stock tcp
 ///
 /// Every job has its own lab (isthmus lab), with as many ranks at each site. Ranks are placed in two ways: in
-/// blocks, and alternating between the sites. The results are three files: samples.jsonl with each job's circumstances
-/// and every call's time, table.txt with medians in round trips beside what the path allows, and report.html with
-/// tables and plots. `make collectives` builds the library.
+/// blocks, and alternating between the sites. The results are four files: samples.jsonl with each job's circumstances
+/// and every call's time, table.txt with medians in round trips beside what the path allows, report.html with tables
+/// and plots, and collectives.csv with every call for docs/measured. `make collectives` builds the library.
 ///
 /// Exit status: 0 all jobs gave a result; 1 some failed; 2 bad usage; 3 a program or file is missing.
 #[derive(clap::Args)]
@@ -28,6 +36,10 @@ pub(super) struct Args {
     /// Make each call once, with ranks in blocks, at 24 ms without loss, which takes about a minute
     #[arg(long)]
     quick: bool,
+    /// Measure 4 and 8 ranks at each of two and of three sites, with vectors of 1, 16 and 64 MiB, which takes hours; add
+    /// --resume to go on after an interruption
+    #[arg(long, conflicts_with_all = ["quick", "sites", "ranks", "size"])]
+    whole: bool,
     /// Measure at these round-trip times [default: 24ms,100ms]
     #[arg(long, value_delimiter = ',')]
     rtt: Vec<Span>,
@@ -84,11 +96,11 @@ pub(super) fn main(args: &Args) -> ExitCode {
         return lab::conclude(folder, Collectives::render(folder).map(|came| came.failed == 0));
     }
     let Some(provider) = lab::provider(args.provider_path.as_deref()) else { return ExitCode::from(3) };
-    let bench = bench(args, &provider);
-    if !bench.ranks.is_multiple_of(bench.sites) {
-        errln!("isthmus bench: --ranks: expected a multiple of {}, the number of sites", bench.sites);
+    if args.ranks.is_some_and(|ranks| !ranks.is_multiple_of(args.sites)) {
+        errln!("isthmus bench: --ranks: expected a multiple of {}, the number of sites", args.sites);
         return ExitCode::from(2);
     }
+    let bench = bench(args, &provider);
     if args.dry_run {
         out!("{}", bench.dry_run());
         return ExitCode::SUCCESS;
@@ -103,6 +115,14 @@ fn bench(args: &Args, provider: &Path) -> Collectives {
     let quick = usize::from(args.quick);
     let rtts = if args.rtt.is_empty() { &RTTS[..2 - quick] } else { &args.rtt[..] };
     let losses = if args.loss.is_empty() { &LOSSES[..2 - quick] } else { &args.loss[..] };
+    let mut links: Vec<EmulatedLink> = Matrix::links(args.rate, MTU, rtts, losses);
+    let mut layouts =
+        vec![Layout { sites: args.sites, each: args.ranks.map_or(RANKS_EACH, |ranks| ranks / args.sites) }];
+    if args.whole {
+        // What matters most first: links without loss.
+        links.sort_by(|a, b| a.loss.0.total_cmp(&b.loss.0));
+        layouts = WHOLE.to_vec();
+    }
     Collectives {
         library: args.library.as_deref().map_or(usual, absolute),
         tools: Tools {
@@ -114,11 +134,10 @@ fn bench(args: &Args, provider: &Path) -> Collectives {
             folder: out.clone(),
             out,
         },
-        links: Matrix::links(args.rate, MTU, rtts, losses),
-        ranks: args.ranks.unwrap_or(RANKS_EACH * args.sites),
-        sites: args.sites,
+        links,
+        layouts,
         is_nonblocking: args.nonblocking,
-        sizes: args.size.clone(),
+        sizes: if args.whole { WHOLE_SIZES.to_vec() } else { args.size.clone() },
         runs: args.runs.unwrap_or(if args.quick { 1 } else { RUNS }),
         form: if args.quick { Form::Short } else { Form::Full },
         version: lab::version(),
