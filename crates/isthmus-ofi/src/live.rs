@@ -22,8 +22,8 @@ use crate::log::{self, Level};
 use crate::order::Orders;
 use crate::peers::Peers;
 use crate::queue::{Entry, Filling, Queue, Reading, tagged};
-use crate::state::DomainState;
 use crate::reach::Reach;
+use crate::state::DomainState;
 use crate::trigger::{Board, Tickets};
 
 /// One direction's completion queue.
