@@ -2,6 +2,7 @@
 
 use std::fmt::Arguments;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
