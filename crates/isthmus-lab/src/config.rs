@@ -38,6 +38,9 @@ use serde::{Deserialize, Deserializer};
 use crate::model::{Change, DELAY_NS_MAX, DirectionSpec, Jitter, Loss, Policer};
 use isthmus_units::{Percent, Rate, Size, Span};
 
+/// Network of the `mgmt` link, a /24: sites count from .1, the hub is .254.
+pub(crate) const MGMT_NETWORK: Ipv4Addr = Ipv4Addr::new(10, 255, 255, 0);
+
 /// A fault of a configuration, with its place and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -640,7 +643,7 @@ fn check_addresses(nets: &[(String, [Ipv4Addr; 2])]) -> Result<(), String> {
                 "{name}: {first} and {second} cannot be the ends of one link; use two addresses of one /24"
             ));
         }
-        if network(first) == network(crate::topology::MGMT_NETWORK) {
+        if network(first) == network(MGMT_NETWORK) {
             return Err(format!("{name}: {first} belongs to the mgmt network; use another"));
         }
         if let Some((other, _)) = nets[..i].iter().find(|(_, net)| network(net[0]) == network(first)) {

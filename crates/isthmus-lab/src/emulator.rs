@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::model::{Direction, DirectionSpec, Drop, Fate};
-use crate::packet::{FRAME_BYTES_MAX, Frame, HEADER_BYTES_MAX};
+use crate::packet::{Frame, HEADER_BYTES_MAX};
 use crate::report::{DirectionReport, Histogram};
 use crate::store::{Full, Run, Store};
 use crate::sys;
@@ -47,11 +47,6 @@ fn to_ns(t: Timespec) -> u64 {
 
 fn to_timespec(ns: u64) -> Timespec {
     Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
-}
-
-/// Memory of one direction, all of it allocated before the link opens. Bytes.
-pub fn memory_bytes(spec: &DirectionSpec) -> u64 {
-    Store::memory_bytes(spec)
 }
 
 impl LinkEmulator {
@@ -289,6 +284,3 @@ impl Worker {
         self.report
     }
 }
-
-/// Most bytes that one read can return.
-pub(crate) const ROOM_BYTES: usize = FRAME_BYTES_MAX;

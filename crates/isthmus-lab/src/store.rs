@@ -8,13 +8,14 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
 
-use crate::emulator::ROOM_BYTES;
 use crate::model::{DirectionSpec, Fate};
-use crate::packet::Frame;
+use crate::packet::{FRAME_BYTES_MAX, Frame};
 use crate::sys;
 
 /// Most packets per second that the store is made for: more than a TAP device can deliver.
 const PACKETS_PER_S_MAX: u64 = 2_000_000;
+/// Most bytes that one read can return.
+const ROOM_BYTES: usize = FRAME_BYTES_MAX;
 const WIRE_BYTES_MIN: u64 = 84;
 
 /// Consecutive wire packets of one frame that are sent together.

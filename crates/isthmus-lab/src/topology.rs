@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::config::{LabConfig, LanSpec, LinkSpec};
+use crate::config::{LabConfig, LanSpec, LinkSpec, MGMT_NETWORK};
 use crate::emulator::{LinkEmulator, monotonic_ns};
 use crate::netlink;
 use crate::report::{LabReport, LinkReport, describe};
@@ -24,9 +24,6 @@ use crate::state::{
 use crate::sys;
 use crate::tuning::{check_memory, no_ipv6, set_congestion_control, sysctl, transmit_drops, tune_site};
 use crate::{Doing, LabError};
-
-/// Network of the `mgmt` link, a /24: sites count from .1, the hub is .254.
-pub const MGMT_NETWORK: Ipv4Addr = Ipv4Addr::new(10, 255, 255, 0);
 
 /// The hub's name among the sites.
 pub const HUB: &str = "hub";

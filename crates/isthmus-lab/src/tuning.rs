@@ -5,9 +5,9 @@ use std::io;
 
 use crate::LabError;
 use crate::config::{LinkSpec, SiteConfig};
-use crate::emulator;
 use crate::site::Namespaces;
 use crate::state::state_directories;
+use crate::store::Store;
 use isthmus_units::Size;
 
 pub(crate) fn sysctl(key: &str, value: &str) -> io::Result<()> {
@@ -94,7 +94,7 @@ pub(crate) fn available_memory_bytes() -> Option<u64> {
 }
 
 pub(crate) fn check_memory(links: &[LinkSpec]) -> Result<(), LabError> {
-    let each = || links.iter().flat_map(|l| &l.directions).map(emulator::memory_bytes);
+    let each = || links.iter().flat_map(|l| &l.directions).map(Store::memory_bytes);
     let (needed, largest) = (each().sum::<u64>(), each().max().unwrap_or(0));
     let available = available_memory_bytes().unwrap_or(u64::MAX);
     if needed > available / 10 * 8 || largest > u64::from(u32::MAX) {

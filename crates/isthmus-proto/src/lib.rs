@@ -26,6 +26,7 @@
 //! - `memory`: names for buffers that only the shell's [`Memory`] touches.
 //! - `atomics`: the arithmetic of atomic operations.
 //! - `service`: the promises of the substrate's service levels.
+//! - `transfer`: how messages are transferred, by name, and the settings that choose it.
 #![forbid(unsafe_code)]
 
 mod admission;
@@ -35,13 +36,14 @@ mod matching;
 mod memory;
 mod operation;
 mod service;
+mod transfer;
 mod window;
 
 pub use admission::{ADMITS_KNOWN, public_key};
 pub use atomics::apply as apply_atomic;
 pub use engine::{
     Action, Batch, Config, Counters, Decision, Engine, FAST_PATH_FRAME_MAX, LaneId, LaneKind, LaneLoss,
-    Micros, PeerCounters, PeerFault, PeerState, Refusal, Segment, Sink, Transfer, Transfers,
+    Micros, PeerCounters, PeerFault, PeerState, Refusal, Segment, Sink,
 };
 pub use isthmus_path::{Bulk, LaneSample};
 pub use isthmus_seal::Secret;
@@ -51,3 +53,4 @@ pub use operation::{
     OpError, Options, PeekAction, PeekRequest, PeerId, RecvRequest, RemoteRange, RmaRequest, SendRequest,
 };
 pub use service::{Order, Reliability, ServiceLevel};
+pub use transfer::{Transfer, Transfers};

@@ -61,7 +61,7 @@ impl Drop for Other {
 
 #[test]
 fn a_process_that_stops_is_told_by_keepalive_and_goes_on_afterwards() {
-    if std::env::var(HUB).is_ok() {
+    if std::env::var(hosts::ROLE).is_ok() {
         return;
     }
     by_each_transport(stops);
@@ -85,7 +85,7 @@ fn stops(transport: &str) {
 
 #[test]
 fn a_write_to_a_process_that_stops_is_told_of_in_time_and_ends_later() {
-    if std::env::var(HUB).is_ok() {
+    if std::env::var(hosts::ROLE).is_ok() {
         return;
     }
     by_each_transport(stops_under_writes);
@@ -127,7 +127,7 @@ fn stops_under_writes(transport: &str) {
 
 #[test]
 fn a_process_that_is_killed_disconnects_even_where_nothing_is_sent() {
-    if std::env::var(HUB).is_ok() {
+    if std::env::var(hosts::ROLE).is_ok() {
         return;
     }
     by_each_transport(is_killed);

@@ -190,15 +190,12 @@ const LARGEST_CYCLES: &[(&str, usize)] = &[
     ("isthmus-fabric", 2),
     // The I/O thread drives the endpoints that wake it.
     ("isthmus-io", 2),
-    ("isthmus-lab", 6),
     ("isthmus-launch", 5),
     ("isthmus-mover", 2),
     ("isthmus-mux", 4),
     // An enabled endpoint, and what its completions reach.
     ("isthmus-ofi", 9),
     ("isthmus-path", 2),
-    // Each file of the engine is an `impl` of it.
-    ("isthmus-proto", 5),
     ("isthmus-router", 4),
     ("isthmus-routes", 2),
     ("isthmus-substrate", 4),

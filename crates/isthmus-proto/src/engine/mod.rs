@@ -47,7 +47,7 @@ use slab::Slab;
 use crate::admission::{Identity, public_key};
 use crate::matching::{Matcher, Posted};
 use crate::memory::{BufferRef, Memory};
-use crate::{Channel, Completion, CompletionKind, OpError, PeerId};
+use crate::{Channel, Completion, CompletionKind, OpError, PeerId, Transfers};
 use acks::Owed;
 use directory::Directory;
 use routed::Routers;
@@ -61,7 +61,6 @@ pub use lanes::{LaneLoss, PeerFault};
 pub use post::Refusal;
 pub use receive::Sink;
 pub use state::{LaneId, Micros};
-pub use transfer::{Transfer, Transfers};
 pub use transmit::{Batch, Segment};
 
 /// The settings of an engine.
@@ -80,7 +79,7 @@ pub struct Config {
     pub buffered_max: u64,
     /// Most lanes to a peer that is far away (round trip of [`Config::FAR_US`] or more). Count.
     pub streams: u32,
-    /// The [`Transfer`] of messages that do not ask for one. Default: adaptive.
+    /// The [`crate::Transfer`] of messages that do not ask for one. Default: adaptive.
     pub transfers: Transfers,
     /// Time out of reach after which a peer's operations fail. Microseconds.
     pub peer_timeout_us: Micros,

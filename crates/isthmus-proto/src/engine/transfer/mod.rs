@@ -3,7 +3,7 @@
 //! A message's header goes with as much of its data as the receiver's credit allows (*eager*). The rest follows the
 //! receiver's Accept, which comes when a receive has matched (*rendezvous*). A small [`Protocol`] decides how much goes
 //! ahead, and whether a message waits for credit: [`eager`], [`rendezvous`], [`mixed`], or [`adaptive`], which chooses
-//! between them. A message may ask for a protocol; else the settings choose ([`choice`]). The choice is made anew for
+//! between them. A message may ask for a protocol; else the settings choose ([`crate::Transfers`]). The choice is made anew for
 //! each message, so the settings may change at any time.
 //!
 //! If the credit is less than the path holds, receivers announce what they have posted (`engine/announce.rs`), and
@@ -14,19 +14,14 @@
 
 mod adaptive;
 mod announced;
-mod choice;
 mod eager;
 mod mixed;
 mod rendezvous;
 
-use std::fmt;
-use std::str::FromStr;
-
 use super::state::{Connection, Kind, Micros};
 use super::{Decision, Engine};
-use crate::{Channel, PeerId};
+use crate::{Channel, PeerId, Transfer, Transfers};
 pub(crate) use adaptive::Receives;
-pub use choice::Transfers;
 
 /// Messages up to this length are always sent as far as credit allows, whatever the protocol. Bytes.
 pub(super) const SHORT: u64 = 8 << 10;
@@ -82,57 +77,13 @@ trait Protocol: Sync {
     }
 }
 
-/// Protocols of message transfer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Transfer {
-    /// Decides for each message by measurements of the peer.
-    #[default]
-    Adaptive,
-    /// Everything at once. When the credit is used up, a message waits for more.
-    Eager,
-    /// Nothing of messages beyond 8 KiB before the receiver has answered.
-    Rendezvous,
-    /// The first 16 KiB, and the rest when the receiver has answered.
-    Mixed,
-}
-
-impl Transfer {
-    /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 4] = [
-        (Self::Adaptive, "adaptive"),
-        (Self::Eager, "eager"),
-        (Self::Rendezvous, "rendezvous"),
-        (Self::Mixed, "mixed"),
-    ];
-
-    fn protocol(self) -> &'static dyn Protocol {
-        match self {
-            Self::Adaptive => &adaptive::Adaptive,
-            Self::Eager => &eager::Eager,
-            Self::Rendezvous => &rendezvous::Rendezvous,
-            Self::Mixed => &mixed::Mixed,
-        }
-    }
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
-    }
-}
-
-impl fmt::Display for Transfer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Transfer {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.iter().find(|(_, name)| *name == text);
-        let names = Self::ALL.map(|(_, name)| name).join(", ");
-        found.map(|(kind, _)| *kind).ok_or_else(|| format!("expected one of {names}"))
+/// The protocol that transfers messages so.
+fn protocol_of(transfer: Transfer) -> &'static dyn Protocol {
+    match transfer {
+        Transfer::Adaptive => &adaptive::Adaptive,
+        Transfer::Eager => &eager::Eager,
+        Transfer::Rendezvous => &rendezvous::Rendezvous,
+        Transfer::Mixed => &mixed::Mixed,
     }
 }
 
@@ -172,7 +123,7 @@ impl Engine {
             Some(asked) => (asked, "as the message asks"),
             None => self.config.transfers.of(operation.options.service, host),
         };
-        (transfer.protocol(), why)
+        (protocol_of(transfer), why)
     }
 
     /// Begins a message. Returns how much of it goes by credit before its receiver's answer. Bytes; 0 also if all of it

@@ -1,11 +1,58 @@
-//! The settings that choose the [`Transfer`] of messages that do not ask for one.
+//! The protocols of message transfer by name, and the settings that choose one for messages that do not ask for one.
+//! `engine/transfer` has the protocols.
 
+use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
 
 use isthmus_units::PerHost;
 
-use super::Transfer;
 use crate::ServiceLevel;
+
+/// Protocols of message transfer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transfer {
+    /// Decides for each message by measurements of the peer.
+    #[default]
+    Adaptive,
+    /// Everything at once. When the credit is used up, a message waits for more.
+    Eager,
+    /// Nothing of messages beyond 8 KiB before the receiver has answered.
+    Rendezvous,
+    /// The first 16 KiB, and the rest when the receiver has answered.
+    Mixed,
+}
+
+impl Transfer {
+    /// All of them, with their names.
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Adaptive, "adaptive"),
+        (Self::Eager, "eager"),
+        (Self::Rendezvous, "rendezvous"),
+        (Self::Mixed, "mixed"),
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
+    }
+}
+
+impl fmt::Display for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Transfer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|(_, name)| *name == text);
+        let names = Self::ALL.map(|(_, name)| name).join(", ");
+        found.map(|(kind, _)| *kind).ok_or_else(|| format!("expected one of {names}"))
+    }
+}
 
 /// The [`Transfer`] of messages that do not ask for one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
