@@ -207,7 +207,7 @@ fn medians_are_of_all_calls_and_what_is_missing_or_late_is_marked() {
 #[test]
 fn all_calls_become_rows_of_a_file_for_the_measured_tables() {
     let mut taken = recorded();
-    let calls: Vec<_> = taken[0].results.iter().map(|call| call.clone()).collect();
+    let calls = taken[0].results.clone();
     taken[0].results.extend(calls);
     taken[0].emulator = serde_json::json!({ "spoiled": true });
     let text = report::csv(&taken, "isthmus bench collectives");
