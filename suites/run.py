@@ -27,7 +27,7 @@ from others import fabtests, imb, mpi4py, mpich, osu, programs, scalapack, table
 from harness import lab  # noqa: E402  isort: skip
 
 # The lab of --parts: some tests take a hundred thousand round trips.
-PARTS = ["--mgmt", "--rate", "1Gbit", "--rtt", "1ms"]
+PARTS = ["--mgmt", "--rate", "1Gbit", "--rtt", "200us"]
 SUITES = {
     "fabtests": lambda options: fabtests.prepare(options, fabtests.FIRST),
     "fabtests-2": lambda options: fabtests.prepare(options, fabtests.SECOND),

@@ -83,6 +83,7 @@ const _: () = assert!(size_of::<Proc>() == 260 && size_of::<Value>() == 32 && si
 pub(crate) struct Infos<'a> {
     infos: Vec<Info>,
     texts: Vec<CString>,
+    #[allow(clippy::vec_box, reason = "infos point to them, so they must not move")]
     arrays: Vec<Box<Array>>,
     procs: PhantomData<&'a Proc>,
 }
