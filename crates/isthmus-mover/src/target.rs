@@ -26,6 +26,7 @@ use crate::wire::{Answer, Meta, Outcome, Piece, Share, Time, Verdict};
 use crate::{meta, names};
 use zeros::{Zeros, put, put_hole};
 
+mod own;
 mod shared;
 mod zeros;
 
@@ -174,10 +175,7 @@ impl Target {
             return Err(io::Error::other(text));
         }
         let (partial, journal) = wanted.partial();
-        let open = |name: &str, more| {
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | more;
-            openat(&wanted.parent, name, flags, Mode::from_raw_mode(0o600))
-        };
+        let open = |name: &str, more| own::open(&wanted.parent, name, more);
         if wanted.is_shared() && wanted.share.rank == 0 {
             shared::sweep(&wanted);
         }
@@ -570,14 +568,14 @@ fn put_all(file: &Opened, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
 
 /// Opens a file by `open` and locks it. It repeats this until the locked file is still called `name`: between open and
 /// lock, another process may have renamed or removed it.
-fn lock_named(
+fn lock_named<E: Into<io::Error>>(
     parent: &OwnedFd,
     name: &str,
     how: FlockOperation,
-    mut open: impl FnMut() -> rustix::io::Result<OwnedFd>,
+    mut open: impl FnMut() -> Result<OwnedFd, E>,
 ) -> io::Result<OwnedFd> {
     for _ in 0..AGAIN {
-        let file = open()?;
+        let file = open().map_err(Into::<io::Error>::into)?;
         lock(&file, how)?;
         if is_at(parent, &file, name.as_bytes())? {
             return Ok(file);

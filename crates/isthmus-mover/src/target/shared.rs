@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, flock, fsync, openat, renameat, unlinkat};
 use rustix::io::{Errno, write};
 
-use super::{Wanted, is_at, is_there, read_all, sync_folder};
+use super::{Wanted, is_at, is_there, own, read_all, sync_folder};
 use crate::cache::Opened;
 use crate::descriptors::wait_for;
 use crate::digest::{self, Digest};
@@ -84,12 +84,7 @@ fn all_blocks(wanted: &Wanted, file: &Opened) -> io::Result<Option<Vec<Digest>>>
     let mut blocks: Vec<Option<Digest>> = vec![None; head.blocks() as usize];
     for rank in 0..wanted.share.ranks {
         let name = partial(wanted, rank).1;
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let journal = wait_for(|| match openat(&wanted.parent, &name, flags, Mode::empty()) {
-            Err(Errno::NOENT) => Ok(None),
-            opened => opened.map(Some),
-        });
-        let Some(journal) = journal? else { return Ok(None) };
+        let Some(journal) = wait_for(|| own::open_existing(&wanted.parent, &name))? else { return Ok(None) };
         let bytes = read_all(&journal)?;
         let Some(earlier) = Head::decode(&bytes).filter(|earlier| earlier.fits(head)) else {
             return Ok(None);

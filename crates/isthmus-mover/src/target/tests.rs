@@ -203,6 +203,43 @@ fn a_folder_that_takes_no_new_files_is_named_as_the_cause() {
     assert!(room(Errno::NOENT.into(), 5).to_string().contains("takes no new files"));
 }
 
+/// Anybody can compute the names, and make files in some folders.
+#[test]
+fn files_that_others_left_under_our_names_are_not_written_to() {
+    use std::os::unix::fs::{MetadataExt, chown, symlink};
+    let planted: [fn(&Path, &Path); 4] = [
+        |other, name| fs::hard_link(other, name).expect("linked"),
+        |other, name| symlink(other, name).expect("linked"),
+        |_, name| {
+            let mode = Mode::RUSR | Mode::WUSR;
+            rustix::fs::mknodat(CWD, name, rustix::fs::FileType::Fifo, mode, 0).expect("made");
+        },
+        |_, name| {
+            fs::write(name, "theirs").expect("written");
+            // Only root can make a file of another user.
+            let _ = chown(name, Some(65_534), None);
+        },
+    ];
+    for plant in planted {
+        let folder = tempfile::tempdir().expect("a folder");
+        let other = folder.path().join("other");
+        fs::write(&other, "other").expect("written");
+        let (part, journal) = names::partial(b"file");
+        let names = [part, journal].map(|name| folder.path().join(name));
+        names.iter().for_each(|name| plant(&other, name));
+        let begun = begin(folder.path(), 1);
+        for name in &names {
+            let stat = fs::symlink_metadata(name).expect("made");
+            let is_ours = stat.uid() == rustix::process::geteuid().as_raw();
+            assert!(stat.is_file() && stat.nlink() == 1 && is_ours, "{stat:?}");
+        }
+        assert!(begun.have.is_empty());
+        (0..3).for_each(|index| assert_eq!(write(&begun.target, index), None));
+        assert!(matches!(begun.target.close(&Verdict::Unchanged), Some(Outcome::Done(_))));
+        assert_eq!(fs::read_to_string(&other).expect("there"), "other");
+    }
+}
+
 #[test]
 fn two_transfers_do_not_write_one_file() {
     let folder = tempfile::tempdir().expect("a folder");

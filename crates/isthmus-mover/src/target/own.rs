@@ -1,0 +1,74 @@
+//! Partial files and journals have names that anybody can compute. In a folder where others may make files, one of theirs
+//! may have such a name. They could read what is written to it, alter it later, or invent a journal. So only regular
+//! files of this user are opened, without other names. Others are removed.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, unlinkat};
+use rustix::io::Errno;
+
+use super::{AGAIN, busy, unique};
+
+/// Opens the file of this name, or makes it.
+///
+/// # Errors
+/// The system's; or somebody else's file has the name, and cannot be removed.
+pub(super) fn open(parent: &OwnedFd, name: &str, more: OFlags) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | more;
+    for _ in 0..AGAIN {
+        match openat(parent, name, flags, Mode::empty()) {
+            Ok(file) if is_own(parent, &file)? => return Ok(file),
+            Err(Errno::NOENT) => {
+                let made = OFlags::CREATE | OFlags::EXCL;
+                match openat(parent, name, flags | made, Mode::from_raw_mode(0o600)) {
+                    Err(Errno::EXIST) => continue,
+                    made => return Ok(made?),
+                }
+            }
+            // A symbolic link, a file that only another user may open, or a socket.
+            Ok(_) | Err(Errno::LOOP | Errno::ACCESS | Errno::NXIO) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match unlinkat(parent, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(Errno::PERM | Errno::ACCESS | Errno::ISDIR) => {
+                let text = format!("{name} is there, and not a file of this user; remove it");
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(busy())
+}
+
+/// Opens the file of this name for reading. None if there is none of this user.
+pub(super) fn open_existing(parent: &OwnedFd, name: &str) -> io::Result<Option<OwnedFd>> {
+    // Opening a pipe must not wait for its other end.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match openat(parent, name, flags, Mode::empty()) {
+        Ok(file) => Ok(is_own(parent, &file)?.then_some(file)),
+        Err(Errno::NOENT | Errno::LOOP | Errno::ACCESS) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether this is a regular file of this user that has no other name.
+fn is_own(parent: &OwnedFd, file: impl AsFd) -> io::Result<bool> {
+    let stat = fstat(file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink > 1 {
+        return Ok(false);
+    }
+    Ok(stat.st_uid == rustix::process::geteuid().as_raw() || stat.st_uid == owner_of_new(parent)?)
+}
+
+/// The owner of files that this process makes here. Some file systems give all files to one user, such as an NFS server
+/// those of root.
+fn owner_of_new(parent: &OwnedFd) -> io::Result<u32> {
+    let name = unique(b"owner")?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(parent, &name, flags, Mode::from_raw_mode(0o600))?;
+    let owner = fstat(&file).map(|stat| stat.st_uid);
+    unlinkat(parent, &name, AtFlags::empty())?;
+    Ok(owner?)
+}
