@@ -25,7 +25,7 @@ pub use ethernet::{
     is_frames_only, link_local_of, link_state, may_open, mtu_of, parse_frame,
 };
 pub use labels::Labels;
-pub use udp::{SEND_BYTES, UdpSocket, mark};
+pub use udp::{SEND_BYTES, UdpSocket, Unreachable, mark};
 
 /// Requested receive buffer: what arrives at 10 Gb/s while the program does not read for about
 /// 13 ms. Bytes.
@@ -147,7 +147,7 @@ impl PacketSocket {
     }
 
     /// As [`UdpSocket::refusals`]. Ethernet has none.
-    pub fn refusals(&self, tell: impl FnMut(IpAddr)) {
+    pub fn refusals(&self, tell: impl FnMut(Unreachable)) {
         if let Self::Udp(socket) = self {
             socket.refusals(tell);
         }

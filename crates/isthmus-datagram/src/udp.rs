@@ -263,17 +263,29 @@ impl UdpSocket {
         self.socket.sendmsg(&message, 0).map(|_| ())
     }
 
-    /// Empties the system's queue of errors. Gives `tell` the hosts that answered that no process
-    /// listens at a port.
-    pub fn refusals(&self, mut tell: impl FnMut(IpAddr)) {
+    /// Empties the system's queue of errors. Gives `tell` the reports that packets did not get through.
+    pub fn refusals(&self, mut tell: impl FnMut(Unreachable)) {
         while let Ok(Some(error)) = self.state.recv_transport_error(UdpSockRef::from(&self.socket)) {
-            if error.raw_errno == libc::ECONNREFUSED
-                && let Some(host) = error.addr
-            {
-                tell(host.ip());
+            let is_port = match error.raw_errno {
+                libc::ECONNREFUSED => true,
+                libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ENOPROTOOPT | libc::EACCES => false,
+                _ => continue,
+            };
+            // Errors of this host itself have no address.
+            if let Some(from) = error.addr.map(|from| from.ip()) {
+                tell(Unreachable { from, is_port });
             }
         }
     }
+}
+
+/// A report that a packet did not get through (ICMP, RFC 792 and 4443). Anybody who guesses a port can forge one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unreachable {
+    /// The host that reported it: the one that the packet was for, or a router or firewall on the way.
+    pub from: IpAddr,
+    /// No process listens at the port, or a firewall says so. Otherwise the packet may not pass, or there is no route.
+    pub is_port: bool,
 }
 
 /// Sets the DSCP (RFC 2474) of later packets, 0..=63. It also holds for IPv4 on a socket of both families.
@@ -524,9 +536,9 @@ mod tests {
         let mut hosts = Vec::new();
         while hosts.is_empty() {
             let _ = a.receive(|_, _| panic!("nothing was sent"));
-            a.refusals(|host| hosts.push(host));
+            a.refusals(|report| hosts.push(report));
         }
-        assert_eq!(hosts, [to.ip()]);
+        assert_eq!(hosts, [Unreachable { from: to.ip(), is_port: true }]);
     }
 
     #[test]

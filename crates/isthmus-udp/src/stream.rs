@@ -570,6 +570,14 @@ impl Stream {
         self.path.rtt_least_us()
     }
 
+    /// Asks the peer to acknowledge something, unless an acknowledgement is awaited anyway. So a stream that only receives
+    /// finds out whether its packets still arrive.
+    pub fn ask(&mut self) {
+        if !self.awaits_answer() {
+            self.liveness.want_ping();
+        }
+    }
+
     /// The state, for monitoring.
     pub fn status(&self) -> Status {
         let congestion = self.rate.congestion();

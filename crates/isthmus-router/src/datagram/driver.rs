@@ -74,7 +74,7 @@ fn read(port: &DatagramPort, socket: &mut UdpSocket, waits: &net::UdpSocket) -> 
             // An ICMP error about an earlier packet. The protocol detects the loss by itself.
             Err(error) => {
                 debug!(%error, "a datagram socket's complaint");
-                socket.refusals(|host| debug!(%host, "nobody listens there"));
+                socket.refusals(|report| debug!(?report, "packets do not get through"));
             }
         }
     }

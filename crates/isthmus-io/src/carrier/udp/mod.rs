@@ -407,6 +407,7 @@ impl Udp {
     pub(super) fn on_tcp_lane(&mut self, lane: &UdpLane) {
         if let Some(lane_record) = self.lanes.get_mut(&lane.stream()) {
             lane_record.blackhole.on_tcp_lane();
+            self.watch_at = 0;
         }
     }
 
@@ -615,13 +616,22 @@ impl Udp {
         true
     }
 
-    /// A host reported that nobody listens at one of its ports (ICMP). Probes the ports of our lanes there.
+    /// Reports came that packets did not get through (ICMP). Probes the ports of our lanes to hosts where nobody listens at
+    /// one. A firewall on the way does not tell which lane it means, so its report counts for all that are silent.
     fn on_refusals(&mut self) {
-        let (lanes, tcp_probes) = (&mut self.lanes, &mut self.tcp_probes);
-        self.socket.refusals(|host| {
-            for lane_record in lanes.values_mut().filter(|lane_record| lane_record.peer.ip() == host) {
-                lane_record.denied = true;
-                tcp_probes.ask(lane_record.peer);
+        let now = self.now();
+        let Self { lanes, tcp_probes, port, .. } = self;
+        self.socket.refusals(|report| {
+            for (stream, lane_record) in lanes.iter_mut() {
+                let is_of_peer = lane_record.peer.ip() == report.from;
+                if is_of_peer || !report.is_port {
+                    lane_record.blackhole.on_refusal(now);
+                    port.with(now, *stream, Stream::ask);
+                }
+                if is_of_peer && report.is_port {
+                    lane_record.denied = true;
+                    tcp_probes.ask(lane_record.peer);
+                }
             }
         });
         self.watch_at = 0;
