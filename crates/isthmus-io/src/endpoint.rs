@@ -249,8 +249,8 @@ impl Endpoint {
         self.core.lock().engine.peer_address(peer).unwrap_or_default()
     }
 
-    /// Where a peer is reached. If the program never named the peer, this is on the host that it called from, whatever host
-    /// it claims to listen on.
+    /// Where a peer is reached. If the program never named the peer, this is on the host that it called from, whatever
+    /// host it claims to listen on.
     pub fn peer_locator(&self, peer: PeerId) -> SocketAddr {
         let locator = self.core.lock().engine.peer_locator(peer);
         locator.unwrap_or_else(|| Address::default().locator)

@@ -30,8 +30,8 @@ const UNREAD: Duration = Duration::from_secs(10);
 const MESSAGE_MAX: u32 = 1 << 29;
 
 /// The environment variable with the name of the world. Its random part is a secret: libpmix listens at loopback, and
-/// believes which user and rank a process of this host claims to be. Other users cannot read the environment, but they can
-/// read arguments.
+/// believes which user and rank a process of this host claims to be. Other users cannot read the environment, but they
+/// can read arguments.
 pub const SPACE: &str = "ISTHMUS_PMIX_SPACE";
 
 /// A message of the server.

@@ -46,7 +46,8 @@ impl Admission {
         self.sessions = sessions;
     }
 
-    /// Adds a stranger that called from `host`. If there are too many, the host with the most strangers loses its oldest.
+    /// Adds a stranger that called from `host`. If there are too many, the host with the most strangers loses its
+    /// oldest.
     pub(crate) fn arrive(&mut self, order: u64, host: IpAddr, inbox: Sender<Event>) {
         self.guests.insert(order, Guest { host, inbox, state: State::Stranger });
         let strangers = || self.guests.iter().filter(|(_, guest)| guest.state == State::Stranger);

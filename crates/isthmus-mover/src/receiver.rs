@@ -28,8 +28,9 @@ use crate::wire::{
 
 /// Buffers posted beyond the sender's window, so that it never waits for one. Count.
 const SPARE: u64 = 4;
-/// Limit on the blocks of all long files of a session that are open, unless a single file has more. Count. Each takes 33 bytes
-/// ([`BLOCKS_MAX`](crate::target::BLOCKS_MAX)), before its content comes: 138 MB. With blocks of 1 MiB these are files of 4 TiB.
+/// Limit on the blocks of all long files of a session that are open, unless a single file has more. Count. Each takes
+/// 33 bytes ([`BLOCKS_MAX`](crate::target::BLOCKS_MAX)), before its content comes: 138 MB. With blocks of 1 MiB these
+/// are files of 4 TiB.
 const BLOCKS_OPEN: u64 = 1 << 22;
 /// Longest sleep of the loop, so that timers are checked.
 const REST: Duration = Duration::from_millis(200);
@@ -447,8 +448,8 @@ impl<'a> ReceivingSide<'a> {
         size > block && (self.large >= self.large_most || !has_room)
     }
 
-    /// Prepares the entries that wait, as far as there are descriptors, and memory for the blocks of long files. Those of
-    /// this session come back when the files that it writes are complete, so the loop must go on meanwhile.
+    /// Prepares the entries that wait, as far as there are descriptors, and memory for the blocks of long files. Those
+    /// of this session come back when the files that it writes are complete, so the loop must go on meanwhile.
     fn prepare(&mut self) -> Result<(), MoverError> {
         self.tried = Instant::now();
         while let Some(entry) = self.waiting.pop_front() {
@@ -663,7 +664,8 @@ mod tests {
         assert!(end.is_some() && files <= (ENTRIES_BYTES / 100_000 / size_of::<(Vec<u8>, Vec<u8>)>()) as u64);
     }
 
-    /// Each block of a long file takes memory from the announcement on. A sender announces such files without having them.
+    /// Each block of a long file takes memory from the announcement on. A sender announces such files without having
+    /// them.
     #[test]
     fn long_files_wait_for_the_memory_of_others() {
         with_receiver(|side| {

@@ -568,14 +568,14 @@ fn put_all(file: &Opened, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
 
 /// Opens a file by `open` and locks it. It repeats this until the locked file is still called `name`: between open and
 /// lock, another process may have renamed or removed it.
-fn lock_named(
+fn lock_named<E: Into<io::Error>>(
     parent: &OwnedFd,
     name: &str,
     how: FlockOperation,
-    mut open: impl FnMut() -> io::Result<OwnedFd>,
+    mut open: impl FnMut() -> Result<OwnedFd, E>,
 ) -> io::Result<OwnedFd> {
     for _ in 0..AGAIN {
-        let file = open()?;
+        let file = open().map_err(Into::<io::Error>::into)?;
         lock(&file, how)?;
         if is_at(parent, &file, name.as_bytes())? {
             return Ok(file);

@@ -7,8 +7,8 @@
 //! Only acknowledgements count as a sign of life. Packets may get through in one direction only, and then both ends
 //! keep sending for each other. So each end whose packets are not acknowledged sends probes.
 //!
-//! A report that packets are refused (ICMP) makes this faster. It proves nothing by itself, because anybody can forge one:
-//! the lane must be silent, and TCP probes must be answered.
+//! A report that packets are refused (ICMP) makes this faster. It proves nothing by itself, because anybody can forge
+//! one: the lane must be silent, and TCP probes must be answered.
 //!
 //! Silence is summed over looks, and each look counts for at most `MAX_LOOK_US` (250 ms): a process that was stopped
 //! could not hear anything.

@@ -124,13 +124,14 @@ thresholds! {
         /// Shortest silence after which a lane is given up if its peer has made one from another address since: several
         /// packets sent again on a path of up to 100 ms.
         LEFT_US: Micros = 500_000, "µs";
-        /// Shortest silence after which a lane is given up if packets were reported as refused and TCP probes are answered:
-        /// several packets sent again on a path of up to 100 ms. `LATER_TIMES` round trips if that is longer. The end that
-        /// was dialled waits twice as long.
+        /// Shortest silence after which a lane is given up if packets were reported as refused and TCP probes are
+        /// answered: several packets sent again on a path of up to 100 ms. `LATER_TIMES` round trips if that is longer.
+        /// The end that was dialled waits twice as long.
         REFUSED_US: Micros = 500_000, "µs";
         /// Shortest silence before a TCP probe then, and between two probes; a round trip if that is longer.
         REFUSED_ASK_US: Micros = 100_000, "µs";
-        /// Longest time from such a report to the beginning of the silence: acknowledgements of earlier packets still come.
+        /// Longest time from such a report to the beginning of the silence: acknowledgements of earlier packets still
+        /// come.
         REFUSED_BEFORE_US: Micros = 1_000_000, "µs";
         /// TCP probes that must be answered: after one, the path may just have come back.
         ANSWERS: u32 = 2, "count";

@@ -217,8 +217,8 @@ impl Meeting {
     }
 }
 
-/// The address in a file. The file must be this user's or root's, and nobody else may write to it: whoever writes it chooses
-/// the endpoint that this program talks to.
+/// The address in a file. The file must be this user's or root's, and nobody else may write to it: whoever writes it
+/// chooses the endpoint that this program talks to.
 fn read_address(path: &Path) -> Result<String, NotFound> {
     let shown = path.display();
     let later = |error: std::io::Error| NotFound::Later(format!("{shown}: {error}"));

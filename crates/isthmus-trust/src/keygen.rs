@@ -90,8 +90,8 @@ impl Keygen<'_> {
         Ok(Made { as_id: self.as_id, authority, certificate, key, fingerprint })
     }
 
-    /// The AS's authority. It is made if it is missing. If only its certificate is missing, it gets another one with the
-    /// same name and key, so that what it has signed stays valid.
+    /// The AS's authority. It is made if it is missing. If only its certificate is missing, it gets another one with
+    /// the same name and key, so that what it has signed stays valid.
     fn authority(&self, file: &Path, key_file: &Path) -> io::Result<Issuer<'static, KeyPair>> {
         let params = self.authority_params(AUTHORITY_DAYS)?;
         let key = if key_file.exists() {

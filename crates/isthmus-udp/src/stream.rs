@@ -570,8 +570,8 @@ impl Stream {
         self.path.rtt_least_us()
     }
 
-    /// Asks the peer to acknowledge something, unless an acknowledgement is awaited anyway. So a stream that only receives
-    /// finds out whether its packets still arrive.
+    /// Asks the peer to acknowledge something, unless an acknowledgement is awaited anyway. So a stream that only
+    /// receives finds out whether its packets still arrive.
     pub fn ask(&mut self) {
         if !self.awaits_answer() {
             self.liveness.want_ping();

@@ -92,7 +92,12 @@ impl FromStr for HostPort {
     type Err = HostPortError;
 
     fn from_str(text: &str) -> Result<Self, HostPortError> {
-        let fail = |fault| HostPortError { text: text.to_owned(), fault };
+        // What follows `#` in an address of an endpoint is a secret.
+        let shown = text.split('#').next().unwrap_or_default();
+        let fail = |fault| HostPortError { text: shown.to_owned(), fault };
+        if text.contains("://") {
+            return Err(fail("is a URI, and not a host and a port"));
+        }
         let (host, port) = text.rsplit_once(':').ok_or_else(|| fail("has no port"))?;
         let port = port.parse().map_err(|_| fail("has no port from 0 to 65535"))?;
         let host = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
@@ -286,6 +291,8 @@ mod tests {
             ("router-1:65536", "has no port from 0 to 65535"),
             ("fd00::1:4100", "without brackets"),
             ("[fd00::x]:4100", "in its brackets"),
+            ("http://b.site:80", "is a URI"),
+            ("isthmus://0.0/10.1.0.1:4100#5f0c8a11.00ab", "10.1.0.1:4100\" is a URI"),
             ("[fe80::1%lo]:4100", "with a zone"),
             (":4100", "no host's name"),
             ("a..b:1", "no host's name"),

@@ -73,8 +73,8 @@ pub enum AddressError {
     /// The address was made by an incompatible version.
     #[error("address format {0} is unknown to this version; use the same isthmus release on both sides")]
     Format(u8),
-    /// Text that does not follow `isthmus://AS.SUBNET/IP:PORT[#INCARNATION[.KEY]]`. What follows `#` is left out: it may
-    /// have a key, and errors are logged.
+    /// Text that does not follow `isthmus://AS.SUBNET/IP:PORT[#INCARNATION[.KEY]]`. What follows `#` is left out: it
+    /// may have a key, and errors are logged.
     #[error("`{0}` is not an isthmus address; expected isthmus://AS.SUBNET/IP:PORT[#INCARNATION[.KEY]]")]
     Text(String),
 }

@@ -1,10 +1,10 @@
 //! Bounds the number of connections before authentication ("strangers").
 //!
 //! Strangers cannot lock anybody out. When [`MAX_UNAUTHENTICATED`] connections wait for a greeting, or as many as half
-//! of the files that the process may open, a new one replaces the oldest of the address or network that has the most. So
-//! a crowd from one host displaces itself, and the program can open its files meanwhile. When the process still has no
-//! descriptors left, the endpoint closes strangers, ignores its listeners for [`ACCEPT_PAUSE`], and tries again. The listeners
-//! stay readable all that time, and watching them would keep the processor busy.
+//! of the files that the process may open, a new one replaces the oldest of the address or network that has the most.
+//! So a crowd from one host displaces itself, and the program can open its files meanwhile. When the process still has
+//! no descriptors left, the endpoint closes strangers, ignores its listeners for [`ACCEPT_PAUSE`], and tries again. The
+//! listeners stay readable all that time, and watching them would keep the processor busy.
 //!
 //! At an open endpoint a greeting proves nothing. If its program can tell who has proved who it is ([`Shell::vouch`]),
 //! lanes of all others count as those of strangers, whatever they have said. So do their UDP streams at the port.

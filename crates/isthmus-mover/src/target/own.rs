@@ -1,6 +1,6 @@
-//! Partial files and journals have names that anybody can compute. In a folder where others may make files, one of theirs
-//! may have such a name. They could read what is written to it, alter it later, or invent a journal. So only regular
-//! files of this user are opened, without other names. Others are removed.
+//! Partial files and journals have names that anybody can compute. In a folder where others may make files, one of
+//! theirs may have such a name. They could read what is written to it, alter it later, or invent a journal. So only
+//! regular files of this user are opened, without other names. Others are removed.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

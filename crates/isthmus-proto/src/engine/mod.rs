@@ -408,8 +408,8 @@ impl Engine {
         self.peers.get(peer.0 as usize).map(|peer| peer.address)
     }
 
-    /// Where a peer is reached. If the program never named the peer, this is on the host that it called from, whatever host
-    /// it claims to listen on.
+    /// Where a peer is reached. If the program never named the peer, this is on the host that it called from, whatever
+    /// host it claims to listen on.
     pub fn peer_locator(&self, peer: PeerId) -> Option<SocketAddr> {
         let peer = self.resolve(peer);
         ((peer.0 as usize) < self.peers.len()).then(|| self.rail_address(peer, 0).locator)

@@ -615,8 +615,9 @@ impl Udp {
         true
     }
 
-    /// Reports came that packets did not get through (ICMP). Probes the ports of our lanes to hosts where nobody listens at
-    /// one. A firewall on the way does not tell which lane it means, so its report counts for all that are silent.
+    /// Reports came that packets did not get through (ICMP). Probes the ports of our lanes to hosts where nobody
+    /// listens at one. A firewall on the way does not tell which lane it means, so its report counts for all that are
+    /// silent.
     fn on_refusals(&mut self) {
         let now = self.now();
         let Self { lanes, tcp_probes, port, .. } = self;
