@@ -342,19 +342,21 @@ void flow_wait(struct flow *flow)
 // are cancelled, and those that had not begun are replaced by receives into memory that stays: else senders would wait.
 static void divert_receives(struct flow *flow)
 {
+    begin_quiet();
     for (int i = 0; i < flow->count; i++) {
         const struct under_way *own = &flow->under_way[i];
         MPI_Request *request = &flow->requests[i];
         MPI_Status status;
         MPI_Count size;
         int cancelled = 0;
-        if (own->from < 0 || *request == MPI_REQUEST_NULL || PMPI_Cancel(request) || PMPI_Wait(request, &status) ||
-            PMPI_Test_cancelled(&status, &cancelled) || !cancelled || PMPI_Type_size_x(own->type, &size))
+        if (own->from < 0 || *request == MPI_REQUEST_NULL || PMPI_Type_size_x(own->type, &size) || PMPI_Cancel(request) ||
+            PMPI_Wait(request, &status) || PMPI_Test_cancelled(&status, &cancelled) || !cancelled)
             continue;
         void *memory = malloc((size_t)(own->count * size) + 1);
         if (memory)
             COUNTED(PMPI_Irecv)(memory, (counted)(own->count * size), MPI_BYTE, own->from, own->tag, flow->comm, request);
     }
+    end_quiet();
 }
 
 // Moves the flow's memory to the sends that are still under way.

@@ -19,7 +19,7 @@ fn main() {
     println!("cargo::rustc-env=ISTHMUS_BUILT_OF={commit}");
     // Each commit, and each change of what is built.
     let log = git(&root, &["rev-parse", "--git-path", "logs/HEAD"]).map(|log| root.join(log));
-    let watched = log.into_iter().chain([root.join("Cargo.lock")]).chain(compiled(&root));
+    let watched = log.into_iter().chain(compiled(&root));
     for path in watched.filter(|path| path.exists()) {
         println!("cargo::rerun-if-changed={}", path.display());
     }
@@ -28,7 +28,12 @@ fn main() {
 /// What a release is compiled from. Tests are not: a file that one of them changes must not cost a build of minutes.
 fn compiled(root: &Path) -> Vec<PathBuf> {
     let crates = std::fs::read_dir(root.join("crates")).into_iter().flatten().flatten();
-    crates.flat_map(|member| ["src", "Cargo.toml", "build.rs"].map(|part| member.path().join(part))).collect()
+    let members = crates.flat_map(|member| {
+        // `links` and `maps` hold texts that sources include.
+        ["src", "links", "maps", "Cargo.toml", "build.rs"].map(|part| member.path().join(part))
+    });
+    let others = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo", "include", "examples/mpi"];
+    members.chain(others.map(|part| root.join(part))).collect()
 }
 
 /// What git says, in one line.

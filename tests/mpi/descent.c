@@ -54,6 +54,7 @@ int main(int argc, char **argv)
 {
     start(&argc, &argv, "descent");
     int parameters = (int)argument(argc, argv, 1, 0), steps = (int)argument(argc, argv, 2, 0), count;
+    CHECK(steps > 1, "STEPS must be 2 or more");
     CHECK(parameters > 0 && parameters % (WIDTH * world_size) == 0, "PARAMETERS must be a multiple of %d", WIDTH * world_size);
     double *weights = allocate((size_t)parameters * sizeof *weights), *gradient = allocate((size_t)parameters * sizeof *gradient);
     struct sample *samples = make_samples(parameters, &count);

@@ -284,6 +284,8 @@ pub(crate) fn read_some(
 ) -> Result<Option<(usize, usize)>, LaneLoss> {
     let (id, pieces) = (LaneId(index as u32), &mut spares.pieces);
     lane.compact();
+    // A panic after the engine lent a target may have left some.
+    pieces.clear();
     // Checked before the engine lends a target: whoever asks for one owes it `filled`.
     let room = lane.staging.len() - lane.read_to;
     if room == 0 {

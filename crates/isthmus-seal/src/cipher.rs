@@ -1,4 +1,4 @@
-//! AES-GCM (NIST SP 800-38D) with one key, by whichever crate has the faster code for this processor.
+//! AES-GCM (NIST SP 800-38D) with one key, by the crate that is faster on this processor.
 //!
 //! AWS-LC (`aws-lc-rs`) has code for AVX-512, and reads the text where it lies, so that nothing is copied before it is
 //! encrypted. `ring` has code for the wide AES instructions (VAES) of processors without AVX-512, such as AMD's Zen 3.
@@ -41,7 +41,7 @@ impl Key {
         Self(Code::Ring(Box::new(ring::LessSafeKey::new(key))))
     }
 
-    /// Encrypts a text into `sealed`, and puts the tag behind it. The text is the first bytes of `sealed`, as many as
+    /// Encrypts a text into `sealed`, and the tag after it. The text is the first bytes of `sealed`, as many as
     /// are left beside `more` and the tag, and then `more`. The tag covers `beside` too. A key must seal each number
     /// only once.
     ///
@@ -83,7 +83,7 @@ impl Key {
 }
 
 /// `ring` has code for VAES with AVX2, AWS-LC only with AVX-512. On other processors both run the same code, by the
-/// CRYPTOGAMS project.
+/// CRYPTOGAMS project, and AWS-LC is taken.
 fn ring_is_faster() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("vaes") && !is_x86_feature_detected!("avx512bw");
@@ -102,9 +102,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_codes_make_the_same_bytes_and_open_what_the_other_made() {
+    fn both_implementations_make_the_same_bytes_and_open_what_the_other_made() {
         let keys = [Key::by_aws_lc(&[3; Key::LEN]), Key::by_ring(&[3; Key::LEN])];
-        // Around the sizes at which the codes change how they work, and what a packet and a record hold.
+        // Around the sizes at which they change how they work, and what a packet and a record hold.
         for len in [0, 1, 15, 16, 17, 255, 256, 257, 1_472, 8_972, 16 << 10] {
             let text: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
             for first in [0, 1, 16, 40, len].map(|first| first.min(len)) {

@@ -299,7 +299,9 @@ fn module_graph(source: &Path) -> BTreeMap<String, BTreeSet<String>> {
 fn code_of(text: &str) -> String {
     let code = text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>();
     let code = code.join("\n");
-    code.split("#[cfg(test)]\nmod tests").next().unwrap_or_default().to_owned()
+    let tests = ["mod tests", "pub(crate) mod tests"].map(|head| format!("#[cfg(test)]\n{head}"));
+    let end = tests.iter().filter_map(|head| code.find(head)).min().unwrap_or(code.len());
+    code[..end].to_owned()
 }
 
 /// The names that a crate's root exports from its modules, with their modules.
@@ -310,6 +312,7 @@ fn exports(root: &str, modules: &BTreeMap<String, BTreeSet<String>>) -> BTreeMap
             tree.split_once("::").filter(|(module, _)| modules.contains_key(*module))
         {
             for name in names.split([',', '{', '}']).filter_map(|name| name.split("::").last()) {
+                let name = name.rsplit(" as ").next().unwrap_or_default();
                 found.insert(name.trim().to_owned(), module.to_owned());
             }
         }

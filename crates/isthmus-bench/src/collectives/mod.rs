@@ -26,7 +26,7 @@ const PAUSE_S: f64 = 0.05;
 /// Time limit of a job: a constant in seconds, and a multiple of its floor. Stock tcp is slow on lossy paths.
 const LIMIT_S: f64 = 60.0;
 const LIMIT_FACTOR: f64 = 40.0;
-/// Longest time limit. The program repeats no call that has taken a minute, so jobs end before. Seconds.
+/// Longest time limit. The program repeats no call that has taken a minute, so most jobs end before. Seconds.
 const LIMIT_MAX_S: f64 = 7_200.0;
 
 /// Callers: name in the program, and heading of a table's column.
