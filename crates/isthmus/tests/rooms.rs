@@ -190,7 +190,7 @@ const LARGEST_CYCLES: &[(&str, usize)] = &[
     ("isthmus-fabric", 2),
     // The I/O thread drives the endpoints that wake it.
     ("isthmus-io", 2),
-    ("isthmus-launch", 5),
+    ("isthmus-launch", 6),
     ("isthmus-mover", 2),
     ("isthmus-mux", 4),
     // An enabled endpoint, and what its completions reach.
