@@ -178,6 +178,7 @@ impl Agent {
             self.pass_fence(entries);
         }
         self.lose(now, self.ranks_of_part(1), failure.clone());
+        self.inherit_reports(now);
         true
     }
 }

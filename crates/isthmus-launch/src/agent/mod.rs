@@ -246,6 +246,8 @@ pub(crate) struct Agent {
     is_fence_sent: bool,
     /// What went up with that fence, in case the hub is lost before it passes. Only by [`OnLoss::Continue`].
     sent: Vec<(String, String)>,
+    /// Reports of ranks that cannot reach each other, which this head has sent up.
+    reports: Vec<Letter>,
     /// Ranks of the world that are lost.
     dead: BTreeSet<u32>,
     first_loss: Option<Failure>,
@@ -327,6 +329,7 @@ impl Agent {
             fallen: Vec::new(),
             is_fence_sent: false,
             sent: Vec::new(),
+            reports: Vec::new(),
             dead: BTreeSet::new(),
             first_loss: None,
             endpoints: HashMap::new(),

@@ -68,11 +68,10 @@ impl Agent {
             }
             return;
         }
-        let towards = match (&self.hub, &self.up) {
-            (None, Some(up)) if is_from_below => vec![up.link],
-            _ => self.heads().into_iter().chain(self.members()).collect(),
-        };
-        for link in towards {
+        if is_from_below && self.hub.is_none() {
+            return self.send_report(Letter::Unreachable(report));
+        }
+        for link in self.heads().into_iter().chain(self.members()) {
             self.act(Action::Send(link, Letter::Unreachable(report.clone())));
         }
     }
@@ -85,17 +84,34 @@ impl Agent {
         if !self.goes_on() || one == other || !is_open(one) || !is_open(other) {
             return;
         }
-        if let (None, Some(up)) = (&self.hub, &self.up) {
-            let link = up.link;
-            return self.act(Action::Send(link, Letter::Pair(pair)));
-        }
-        let Some(hub) = &mut self.hub else { return };
+        let Some(hub) = &mut self.hub else { return self.send_report(Letter::Pair(pair)) };
         let pairs = &mut hub.pairs;
         pairs.hosts.extend(pair.ranks);
         pairs.why.entry((one.min(other), one.max(other))).or_insert(pair.why);
         pairs.until.get_or_insert(now + COLLECT);
         if pairs.why.len() >= PAIRS_MAX {
             self.lose_unreachable(now);
+        }
+    }
+
+    /// Sends a report up. A head keeps it in case the hub is lost before it decides.
+    fn send_report(&mut self, report: Letter) {
+        if self.head.is_some() && self.reports.len() < PAIRS_MAX {
+            self.reports.push(report.clone());
+        }
+        if let Some(link) = self.up.as_ref().map(|up| up.link) {
+            self.act(Action::Send(link, report));
+        }
+    }
+
+    /// This process is the hub now. Decides on the reports that the lost hub may not have decided on.
+    pub(super) fn inherit_reports(&mut self, now: Duration) {
+        for report in std::mem::take(&mut self.reports) {
+            match report {
+                Letter::Unreachable(report) => self.pass_unreachable(now, report, true),
+                Letter::Pair(pair) => self.take_pair(now, pair),
+                _ => {}
+            }
         }
     }
 

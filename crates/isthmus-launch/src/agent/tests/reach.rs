@@ -17,11 +17,16 @@ fn endpoint_of(rank: u32) -> String {
     format!("endpoint of {rank}")
 }
 
+/// Rank `by` of the world reports another one.
+fn unreachable(net: &mut Net, by: u32, other: u32) {
+    let at = (0..net.agents.len()).rfind(|at| net.start(*at).first <= by).expect("a process");
+    net.agents[at].peer_unreachable(net.now, by, endpoint_of(other), "no route".to_owned());
+}
+
 /// Ranks of the world report others, in the same moment. The hub decides.
 fn report(net: &mut Net, pairs: &[(u32, u32)]) {
     for (by, other) in pairs {
-        let at = (0..net.agents.len()).rfind(|at| net.start(*at).first <= *by).expect("a process");
-        net.agents[at].peer_unreachable(net.now, *by, endpoint_of(*other), "no route".to_owned());
+        unreachable(net, *by, *other);
     }
     net.settle();
     assert!(net.killed_ranks.is_empty(), "{pairs:?}: the hub waits for further reports");
@@ -132,4 +137,21 @@ fn a_rank_that_has_finished_or_that_nobody_knows_is_not_lost() {
     net.pass(Duration::from_secs(2));
     assert_eq!(dead_as_seen(&mut net, 1), None);
     assert!(net.killed_ranks.is_empty());
+}
+
+/// A report about a rank of another process, and one about a rank of the same process.
+#[test]
+fn reports_that_the_hub_had_not_decided_on_outlive_it() {
+    for (by, other, lost) in
+        [(2, 5, "0-1,5"), (5, 2, "0-1,5"), (4, 5, "0-1,5"), (2, 3, "0-1,3"), (1, 5, "0-1")]
+    {
+        let mut net = with_endpoints(2, &[(1, 0, 1, 2), (2, 0, 2, 2), (2, 1, 2, 2)]);
+        unreachable(&mut net, by, other);
+        net.settle();
+        net.die(0);
+        net.pass(Duration::from_secs(2));
+        let dead: Vec<_> = (1..3).map(|at| dead_as_seen(&mut net, at)).collect();
+        assert_eq!(dead, [Some(lost.to_owned()), Some(lost.to_owned())], "{by} {other}");
+        assert_eq!(net.killed_ranks.len(), lost.matches(',').count(), "{by} {other}");
+    }
 }
