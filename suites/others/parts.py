@@ -7,7 +7,7 @@ from harness.cases import Context
 
 
 def run(mpi, ranks, program, name, log, seconds, env=None, cwd=None):
-    """One run of a program. How it ended: the larger exit status, and the output of both parts."""
+    """One run of a program. How it ended: the first status that is not 0, and the output of both parts."""
     c = Context(mpi, "isthmus", lab.place("sites"), log.parent.resolve(), re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:60])
     sizes = [-(-ranks // 2), ranks // 2] if ranks > 1 else [1]
     at = run_cases.meeting(c)
@@ -15,5 +15,5 @@ def run(mpi, ranks, program, name, log, seconds, env=None, cwd=None):
              for number, (site, size) in enumerate(zip(run_cases.sites(c), sizes), 1)]
     with run_cases.Job(parts) as job:
         ended = [part.job.wait(seconds) for part in job.parts]
-    status = None if any(one.timed_out for one in ended) else max(one.status for one in ended)
+    status = None if any(one.timed_out for one in ended) else next((one.status for one in ended if one.status), 0)
     return process.Ended(status, "".join(one.output for one in ended), max(one.seconds for one in ended))

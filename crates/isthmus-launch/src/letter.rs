@@ -91,12 +91,31 @@ pub(crate) enum Letter {
     Done(Option<u8>),
     /// Both directions: these ranks (first and last of each run) are lost for this reason, and the job goes on.
     Lost { ranks: Vec<(u32, u32)>, failure: Failure },
-    /// Up, then down to all: rank `by` of the world, on this host, cannot reach the rank with this endpoint.
-    OutOfReach { by: u32, host: String, endpoint: String },
+    /// Up, then down until a process knows the endpoint.
+    Unreachable(Unreachable),
+    /// Up: two ranks cannot reach each other.
+    Pair(Pair),
     /// Up: output of ranks below.
     Output(Lines),
     /// Down: the oldest output from here that was not printed is printed.
     Printed,
+}
+
+/// A rank cannot reach an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Unreachable {
+    /// The rank in the world, and its host.
+    pub(crate) by: (u32, String),
+    pub(crate) endpoint: String,
+    pub(crate) why: String,
+}
+
+/// Two ranks cannot reach each other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Pair {
+    /// The ranks in the world, and their hosts.
+    pub(crate) ranks: [(u32, String); 2],
+    pub(crate) why: String,
 }
 
 /// A question about published port names. The hub keeps them.

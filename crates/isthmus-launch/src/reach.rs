@@ -1,7 +1,8 @@
 //! What the provider in the ranks tells this process: which endpoints they have opened, and which they cannot reach.
 //!
 //! A datagram has a letter, the rank in the world, and the address of an endpoint, with spaces in between: `E` for an
-//! endpoint of that rank, `U` for an endpoint that it has given up. `isthmus-ofi/src/reach.rs` writes them.
+//! endpoint of that rank, `U` for an endpoint that it has given up. After another space, `U` says why.
+//! `isthmus-ofi/src/reach.rs` writes them.
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
@@ -15,16 +16,16 @@ use crate::run::Input;
 
 /// Environment variable of the ranks with the path of the socket.
 pub(crate) const VARIABLE: &str = "ISTHMUS_RUN_REACH";
-/// Longest datagram. Bytes. An address has fewer than 200.
-const DATAGRAM_MAX: usize = 512;
+/// Longest datagram. Bytes. An address has fewer than 200; a longer reason is cut.
+const DATAGRAM_MAX: usize = 600;
 
 /// A rank of the world, and what it tells of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// It is the rank's own.
     Opened { rank: u32, endpoint: String },
-    /// The rank has given it up: it was out of reach for `peer_timeout`.
-    Lost { rank: u32, endpoint: String },
+    /// The rank has given it up, for this reason.
+    Unreachable { rank: u32, endpoint: String, why: String },
 }
 
 /// Passes the datagrams at a new socket to the main thread.
@@ -43,11 +44,13 @@ pub(crate) fn listen(path: &Path, inputs: &SyncSender<Input>) -> io::Result<()> 
 }
 
 fn parse(bytes: &[u8]) -> Option<Reach> {
-    let mut words = std::str::from_utf8(bytes).ok()?.split(' ');
+    // A cut may have split the last character.
+    let text = String::from_utf8_lossy(bytes);
+    let mut words = text.splitn(4, ' ');
     let (letter, rank, endpoint) = (words.next()?, words.next()?.parse().ok()?, words.next()?.to_owned());
-    match letter {
-        "E" => Some(Reach::Opened { rank, endpoint }),
-        "U" => Some(Reach::Lost { rank, endpoint }),
+    match (letter, words.next()) {
+        ("E", None) => Some(Reach::Opened { rank, endpoint }),
+        ("U", Some(why)) => Some(Reach::Unreachable { rank, endpoint, why: why.to_owned() }),
         _ => None,
     }
 }
@@ -57,11 +60,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_rank_tells_is_understood() {
+    fn datagrams_of_ranks_are_parsed() {
         let endpoint = "isthmus://0.0/10.0.0.1:5000#0badcafe".to_owned();
-        let told = |letter| parse(format!("{letter} 7 {endpoint}").as_bytes());
-        assert_eq!(told('E'), Some(Reach::Opened { rank: 7, endpoint: endpoint.clone() }));
-        assert_eq!(told('U'), Some(Reach::Lost { rank: 7, endpoint: endpoint.clone() }));
-        assert!(told('X').is_none() && parse(b"U x").is_none() && parse(b"\xff").is_none());
+        let told = |text: &str| parse(text.as_bytes());
+        let opened = Reach::Opened { rank: 7, endpoint: endpoint.clone() };
+        assert_eq!(told(&format!("E 7 {endpoint}")), Some(opened));
+        let unreachable =
+            Reach::Unreachable { rank: 7, endpoint: endpoint.clone(), why: "no route".to_owned() };
+        assert_eq!(told(&format!("U 7 {endpoint} no route")), Some(unreachable));
+        for wrong in [&format!("X 7 {endpoint}"), &format!("U 7 {endpoint}"), "U x", "\u{fffd}"] {
+            assert!(told(wrong).is_none(), "{wrong}");
+        }
+        assert!(parse(b"\xff").is_none());
     }
 }

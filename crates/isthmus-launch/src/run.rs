@@ -346,7 +346,9 @@ impl Shell<'_> {
             Input::Pmix(Message::Abort { .. }) => {}
             Input::Pmix(Message::Ended(why)) => agent.pmix_ended(now, &why),
             Input::Reach(Reach::Opened { rank, endpoint }) => agent.endpoint_opened(rank, endpoint),
-            Input::Reach(Reach::Lost { rank, endpoint }) => agent.out_of_reach(now, rank, endpoint),
+            Input::Reach(Reach::Unreachable { rank, endpoint, why }) => {
+                agent.peer_unreachable(now, rank, endpoint, why);
+            }
         }
     }
 

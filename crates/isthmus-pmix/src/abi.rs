@@ -77,6 +77,7 @@ pub(crate) struct Info {
 
 // As a C compiler has them with the headers of 4.2.2. Those of 5.0.11 declare the same members.
 const _: () = assert!(size_of::<Proc>() == 260 && size_of::<Value>() == 32 && size_of::<Info>() == 552);
+const _: () = assert!(size_of::<Array>() == 24);
 
 /// Keys with values. The values live at least as long as this does.
 #[derive(Default)]
@@ -108,10 +109,12 @@ impl<'a> Infos<'a> {
     }
 
     pub(crate) fn procs(&mut self, key: &CStr, procs: &'a [Proc]) {
-        let all = Box::new(Array { kind: PROC, len: procs.len(), first: procs.as_ptr().cast() });
-        let array: *const Array = &raw const *all;
-        self.push(key, ARRAY, Data { array });
-        self.arrays.push(all);
+        self.arrays.push(Box::new(Array { kind: PROC, len: procs.len(), first: procs.as_ptr().cast() }));
+        if let Some(all) = self.arrays.last() {
+            // Taken after the box has moved into the list.
+            let array: *const Array = &raw const **all;
+            self.push(key, ARRAY, Data { array });
+        }
     }
 
     /// The keys, in their order.

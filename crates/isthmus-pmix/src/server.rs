@@ -20,7 +20,7 @@ use crate::{Error, World};
 const MESSAGE_MAX: usize = 200;
 /// How long libpmix may take to remove files at the end. Seconds.
 const END_S: u32 = 5;
-/// Most ranks in one event of a loss. Count: libpmix takes 552 bytes for each, twice.
+/// Most ranks in one event of a loss. More are told in several events. Count: libpmix takes 552 bytes for each, twice.
 const EVENT_RANKS_MAX: usize = 4096;
 
 static MODULE: Module = Module::new(is_finalized, aborts, fence, control, is_connected);

@@ -46,7 +46,7 @@ impl Agent {
     /// The hub tells of a loss.
     pub(super) fn take_loss(&mut self, now: Duration, ranks: Ranks, failure: Failure) {
         if self.bury(&ranks, &failure) {
-            self.kill_lost();
+            self.kill_lost(&ranks);
         }
         self.spread_loss(ranks, failure);
         self.check_fence(now);
@@ -71,15 +71,16 @@ impl Agent {
     fn bury(&mut self, ranks: &[(u32, u32)], failure: &Failure) -> bool {
         let Some(start) = &self.start else { return false };
         let known = self.dead.len();
-        for (first, last) in ranks {
-            if *last < start.size {
-                self.dead.extend(*first..=*last);
-            }
+        // A broken part may name ranks that are none.
+        let ranks: Ranks =
+            ranks.iter().copied().filter(|(first, last)| first <= last && *last < start.size).collect();
+        for (first, last) in &ranks {
+            self.dead.extend(*first..=*last);
         }
         let is_news = self.dead.len() > known;
         if is_news {
             self.first_loss.get_or_insert_with(|| failure.clone());
-            self.act(Action::PmixLost(ranks.to_vec()));
+            self.act(Action::PmixLost(ranks));
         }
         is_news
     }
@@ -161,7 +162,12 @@ impl Agent {
             done: false,
             status: None,
         };
-        self.hub = Some(Hub { parts: vec![None, Some(own)], asking: Vec::new(), names: HashMap::new() });
+        self.hub = Some(Hub {
+            parts: vec![None, Some(own)],
+            asking: Vec::new(),
+            names: HashMap::new(),
+            pairs: reach::Pairs::default(),
+        });
         while !self.askers.is_empty() {
             self.pass_answer(None);
         }
@@ -172,6 +178,7 @@ impl Agent {
             self.pass_fence(entries);
         }
         self.lose(now, self.ranks_of_part(1), failure.clone());
+        self.inherit_reports(now);
         true
     }
 }

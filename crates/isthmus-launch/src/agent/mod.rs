@@ -54,7 +54,8 @@ const STORE_MAX: usize = 1 << 30;
 /// Most port names that a job may publish at once, and most values of a node.
 const NAMES_MAX: usize = 4096;
 
-/// Most endpoints of the ranks of this process that are known by their address. Count: some of each rank.
+/// Most endpoints of the ranks of this process that are known by their address. Count: an MPI opens one or two for each
+/// rank, and more for threads. Later ones are not known, so that reports about them have no effect.
 const ENDPOINTS_MAX: usize = 16 * RANKS_MAX as usize;
 
 /// Number of a connection to another process. The shell assigns it.
@@ -196,6 +197,8 @@ struct Hub {
     /// Members of other parts that wait for the address of their head, with their part.
     asking: Vec<(Link, u32)>,
     names: HashMap<String, String>,
+    /// Ranks that cannot reach each other.
+    pairs: reach::Pairs,
 }
 
 /// Who asked about a name.
@@ -243,6 +246,8 @@ pub(crate) struct Agent {
     is_fence_sent: bool,
     /// What went up with that fence, in case the hub is lost before it passes. Only by [`OnLoss::Continue`].
     sent: Vec<(String, String)>,
+    /// Reports of ranks that cannot reach each other, which this head has sent up.
+    reports: Vec<Letter>,
     /// Ranks of the world that are lost.
     dead: BTreeSet<u32>,
     first_loss: Option<Failure>,
@@ -307,7 +312,7 @@ impl Agent {
             let (uri, host) = (me.uri.clone(), me.host.clone());
             parts[0] =
                 Some(Part { link: None, uri, host, nodes: None, fenced: false, done: false, status: None });
-            Hub { parts, asking: Vec::new(), names: HashMap::new() }
+            Hub { parts, asking: Vec::new(), names: HashMap::new(), pairs: reach::Pairs::default() }
         });
         let mut agent = Self {
             me,
@@ -324,6 +329,7 @@ impl Agent {
             fallen: Vec::new(),
             is_fence_sent: false,
             sent: Vec::new(),
+            reports: Vec::new(),
             dead: BTreeSet::new(),
             first_loss: None,
             endpoints: HashMap::new(),
@@ -364,7 +370,8 @@ impl Agent {
             Phase::Gathering if !self.has_told_wait => Some(NOTICE),
             Phase::Gathering => Some(self.me.wait.max(NOTICE)),
             Phase::Failing { until, .. } => Some(*until),
-            Phase::Running | Phase::Over => None,
+            Phase::Running => self.hub.as_ref().and_then(|hub| hub.pairs.until),
+            Phase::Over => None,
         }
     }
 
@@ -404,7 +411,8 @@ impl Agent {
                     self.act(Action::Tell(format!("waits for {why}, for {wait} s at most")));
                 }
             }
-            Phase::Running | Phase::Over => {}
+            Phase::Running => self.lose_unreachable(now),
+            Phase::Over => {}
         }
     }
 
@@ -523,11 +531,12 @@ impl Agent {
             Letter::Answer(answer) => self.pass_answer(answer),
             Letter::Done(status) => self.finish(status.unwrap_or(1)),
             Letter::Lost { ranks, failure } => self.take_loss(now, ranks, failure),
-            Letter::OutOfReach { by, host, endpoint } => self.settle_reach(now, (by, host), endpoint, false),
+            Letter::Unreachable(report) => self.pass_unreachable(now, report, false),
             // Never sent downwards, or not acceptable now.
             Letter::World(_)
             | Letter::Start(_)
             | Letter::Ready { .. }
+            | Letter::Pair(_)
             | Letter::Ask(_)
             | Letter::Output(_) => {}
         }
@@ -574,7 +583,8 @@ impl Agent {
                 self.check_fence(now);
             }
             Letter::Lost { ranks, failure } if self.goes_on() => self.lose(now, ranks, failure),
-            Letter::OutOfReach { by, host, endpoint } => self.settle_reach(now, (by, host), endpoint, true),
+            Letter::Unreachable(report) => self.pass_unreachable(now, report, true),
+            Letter::Pair(pair) => self.take_pair(now, pair),
             Letter::Ask(question) => self.ask(question, Asker::Link(link)),
             // Never sent upwards.
             Letter::Welcome { .. }

@@ -1,5 +1,7 @@
 //! Simulates whole jobs in memory: agents, and the letters between them.
 
+mod reach;
+
 use std::collections::VecDeque;
 
 use super::*;
@@ -525,54 +527,6 @@ fn a_job_that_goes_on_outlives_killed_ranks_and_tells_the_others_of_them() {
     must_finish(&mut net, &[(5, 1), (3, 1), (3, 2), (3, 3)], 0);
 }
 
-/// Two ranks that cannot reach each other: the one of the later part is lost, whoever tells first, and all hear of it.
-#[test]
-fn of_two_ranks_that_cannot_reach_each_other_one_is_lost() {
-    // Process and rank of the world of each of the two. The first is lost.
-    for (lost, other) in [((5, 10), (1, 1)), ((3, 4), (0, 0)), ((5, 9), (3, 6)), ((4, 8), (4, 7))] {
-        for first in [lost, other] {
-            let mut net = Net::with(3, THREE, OnLoss::Continue);
-            for (at, rank) in net.ranks() {
-                net.pmi(at, rank, Request::Init);
-                let world = net.start(at).first + rank;
-                net.agents[at].endpoint_opened(world, format!("endpoint of {world}"));
-            }
-            let second = if first == lost { other } else { lost };
-            // Within a part, the one that is out of reach is lost, and the other one's report comes too late.
-            let (first, second) = if lost.0 == other.0 { (other, lost) } else { (first, second) };
-            for (from, to) in [(first, second), (second, first)] {
-                net.agents[from.0].out_of_reach(net.now, from.1, format!("endpoint of {}", to.1));
-                net.settle();
-            }
-            let own = lost.1 - net.start(lost.0).first;
-            assert_eq!(net.killed_ranks, [(lost.0, own)], "{lost:?} {other:?}");
-            for at in 0..6 {
-                assert_eq!(dead_as_seen(&mut net, at), Some(lost.1.to_string()), "process {at}");
-            }
-            let told = net.everything_told();
-            let line = format!("is out of reach of rank {}, for longer than peer_timeout; the job", other.1);
-            assert_eq!(told.matches(&line).count(), 3, "{told}");
-            net.ended(lost.0, own, Ended::Signal(9));
-            must_finish(&mut net, &[(lost.0, own)], 0);
-        }
-    }
-}
-
-#[test]
-fn a_rank_that_has_finished_or_that_nobody_knows_is_not_lost() {
-    let mut net = Net::with(2, TWO, OnLoss::Continue);
-    net.pmi(2, 0, Request::Init);
-    let first = net.start(2).first;
-    net.agents[2].endpoint_opened(first, "finished".to_owned());
-    net.pmi(2, 0, Request::Finalize);
-    for endpoint in ["finished", "of somebody else"] {
-        net.agents[0].out_of_reach(net.now, 0, endpoint.to_owned());
-        net.settle();
-    }
-    assert_eq!(dead_as_seen(&mut net, 1), None);
-    assert!(net.killed_ranks.is_empty());
-}
-
 #[test]
 fn a_job_that_goes_on_outlives_processes_and_parts_also_that_of_the_hub() {
     for (gone, dead) in [(1, "2-3"), (2, "4-5"), (0, "0-3")] {
@@ -662,9 +616,14 @@ fn losses_of_ranks_that_cannot_be_change_nothing() {
         Failure { part: 2, rank: None, host: String::new(), why: String::new(), status: 1, kind: Kind::Gone };
     let link = net.links.iter().position(|ends| ends.0 == 2).expect("part 2's") as Link;
     let ranks = vec![(0, u32::MAX), (5, 2)];
-    net.agents[0].letter(net.now, link, Letter::Lost { ranks, failure });
+    net.agents[0].letter(net.now, link, Letter::Lost { ranks: ranks.clone(), failure: failure.clone() });
     net.settle();
     assert_eq!(dead_as_seen(&mut net, 0), None);
+    // Nor do they reach libpmix with one that can.
+    let ranks = ranks.into_iter().chain([(5, 5)]).collect();
+    net.agents[0].letter(net.now, link, Letter::Lost { ranks, failure });
+    net.settle();
+    assert!(!net.lost.is_empty() && net.lost.iter().all(|(_, ranks)| *ranks == [(5, 5)]), "{:?}", net.lost);
 }
 
 #[test]

@@ -117,25 +117,28 @@ impl Engine {
         let mut broken: Vec<usize> = connection.traffic.incoming.values().copied().chain(early).collect();
         broken.sort_unstable_by_key(|index| (self.inbounds[*index].message, *index));
         broken.dedup();
+        // First: a receive that waits again must not find a message of which only a part ever came.
+        if self.config.receives_wait {
+            for &index in &broken {
+                let inbound = &self.inbounds[index];
+                let is_partial = matches!(inbound.stage, Stage::Unexpected) && !inbound.is_whole();
+                if is_partial && self.matcher.forget(index) {
+                    self.drop_inbound(index, mem);
+                }
+            }
+        }
         for index in broken {
-            match self.inbounds[index].stage {
+            // It is gone if it was dropped above, or if a receive that waits again has taken it as a whole.
+            let Some(inbound) = self.inbounds.get(index) else { continue };
+            match inbound.stage {
                 Stage::Orphan | Stage::Early => {
                     self.inbounds[index].stage = Stage::Dropped;
                     self.complete_inbound(index, mem);
                 }
-                Stage::Matched { .. } | Stage::Dropped => {
-                    let inbound = &self.inbounds[index];
-                    if inbound.got < inbound.needed {
-                        self.break_inbound(index, error, mem);
-                    }
+                Stage::Matched { .. } | Stage::Dropped if inbound.got < inbound.needed => {
+                    self.break_inbound(index, error, mem);
                 }
-                // No receive is to wait for the rest of it: a receive that waits again would take the next such message.
-                Stage::Unexpected if self.config.receives_wait && !self.inbounds[index].is_whole() => {
-                    if self.matcher.forget(index) {
-                        self.drop_inbound(index, mem);
-                    }
-                }
-                Stage::Unexpected => {}
+                Stage::Matched { .. } | Stage::Dropped | Stage::Unexpected => {}
             }
         }
         let connection = self.connection(peer);

@@ -1,7 +1,8 @@
 //! Named situations.
 
 use isthmus_proto::{
-    AtomicKind, AtomicOp, Channel, Config, Fence, Level, OpError, Options, PeekAction, Refusal, SendRequest,
+    AtomicKind, AtomicOp, Channel, Config, Engine, Fence, Level, OpError, Options, PeekAction, Refusal,
+    SendRequest,
 };
 use isthmus_wire::frame::Status;
 use isthmus_wire::{Address, SubnetId};
@@ -214,6 +215,33 @@ fn a_receive_from_anybody_outlives_the_sender_of_its_message() {
         program.settle();
         assert!([other, first, second, third].into_iter().all(|receive| program.is_over(receive)) || !waits);
     }
+}
+
+/// Two messages of the lost sender fit a receive of any source: the first is under way, and only a part of the second has
+/// come. The receive takes the next message of another sender.
+#[test]
+fn a_receive_from_anybody_takes_no_part_of_a_second_message_of_a_lost_sender() {
+    const LEN: u64 = 24 << 20;
+    let mut program = program(3, far(), |config| Config { refusals_max: 3, receives_wait: true, ..config });
+    program.mortal = true;
+    let receive = program.recv(0, None, TAGGED, Some(1), LEN);
+    program.send(1, 0, TAGGED, 1, LEN, How::default());
+    program.send(1, 0, TAGGED, 1, LEN, How::default());
+    let has_both = |engine: &Engine| {
+        engine.counters().fragments_received > 100
+            && engine.leftovers().contains(&"2 inbound messages".to_owned())
+    };
+    while !has_both(&program.world.nodes[0].engine) {
+        program.run_until(program.world.now + 100);
+        assert!(program.world.now < 1_000_000, "{:?}", program.world.nodes[0].engine.leftovers());
+    }
+    assert!(!program.is_over(receive));
+    program.world.kill(1);
+    program.settle();
+    assert!(!program.is_over(receive), "{:?}", program.failures);
+    program.send(2, 0, TAGGED, 1, LEN, How::default());
+    program.settle();
+    assert!(program.is_over(receive), "{:?}", program.failures);
 }
 
 #[test]
