@@ -1,24 +1,25 @@
 //! Partial files and journals have names that anybody can compute. In a folder where others may make files, one of
 //! theirs may have such a name. They could read what is written to it, alter it later, or invent a journal. So only
-//! regular files of this user are opened, without other names. Others are removed.
+//! regular files of this user are opened, without other names. Others are removed, unless a transfer is writing them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, unlinkat};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, fstat, openat, statat, unlinkat};
 use rustix::io::Errno;
 
-use super::{AGAIN, busy, unique};
+use super::{AGAIN, busy, is_at, lock, unique};
 
 /// Opens the file of this name, or makes it.
 ///
 /// # Errors
-/// The system's; or somebody else's file has the name, and cannot be removed.
+/// The system's; or somebody else's file has the name, and cannot be removed or is being written.
 pub(super) fn open(parent: &OwnedFd, name: &str, more: OFlags) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | more;
     for _ in 0..AGAIN {
-        match openat(parent, name, flags, Mode::empty()) {
+        let opened = match openat(parent, name, flags, Mode::empty()) {
             Ok(file) if is_own(parent, &file)? => return Ok(file),
+            Ok(file) => Some(file),
             Err(Errno::NOENT) => {
                 let made = OFlags::CREATE | OFlags::EXCL;
                 match openat(parent, name, flags | made, Mode::from_raw_mode(0o600)) {
@@ -26,20 +27,42 @@ pub(super) fn open(parent: &OwnedFd, name: &str, more: OFlags) -> io::Result<Own
                     made => return Ok(made?),
                 }
             }
-            // A symbolic link, a file that only another user may open, or a socket.
-            Ok(_) | Err(Errno::LOOP | Errno::ACCESS | Errno::NXIO) => {}
+            // Another user's transfer may be writing it. Only who can open it sees whether it is locked.
+            Err(Errno::ACCESS) if is_of_another_user(parent, name)? => return Err(not_own(name)),
+            // A symbolic link, a socket, or a file that this user may not open.
+            Err(Errno::LOOP | Errno::ACCESS | Errno::NXIO) => None,
             Err(error) => return Err(error.into()),
+        };
+        if let Some(file) = &opened {
+            // A transfer that is writing it holds a lock. Root opens the files of all users, and a snapshot may have
+            // given a file of this user a second name.
+            lock(file, FlockOperation::NonBlockingLockExclusive)?;
+            if !is_at(parent, file, name.as_bytes())? {
+                continue;
+            }
         }
         match unlinkat(parent, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
-            Err(Errno::PERM | Errno::ACCESS | Errno::ISDIR) => {
-                let text = format!("{name} is there, and not a file of this user; remove it");
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
-            }
+            Err(Errno::PERM | Errno::ACCESS | Errno::ISDIR) => return Err(not_own(name)),
             Err(error) => return Err(error.into()),
         }
     }
     Err(busy())
+}
+
+fn not_own(name: &str) -> io::Error {
+    let text = format!("{name} is there, and not a file of this user; remove it");
+    io::Error::new(io::ErrorKind::PermissionDenied, text)
+}
+
+/// Whether the name is that of a regular file of another user.
+fn is_of_another_user(parent: &OwnedFd, name: &str) -> io::Result<bool> {
+    match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+            && stat.st_uid != rustix::process::geteuid().as_raw()),
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Opens the file of this name for reading. None if there is none of this user.

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, flock, fsync, openat, renameat, unlinkat};
 use rustix::io::{Errno, write};
 
-use super::{Wanted, is_at, is_there, own, read_all, sync_folder};
+use super::{Wanted, given_up, is_at, is_there, own, read_all, sync_folder};
 use crate::cache::Opened;
 use crate::descriptors::wait_for;
 use crate::digest::{self, Digest};
@@ -74,7 +74,7 @@ fn settled(wanted: &Wanted, file: &Opened, part: &str, own: &str) -> io::Result<
     if is_at(&wanted.parent, file, &wanted.name)? {
         return Ok(());
     }
-    Err(io::Error::other("another process gave it up, or it was removed; run the same command again"))
+    Err(given_up())
 }
 
 /// The digests of all blocks, if all journals say that their share is complete. Blocks written by another host, or
