@@ -114,7 +114,8 @@ pub(super) fn sweep(wanted: &Wanted) {
         if !names::is_shared_of(name, &wanted.name) || name.starts_with(stem.as_bytes()) {
             continue;
         }
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // Opening a pipe must not wait for its other end.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let Ok(file) = openat(&wanted.parent, name, flags, Mode::empty()) else { continue };
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             let _ = unlinkat(&wanted.parent, name, AtFlags::empty());

@@ -438,6 +438,21 @@ fn shares_of_another_version_are_swept_away_and_a_file_that_was_given_up_is_told
     assert_eq!(count(folder.path()), 0);
 }
 
+/// Anybody can make a pipe under the name of a partial file of another version.
+#[test]
+fn a_pipe_among_the_shares_of_another_version_holds_nobody_up() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (part, _) = names::partial_shared(b"file", b"another version", 0);
+    let pipe = folder.path().join(part);
+    let mode = Mode::RUSR | Mode::WUSR;
+    rustix::fs::mknodat(CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).expect("made");
+    let (said, heard) = std::sync::mpsc::channel();
+    let path = folder.path().to_owned();
+    std::thread::spawn(move || said.send(begin_share(&path, 1, 0, 2).have));
+    let have = heard.recv_timeout(std::time::Duration::from_secs(30)).expect("the pipe holds it up");
+    assert!(have.is_empty() && !pipe.exists());
+}
+
 /// Space is reserved while blocks come. To reserve it after the last block would change the file's times.
 #[test]
 fn space_is_taken_in_steps_beside_the_blocks_and_the_file_has_its_source_s_times() {
