@@ -5,7 +5,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, fstat, openat, statat, unlinkat};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, fstat, openat, statat, unlinkat};
 use rustix::io::Errno;
 
 use super::{AGAIN, busy, is_at, lock, unique};
@@ -58,19 +58,23 @@ fn not_own(name: &str) -> io::Error {
 /// Whether the name is that of a regular file of another user.
 fn is_of_another_user(parent: &OwnedFd, name: &str) -> io::Result<bool> {
     match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) => Ok(FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-            && stat.st_uid != rustix::process::geteuid().as_raw()),
+        Ok(stat) => Ok(is_regular(&stat) && !is_of_this_user(&stat)),
         Err(Errno::NOENT) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Opens the file of this name for reading. None if there is none of this user.
-pub(super) fn open_existing(parent: &OwnedFd, name: &str) -> io::Result<Option<OwnedFd>> {
+/// Opens a file of this name for reading that has the same owner as `partial`, which is one of this user. None if there
+/// is none.
+pub(super) fn open_existing(parent: &OwnedFd, name: &str, partial: impl AsFd) -> io::Result<Option<OwnedFd>> {
     // Opening a pipe must not wait for its other end.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     match openat(parent, name, flags, Mode::empty()) {
-        Ok(file) => Ok(is_own(parent, &file)?.then_some(file)),
+        Ok(file) => {
+            let stat = fstat(&file)?;
+            let is_own = is_of_this_user(&stat) || stat.st_uid == fstat(partial)?.st_uid;
+            Ok((is_single(&stat) && is_own).then_some(file))
+        }
         Err(Errno::NOENT | Errno::LOOP | Errno::ACCESS) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -79,10 +83,20 @@ pub(super) fn open_existing(parent: &OwnedFd, name: &str) -> io::Result<Option<O
 /// Whether this is a regular file of this user that has no other name.
 fn is_own(parent: &OwnedFd, file: impl AsFd) -> io::Result<bool> {
     let stat = fstat(file)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink > 1 {
-        return Ok(false);
-    }
-    Ok(stat.st_uid == rustix::process::geteuid().as_raw() || stat.st_uid == owner_of_new(parent)?)
+    Ok(is_single(&stat) && (is_of_this_user(&stat) || stat.st_uid == owner_of_new(parent)?))
+}
+
+fn is_regular(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+}
+
+/// Whether this is a regular file without other names.
+fn is_single(stat: &Stat) -> bool {
+    is_regular(stat) && stat.st_nlink <= 1
+}
+
+fn is_of_this_user(stat: &Stat) -> bool {
+    stat.st_uid == rustix::process::geteuid().as_raw()
 }
 
 /// The owner of files that this process makes here. Some file systems give all files to one user, such as an NFS server

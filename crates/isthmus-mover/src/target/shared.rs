@@ -84,7 +84,9 @@ fn all_blocks(wanted: &Wanted, file: &Opened) -> io::Result<Option<Vec<Digest>>>
     let mut blocks: Vec<Option<Digest>> = vec![None; head.blocks() as usize];
     for rank in 0..wanted.share.ranks {
         let name = partial(wanted, rank).1;
-        let Some(journal) = wait_for(|| own::open_existing(&wanted.parent, &name))? else { return Ok(None) };
+        let Some(journal) = wait_for(|| own::open_existing(&wanted.parent, &name, file))? else {
+            return Ok(None);
+        };
         let bytes = read_all(&journal)?;
         let Some(earlier) = Head::decode(&bytes).filter(|earlier| earlier.fits(head)) else {
             return Ok(None);
