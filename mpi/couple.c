@@ -82,10 +82,16 @@ static int write_own(const char *path, const char *text)
     size_t length = strlen(text);
     unlink(path);
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    int written = fd >= 0 && write(fd, text, length) == (ssize_t)length;
-    if (fd >= 0 && close(fd) != 0)
-        written = 0;
-    return written;
+    if (fd < 0)
+        return 0;
+    ssize_t written = write(fd, text, length);
+    int error = written == (ssize_t)length ? 0 : written < 0 ? errno : ENOSPC;
+    if (close(fd) != 0 && !error)
+        error = errno;
+    if (error)
+        unlink(path);
+    errno = error;
+    return !error;
 }
 
 // Opens the file with the port's name. It must be this user's or root's, and nobody else may write to it: whoever writes
@@ -119,6 +125,7 @@ static void publish(struct meeting *meeting)
     if (!written || rename(temporary, meeting->file) != 0) {
         note_errno(&meeting->trouble, errno, "cannot write the port's name to %.150s", meeting->file);
         meeting->trouble.code = ISTHMUS_MPI_COUPLING;
+        unlink(temporary);
     }
 }
 
