@@ -82,10 +82,32 @@ static int write_own(const char *path, const char *text)
     size_t length = strlen(text);
     unlink(path);
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    int written = fd >= 0 && write(fd, text, length) == (ssize_t)length;
-    if (fd >= 0 && close(fd) != 0)
-        written = 0;
-    return written;
+    if (fd < 0)
+        return 0;
+    ssize_t written = write(fd, text, length);
+    int error = written == (ssize_t)length ? 0 : written < 0 ? errno : ENOSPC;
+    if (close(fd) != 0 && !error)
+        error = errno;
+    if (error)
+        unlink(path);
+    errno = error;
+    return !error;
+}
+
+// Whether files that this process makes beside this one have this owner. Some file systems give all files of a user to
+// another one, such as an NFS server those of root.
+static int is_owner_of_new(const char *path, uid_t owner)
+{
+    struct stat about;
+    char probe[PATH_MAX];
+    snprintf(probe, sizeof probe, "%.4080s.XXXXXX", path);
+    int fd = mkstemp(probe);
+    if (fd < 0)
+        return 0;
+    int is_owner = fstat(fd, &about) == 0 && about.st_uid == owner;
+    unlink(probe);
+    close(fd);
+    return is_owner;
 }
 
 // Opens the file with the port's name. It must be this user's or root's, and nobody else may write to it: whoever writes
@@ -96,11 +118,23 @@ static FILE *open_own(struct meeting *meeting)
     int fd = open(meeting->file, O_RDONLY | O_NONBLOCK | O_CLOEXEC); // a pipe must not hold us up
     if (fd < 0)
         return NULL;
-    if (fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && (about.st_uid == geteuid() || about.st_uid == 0)
-        && !(about.st_mode & (S_IWGRP | S_IWOTH)))
+    if (fstat(fd, &about) != 0)
+        note_errno(&meeting->trouble, errno, "cannot read the port's name in %.150s", meeting->file);
+    else if (!S_ISREG(about.st_mode))
+        note(&meeting->trouble, ISTHMUS_MPI_COUPLING, "%.150s is not a regular file; choose another file", meeting->file);
+    else if (about.st_uid != geteuid() && about.st_uid != 0 && !is_owner_of_new(meeting->file, about.st_uid))
+        note(&meeting->trouble, ISTHMUS_MPI_COUPLING,
+             "%.100s belongs to user %u (mode %04o), and you are user %u, so its port's name is not believed; use a file "
+             "in a folder that only you can write to, or router:PLACE/NAME",
+             meeting->file, (unsigned)about.st_uid, (unsigned)about.st_mode & 07777, (unsigned)geteuid());
+    else if (about.st_mode & (S_IWGRP | S_IWOTH))
+        note(&meeting->trouble, ISTHMUS_MPI_COUPLING,
+             "%.100s of user %u can be written by other users (mode %04o), so its port's name is not believed; if the "
+             "file system gives this mode to all files, use router:PLACE/NAME",
+             meeting->file, (unsigned)about.st_uid, (unsigned)about.st_mode & 07777);
+    else
         return fdopen(fd, "r");
-    note(&meeting->trouble, ISTHMUS_MPI_COUPLING,
-         "%.150s is no file of this user, or others may write to it, so its port's name is not believed", meeting->file);
+    meeting->trouble.code = ISTHMUS_MPI_COUPLING;
     close(fd);
     errno = EPERM;
     return NULL;
@@ -119,6 +153,7 @@ static void publish(struct meeting *meeting)
     if (!written || rename(temporary, meeting->file) != 0) {
         note_errno(&meeting->trouble, errno, "cannot write the port's name to %.150s", meeting->file);
         meeting->trouble.code = ISTHMUS_MPI_COUPLING;
+        unlink(temporary);
     }
 }
 

@@ -1,12 +1,13 @@
 //! Sockets that send and receive packets in batches, never fragmented, with their time of arrival:
 //! over UDP, or as Ethernet frames of our own ethertype.
 //!
-//! `unsafe` is in `ethernet/sys.rs`, `flow_label.rs` and `memory.rs` only.
+//! `unsafe` is in `errors.rs`, `ethernet/sys.rs`, `flow_label.rs` and `memory.rs` only.
 
 #![deny(unsafe_code)]
 
 mod clocks;
 pub mod crowd;
+mod errors;
 mod ethernet;
 pub mod flow_label;
 mod labels;

@@ -13,6 +13,7 @@ use rustix::net::netdevice::name_to_index;
 use socket2::{Domain, MsgHdr, Protocol, Socket, Type};
 
 use crate::clocks::Clocks;
+use crate::errors;
 use crate::labels::Labels;
 use crate::memory::Drops;
 use crate::{OwnRefusal, Received, Sent, enlarge, is_full};
@@ -265,16 +266,8 @@ impl UdpSocket {
 
     /// Empties the system's queue of errors. Gives `tell` the reports that packets did not get through.
     pub fn refusals(&self, mut tell: impl FnMut(Unreachable)) {
-        while let Ok(Some(error)) = self.state.recv_transport_error(UdpSockRef::from(&self.socket)) {
-            let is_port = match error.raw_errno {
-                libc::ECONNREFUSED => true,
-                libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ENOPROTOOPT | libc::EACCES => false,
-                _ => continue,
-            };
-            // Errors of this host itself have no address.
-            if let Some(from) = error.addr.map(|from| from.ip()) {
-                tell(Unreachable { from, is_port });
-            }
+        while let Ok(report) = errors::take(&self.socket) {
+            report.into_iter().for_each(&mut tell);
         }
     }
 }
@@ -282,6 +275,8 @@ impl UdpSocket {
 /// A report that a packet did not get through (ICMP, RFC 792 and 4443). Anybody who guesses a port can forge one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreachable {
+    /// Where the packet was for.
+    pub to: SocketAddr,
     /// The host that reported it: the one that the packet was for, or a router or firewall on the way.
     pub from: IpAddr,
     /// No process listens at the port, or a firewall says so. Otherwise the packet may not pass, or there is no route.
@@ -538,7 +533,7 @@ mod tests {
             let _ = a.receive(|_, _| panic!("nothing was sent"));
             a.refusals(|report| hosts.push(report));
         }
-        assert_eq!(hosts, [Unreachable { from: to.ip(), is_port: true }]);
+        assert_eq!(hosts, [Unreachable { to, from: to.ip(), is_port: true }]);
     }
 
     #[test]

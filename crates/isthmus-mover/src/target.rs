@@ -406,6 +406,9 @@ impl Target {
             fsync(&partial.file)?;
         }
         let (part, journal) = names::partial(name);
+        if !is_at(parent, &partial.file, part.as_bytes())? {
+            return Err(given_up());
+        }
         // Remove the journal first: once this file has its new name, another transfer may begin a partial file.
         match unlinkat(parent, &journal, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
@@ -597,6 +600,10 @@ fn is_at(parent: &OwnedFd, file: impl AsFd, name: &[u8]) -> io::Result<bool> {
 /// Locks a file, unless its file system has no locks.
 fn lock(file: &OwnedFd, how: FlockOperation) -> io::Result<()> {
     if flock(file, how) == Err(Errno::WOULDBLOCK) { Err(busy()) } else { Ok(()) }
+}
+
+fn given_up() -> io::Error {
+    io::Error::other("another process gave it up, or it was removed; run the same command again")
 }
 
 fn busy() -> io::Error {

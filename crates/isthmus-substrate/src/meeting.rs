@@ -218,7 +218,8 @@ impl Meeting {
 }
 
 /// The address in a file. The file must be this user's or root's, and nobody else may write to it: whoever writes it
-/// chooses the endpoint that this program talks to.
+/// chooses the endpoint that this program talks to. Some file systems give all files of a user to another one, such as
+/// an NFS server those of root.
 fn read_address(path: &Path) -> Result<String, NotFound> {
     let shown = path.display();
     let later = |error: std::io::Error| NotFound::Later(format!("{shown}: {error}"));
@@ -229,7 +230,9 @@ fn read_address(path: &Path) -> Result<String, NotFound> {
     if !there.is_file() {
         return Err(NotFound::Never(format!("{shown} is not a regular file; choose another file")));
     }
-    if let Some(fault) = fault_of_writers(there.uid(), there.mode(), rustix::process::geteuid().as_raw()) {
+    let user = rustix::process::geteuid().as_raw();
+    let is_own = there.uid() == user || there.uid() == 0 || owner_of_new(path) == Some(there.uid());
+    if let Some(fault) = fault_of_writers((!is_own).then_some((there.uid(), user)), there.mode()) {
         return Err(NotFound::Never(format!("{shown} {fault}")));
     }
     let mut content = Vec::new();
@@ -244,27 +247,50 @@ fn read_address(path: &Path) -> Result<String, NotFound> {
     }
 }
 
-/// Why a user may not trust a file of this owner and mode.
-fn fault_of_writers(owner: u32, mode: u32, user: u32) -> Option<String> {
-    if owner != user && owner != 0 {
+/// The owner of files that this process makes beside this one. None if it cannot make any.
+fn owner_of_new(path: &Path) -> Option<u32> {
+    let probe = beside(path, ".owner");
+    let _ = fs::remove_file(&probe);
+    let owner = create(&probe).and_then(|file| file.metadata()).map(|there| there.uid());
+    let _ = fs::remove_file(&probe);
+    owner.ok()
+}
+
+/// Why a user may not trust a file of this mode. `strange`: its owner and the user, if it is not the user's own.
+fn fault_of_writers(strange: Option<(u32, u32)>, mode: u32) -> Option<String> {
+    if let Some((owner, user)) = strange {
         return Some(format!(
             "belongs to user {owner}, and you are user {user}: whoever wrote it could lead this job to another program; \
-             use a file in a folder that only you can write to"
+             use a file in a folder that only you can write to, or meet at a router (router:...) or at HOST:PORT"
         ));
     }
     (mode & 0o022 != 0).then(|| {
-        format!("can be written by other users (mode {:04o}); make it anew, and chmod 600", mode & 0o7777)
+        format!(
+            "can be written by other users (mode {:04o}); make it anew, and chmod 600; if the file system gives this \
+             mode to all files, meet at a router (router:...) or at HOST:PORT",
+            mode & 0o7777
+        )
     })
+}
+
+/// A name for a file of this process beside this one.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}{suffix}", std::process::id()));
+    name.into()
+}
+
+/// Makes a file that only its owner can read.
+fn create(path: &Path) -> std::io::Result<fs::File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?.into())
 }
 
 /// Writes a file that only its owner can read, and that nobody sees half of.
 fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut new = path.as_os_str().to_owned();
-    new.push(format!(".{}", std::process::id()));
-    let new = PathBuf::from(new);
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let new = beside(path, "");
     let _ = fs::remove_file(&new);
-    let mut file = fs::File::from(rustix::fs::open(&new, flags, Mode::RUSR | Mode::WUSR)?);
+    let mut file = create(&new)?;
     let written = writeln!(file, "{text}").and_then(|()| fs::rename(&new, path));
     if written.is_err() {
         let _ = fs::remove_file(&new);
@@ -346,9 +372,11 @@ mod tests {
                 Err(NotFound::Later(why)) => panic!("{why}"),
             }
         }
-        let fault = |owner| fault_of_writers(owner, 0o600, 1000);
-        assert_eq!((fault(1000), fault(0)), (None, None));
-        assert!(fault(1001).is_some_and(|why| why.contains("belongs to user 1001")));
+        assert_eq!(fault_of_writers(None, 0o600), None);
+        let fault = fault_of_writers(Some((1001, 1000)), 0o600).expect("another user's");
+        assert!(fault.contains("belongs to user 1001") && fault.contains("router:"), "{fault}");
+        assert_eq!(owner_of_new(&path), Some(rustix::process::geteuid().as_raw()));
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1, "no file is left behind");
     }
 
     /// Nobody is kept waiting by it.

@@ -12,9 +12,9 @@ use rcgen::{
 };
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use time::{Duration, OffsetDateTime};
+use time::{Date, Duration, OffsetDateTime};
+use x509_parser::parse_x509_certificate;
 
-use crate::expiry::validity;
 use crate::role::{Fingerprint, Role};
 use crate::tls::uri_of;
 
@@ -47,6 +47,8 @@ pub struct Made {
     pub key: PathBuf,
     /// The certificate's fingerprint, by which a deny list names it.
     pub fingerprint: Fingerprint,
+    /// The day on which the authority expires, if the router's certificate would be valid for longer.
+    ends_early: Option<Date>,
 }
 
 impl Keygen<'_> {
@@ -77,7 +79,7 @@ impl Keygen<'_> {
                 format!("{} is there already; move it away, or use another --name", there.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
         }
-        let issuer = self.authority(&authority, &authority_key)?;
+        let (issuer, end) = self.authority(&authority, &authority_key)?;
         let router_key = KeyPair::generate().map_err(unusable)?;
         let mut params = self.host_params()?;
         if let Some(role) = role {
@@ -87,16 +89,31 @@ impl Keygen<'_> {
         write(&key, 0o600, &router_key.serialize_pem())?;
         write(&certificate, 0o644, &signed.pem())?;
         let fingerprint = Fingerprint::of(signed.der());
-        Ok(Made { as_id: self.as_id, authority, certificate, key, fingerprint })
+        let end = end.to_offset(time::UtcOffset::UTC).date();
+        let ends_early = (end < params.not_after.date()).then_some(end);
+        Ok(Made { as_id: self.as_id, authority, certificate, key, fingerprint, ends_early })
     }
 
-    /// The AS's authority. It is made if it is missing. If only its certificate is missing, it gets another one with
-    /// the same name and key, so that what it has signed stays valid.
-    fn authority(&self, file: &Path, key_file: &Path) -> io::Result<Issuer<'static, KeyPair>> {
+    /// The AS's authority, and when it expires. It is made if it is missing. If only its certificate is missing, it
+    /// gets another one with the same name and key, so that what it has signed stays valid.
+    fn authority(
+        &self,
+        file: &Path,
+        key_file: &Path,
+    ) -> io::Result<(Issuer<'static, KeyPair>, OffsetDateTime)> {
         let params = self.authority_params(AUTHORITY_DAYS)?;
         let key = if key_file.exists() {
             let text = std::fs::read_to_string(key_file).map_err(|error| at(key_file, &error))?;
             KeyPair::from_pem(&text).map_err(|error| at(key_file, &unusable(error)))?
+        } else if file.exists() {
+            let message = format!(
+                "{} is there, but its key {} is not; copy the key here from where the authority was made, or move the \
+                 certificate away and run this again, which makes another authority, then give its certificate to the \
+                 other sites",
+                file.display(),
+                key_file.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::NotFound, message));
         } else {
             let key = KeyPair::generate().map_err(unusable)?;
             write(key_file, 0o600, &key.serialize_pem())?;
@@ -104,7 +121,19 @@ impl Keygen<'_> {
         };
         if !file.exists() {
             write(file, 0o644, &params.self_signed(&key).map_err(unusable)?.pem())?;
-        } else if has_expired(file) {
+            let end = params.not_after;
+            return Ok((Issuer::new(params, key), end));
+        }
+        let Some(end) = end_of(file, &key) else {
+            let message = format!(
+                "{} is not the certificate of {}; put the two together that belong together, or move the certificate \
+                 away and run this again, which makes another one of this key",
+                file.display(),
+                key_file.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        };
+        if end < OffsetDateTime::now_utc() {
             let message = format!(
                 "{0} has expired, and nobody would accept what it signs; move it away and run this again, which makes \
                  the next one with the same key, then give {0} to the other sites",
@@ -112,7 +141,7 @@ impl Keygen<'_> {
             );
             return Err(io::Error::other(message));
         }
-        Ok(Issuer::new(params, key))
+        Ok((Issuer::new(params, key), end))
     }
 
     /// The contents of the router's or host's certificate.
@@ -146,11 +175,15 @@ impl Keygen<'_> {
     }
 }
 
-/// Whether the certificate in this file has expired. False if it cannot be read.
-fn has_expired(file: &Path) -> bool {
-    let certificate = CertificateDer::from_pem_file(file).ok();
-    let valid = certificate.and_then(|certificate| validity(&certificate));
-    valid.is_some_and(|valid| *valid.end() < OffsetDateTime::now_utc().unix_timestamp())
+/// When the last of the certificates in this file expires that belong to `key`. None if no certificate does.
+fn end_of(file: &Path, key: &KeyPair) -> Option<OffsetDateTime> {
+    let certificates = CertificateDer::pem_file_iter(file).ok()?.flatten();
+    let ends = certificates.filter_map(|certificate| {
+        let (_, certificate) = parse_x509_certificate(&certificate).ok()?;
+        let is_its = *certificate.public_key().subject_public_key.data == *key.public_key_raw();
+        is_its.then(|| certificate.validity().not_after.to_datetime())
+    });
+    ends.max()
 }
 
 pub(crate) fn unusable(error: rcgen::Error) -> io::Error {
@@ -197,6 +230,12 @@ impl fmt::Display for Made {
         writeln!(f, "Copy {authority} to the other site, over a way that nobody can tamper with,")?;
         writeln!(f, "and there add \"{name}\" to tls.authorities and {} to admits.", self.as_id)?;
         writeln!(f, "Keys (*.key) stay here. If this one is lost, other sites add to their deny lists:")?;
-        writeln!(f, "  {}", self.fingerprint)
+        writeln!(f, "  {}", self.fingerprint)?;
+        let Some(end) = self.ends_early else { return Ok(()) };
+        writeln!(
+            f,
+            "\n{authority} expires on {end}, and nobody accepts this certificate after that. Before then, move"
+        )?;
+        writeln!(f, "it away and run this with another --name, which makes the authority's next certificate.")
     }
 }

@@ -38,7 +38,11 @@ pub fn explain(error: &Error) -> String {
             "our certificate is that of another role there; make another with `isthmus router keygen --role`"
         }
         Error::NoCertificatesPresented => "it showed no certificate; give it one of `isthmus router keygen`",
-        Error::AlertReceived(Alert::UnknownCA | Alert::BadCertificate | Alert::CertificateUnknown) => {
+        Error::AlertReceived(Alert::CertificateUnknown) => {
+            "it does not trust our certificate; add our AS's authority (the asN.pem) to `authorities` there, or our \
+             authority has expired there: give it the next asN.pem"
+        }
+        Error::AlertReceived(Alert::UnknownCA | Alert::BadCertificate) => {
             "it does not trust our certificate; add our AS's authority (the asN.pem) to `authorities` there"
         }
         Error::AlertReceived(Alert::AccessDenied) => {
@@ -76,6 +80,7 @@ mod tests {
     fn what_goes_wrong_in_practice_names_the_file_or_side_to_change() {
         let cases = [
             (Error::AlertReceived(Alert::UnknownCA), "to `authorities` there"),
+            (Error::AlertReceived(Alert::CertificateUnknown), "the next asN.pem"),
             (Error::AlertReceived(Alert::AccessDenied), "to `admits`"),
             (Error::AlertReceived(Alert::CertificateExpired), "make another"),
             (Error::AlertReceived(Alert::NoApplicationProtocol), "the right one"),

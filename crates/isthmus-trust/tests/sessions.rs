@@ -248,10 +248,38 @@ fn an_authority_s_next_certificate_accepts_what_the_last_one_signed() {
     // With one that has expired, nothing more is signed.
     let mut params = rcgen::CertificateParams::default();
     params.not_after = time::OffsetDateTime::now_utc() - time::Duration::DAY;
-    let key = rcgen::KeyPair::generate().expect("made");
+    let key = fs::read_to_string(sites.path().join("as1.key")).expect("made");
+    let key = rcgen::KeyPair::from_pem(&key).expect("a key");
     fs::write(&one.authority, params.self_signed(&key).expect("signed").pem()).expect("written");
     let late = Keygen { as_id: 1, folder: sites.path(), name: "late", days: 1 };
     let error = late.make().expect_err("it has expired").to_string();
     assert!(error.contains("as1.pem has expired") && error.contains("same key"), "{error}");
     assert!(!sites.path().join("late.key").exists());
+
+    // The next one may stand in the same file as the one that has expired.
+    let mut both = fs::read_to_string(&one.authority).expect("written");
+    params.not_after = time::OffsetDateTime::now_utc() + time::Duration::HOUR;
+    both += &params.self_signed(&key).expect("signed").pem();
+    fs::write(&one.authority, both).expect("written");
+    let told = Keygen { days: 30, ..late.clone() }.make().expect("one is valid").to_string();
+    assert!(told.contains("as1.pem expires on"), "{told}");
+}
+
+/// Nobody would accept what another key signs in the authority's name.
+#[test]
+fn an_authority_without_its_key_signs_nothing() {
+    let sites = tempfile::tempdir().expect("a folder");
+    let keygen = |as_id, name| Keygen { as_id, folder: sites.path(), name, days: 1 }.make();
+    let made = keygen(1, "one").expect("made");
+    assert!(!made.to_string().contains("expires on"), "{made}");
+    keygen(2, "two").expect("made");
+    let key = sites.path().join("as1.key");
+    fs::remove_file(&key).expect("removed");
+    let error = keygen(1, "next").expect_err("the key is not there").to_string();
+    assert!(error.contains("as1.key is not; copy the key"), "{error}");
+    assert!(!key.exists() && !sites.path().join("next.pem").exists());
+    fs::copy(sites.path().join("as2.key"), &key).expect("copied");
+    let error = keygen(1, "next").expect_err("another key").to_string();
+    assert!(error.contains("as1.pem is not the certificate of"), "{error}");
+    assert!(!sites.path().join("next.pem").exists());
 }

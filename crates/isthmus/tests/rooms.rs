@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 const UNSAFE: &[&str] = &[
     // Types of C's functions only.
     "isthmus-abi/src/abi.rs",
+    "isthmus-datagram/src/errors.rs",
     "isthmus-datagram/src/ethernet/sys.rs",
     "isthmus-datagram/src/flow_label.rs",
     "isthmus-datagram/src/memory.rs",

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, flock, fsync, openat, renameat, unlinkat};
 use rustix::io::{Errno, write};
 
-use super::{Wanted, is_at, is_there, own, read_all, sync_folder};
+use super::{Wanted, given_up, is_at, is_there, own, read_all, sync_folder};
 use crate::cache::Opened;
 use crate::descriptors::wait_for;
 use crate::digest::{self, Digest};
@@ -74,7 +74,7 @@ fn settled(wanted: &Wanted, file: &Opened, part: &str, own: &str) -> io::Result<
     if is_at(&wanted.parent, file, &wanted.name)? {
         return Ok(());
     }
-    Err(io::Error::other("another process gave it up, or it was removed; run the same command again"))
+    Err(given_up())
 }
 
 /// The digests of all blocks, if all journals say that their share is complete. Blocks written by another host, or
@@ -84,7 +84,9 @@ fn all_blocks(wanted: &Wanted, file: &Opened) -> io::Result<Option<Vec<Digest>>>
     let mut blocks: Vec<Option<Digest>> = vec![None; head.blocks() as usize];
     for rank in 0..wanted.share.ranks {
         let name = partial(wanted, rank).1;
-        let Some(journal) = wait_for(|| own::open_existing(&wanted.parent, &name))? else { return Ok(None) };
+        let Some(journal) = wait_for(|| own::open_existing(&wanted.parent, &name, file))? else {
+            return Ok(None);
+        };
         let bytes = read_all(&journal)?;
         let Some(earlier) = Head::decode(&bytes).filter(|earlier| earlier.fits(head)) else {
             return Ok(None);
@@ -114,7 +116,8 @@ pub(super) fn sweep(wanted: &Wanted) {
         if !names::is_shared_of(name, &wanted.name) || name.starts_with(stem.as_bytes()) {
             continue;
         }
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // Opening a pipe must not wait for its other end.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let Ok(file) = openat(&wanted.parent, name, flags, Mode::empty()) else { continue };
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             let _ = unlinkat(&wanted.parent, name, AtFlags::empty());

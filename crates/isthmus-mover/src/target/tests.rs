@@ -251,6 +251,38 @@ fn two_transfers_do_not_write_one_file() {
     begin(folder.path(), 1);
 }
 
+/// A snapshot of the folder by hard links gives the partial file a second name. Root would see a file of another user.
+#[test]
+fn a_file_that_a_transfer_writes_is_not_removed_though_it_looks_planted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let first = begin(folder.path(), 1).target;
+    let part = folder.path().join(names::partial(b"file").0);
+    fs::hard_link(&part, folder.path().join("snapshot")).expect("linked");
+    let error = Target::begin(wanted(folder.path(), 1), &mut || ()).expect_err("it is being written");
+    assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
+    (0..3).for_each(|index| assert_eq!(write(&first, index), None));
+    assert!(matches!(first.close(&Verdict::Unchanged), Some(Outcome::Done(_))));
+    assert_eq!(fs::read(folder.path().join("file")).expect("there"), bytes());
+}
+
+#[test]
+fn a_transfer_whose_partial_file_was_replaced_does_not_give_the_other_one_its_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let target = begin(folder.path(), 1).target;
+    (0..3).for_each(|index| assert_eq!(write(&target, index), None));
+    let names = <[String; 2]>::from(names::partial(b"file")).map(|name| folder.path().join(name));
+    for name in &names {
+        fs::remove_file(name).expect("removed");
+        fs::write(name, "of another process").expect("written");
+    }
+    let told = target.close(&Verdict::Unchanged);
+    assert!(matches!(&told, Some(Outcome::Failed(text)) if text.contains("gave it up")), "{told:?}");
+    assert!(!folder.path().join("file").exists());
+    for name in &names {
+        assert_eq!(fs::read_to_string(name).expect("there"), "of another process");
+    }
+}
+
 /// The first transfer renames the file after the second has opened it and before the second locks it.
 #[test]
 fn a_file_that_just_got_its_name_is_not_taken_for_one_that_is_not_whole() {
@@ -404,6 +436,21 @@ fn shares_of_another_version_are_swept_away_and_a_file_that_was_given_up_is_told
     let told = first.close(&Verdict::Unchanged);
     assert!(matches!(&told, Some(Outcome::Failed(text)) if text.contains("gave it up")), "{told:?}");
     assert_eq!(count(folder.path()), 0);
+}
+
+/// Anybody can make a pipe under the name of a partial file of another version.
+#[test]
+fn a_pipe_among_the_shares_of_another_version_holds_nobody_up() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (part, _) = names::partial_shared(b"file", b"another version", 0);
+    let pipe = folder.path().join(part);
+    let mode = Mode::RUSR | Mode::WUSR;
+    rustix::fs::mknodat(CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).expect("made");
+    let (said, heard) = std::sync::mpsc::channel();
+    let path = folder.path().to_owned();
+    std::thread::spawn(move || said.send(begin_share(&path, 1, 0, 2).have));
+    let have = heard.recv_timeout(std::time::Duration::from_secs(30)).expect("the pipe holds it up");
+    assert!(have.is_empty() && !pipe.exists());
 }
 
 /// Space is reserved while blocks come. To reserve it after the last block would change the file's times.

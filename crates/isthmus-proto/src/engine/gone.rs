@@ -124,7 +124,10 @@ impl Engine {
             if self.is_over(next) {
                 let known = &mut self.peers[next.0 as usize];
                 let counters = known.connection.take().map(|connection| connection.counters);
-                (known.departed, known.answers_at) = (true, None);
+                known.departed = true;
+                if !known.guest {
+                    known.answers_at = None;
+                }
                 self.gone.departed.extend(counters.map(|counters| (next, counters)));
                 if self.gone.reuses {
                     self.gone.with_messages.retain(|gone| *gone != next);

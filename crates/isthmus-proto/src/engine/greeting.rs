@@ -133,13 +133,16 @@ impl Engine {
         }
     }
 
-    /// Notes where a new caller is to be dialled. If it claims to listen on another host than the one it calls from,
-    /// the engine dials the latter until the program names the peer. So no caller can make this endpoint connect to a
-    /// third host.
-    pub(super) fn set_guest_locator(&mut self, peer: PeerId, from: Option<IpAddr>) {
+    /// Notes the host that a new caller calls from, if it claims to listen on another one. Until the program names the
+    /// peer, the engine dials the former. So no caller can make this endpoint connect to a third host. A caller through
+    /// a router is dialled through routers, which find it by the address that it claims.
+    pub(super) fn note_origin(&mut self, peer: PeerId, from: Option<IpAddr>, routed: bool) {
         let known = &mut self.peers[peer.0 as usize];
         let at = known.address.locator;
-        if let Some(host) = from.filter(|host| *host != at.ip().to_canonical()) {
+        let Some(host) = from.filter(|host| *host != at.ip().to_canonical()) else { return };
+        if routed {
+            known.router_host = Some(Box::new(host));
+        } else {
             known.guest = true;
             known.answers_at = Some(Box::new(SocketAddr::new(host, at.port())));
         }

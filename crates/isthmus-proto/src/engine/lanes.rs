@@ -271,7 +271,11 @@ impl Engine {
             self.refuse(lane, RefuseReason::Plain);
             return Ok(());
         }
-        if self.is_routed(&hello.source) && (hello.hops == 0 || !self.has_routers()) {
+        // Routers carry no lanes within a subnet. So a caller there is no further away than its connection, whatever it
+        // says.
+        let routed = self.is_routed(&hello.source);
+        let hello = &frame::Hello { hops: if routed { hello.hops } else { 0 }, ..*hello };
+        if routed && (hello.hops == 0 || !self.has_routers()) {
             self.refuse(lane, RefuseReason::Subnet);
             return Ok(());
         }
@@ -293,8 +297,8 @@ impl Engine {
             self.refuse(lane, RefuseReason::Closed);
             return Ok(());
         }
-        if self.entered > known && hello.hops == 0 {
-            self.set_guest_locator(peer, self.lanes[lane.0 as usize].from);
+        if self.entered > known {
+            self.note_origin(peer, self.lanes[lane.0 as usize].from, routed);
         }
         if self.refuses_lanes_of(peer) {
             self.refuse(lane, RefuseReason::Closed);

@@ -365,6 +365,7 @@ impl Engine {
         let peer = self.enter_peer(*address);
         let known = &mut self.peers[peer.0 as usize];
         known.named = true;
+        known.router_host = None;
         if std::mem::take(&mut known.guest) {
             known.answers_at = None;
         }
@@ -409,10 +410,12 @@ impl Engine {
     }
 
     /// Where a peer is reached. If the program never named the peer, this is on the host that it called from, whatever
-    /// host it claims to listen on.
+    /// host it claims to listen on. Of a peer behind routers that is the last router's host.
     pub fn peer_locator(&self, peer: PeerId) -> Option<SocketAddr> {
         let peer = self.resolve(peer);
-        ((peer.0 as usize) < self.peers.len()).then(|| self.rail_address(peer, 0).locator)
+        let known = self.peers.get(peer.0 as usize)?;
+        let at = self.rail_address(peer, 0).locator;
+        Some(known.router_host.as_deref().map_or(at, |host| SocketAddr::new(*host, at.port())))
     }
 
     /// The shortest round trip to a peer so far; `None` before the first measurement, and if only the round trip to a

@@ -475,6 +475,8 @@ pub(crate) struct Peer {
     pub(crate) answers_at: Option<Box<SocketAddr>>,
     /// It called, and the program has not named it. Its locator is only its own claim.
     pub(crate) guest: bool,
+    /// The host of the router that it called through, if the program has not named it.
+    pub(crate) router_host: Option<Box<IpAddr>>,
     /// The program has named it.
     pub(crate) named: bool,
     /// It has left and nobody named it. The engine keeps nothing else of it (`gone.rs`).
@@ -492,6 +494,7 @@ impl Peer {
             address,
             answers_at: None,
             guest: false,
+            router_host: None,
             named: false,
             departed: false,
             vouched: false,

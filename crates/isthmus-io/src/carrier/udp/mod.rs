@@ -615,20 +615,19 @@ impl Udp {
         true
     }
 
-    /// Reports came that packets did not get through (ICMP). Probes the ports of our lanes to hosts where nobody
-    /// listens at one. A firewall on the way does not tell which lane it means, so its report counts for all that are
-    /// silent.
+    /// Reports came that packets did not get through (ICMP). Each counts for the lanes to the address that its packet was
+    /// for. If the host there says that nobody listens, its port is probed by TCP.
     fn on_refusals(&mut self) {
         let now = self.now();
         let Self { lanes, tcp_probes, port, .. } = self;
         self.socket.refusals(|report| {
-            for (stream, lane_record) in lanes.iter_mut() {
-                let is_of_peer = lane_record.peer.ip() == report.from;
-                if is_of_peer || !report.is_port {
-                    lane_record.blackhole.on_refusal(now);
-                    port.with(now, *stream, Stream::ask);
-                }
-                if is_of_peer && report.is_port {
+            let is_meant = |peer: SocketAddr| {
+                (peer.ip().to_canonical(), peer.port()) == (report.to.ip(), report.to.port())
+            };
+            for (stream, lane_record) in lanes.iter_mut().filter(|(_, record)| is_meant(record.peer)) {
+                lane_record.blackhole.on_refusal(now);
+                port.with(now, *stream, Stream::ask);
+                if report.is_port && report.from == report.to.ip() {
                     lane_record.denied = true;
                     tcp_probes.ask(lane_record.peer);
                 }

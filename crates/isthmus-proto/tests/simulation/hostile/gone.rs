@@ -1,8 +1,8 @@
 //! Peers that come, leave or break off: what the engine keeps of them is bounded, and whom it calls back.
 
 use isthmus_proto::{Action, Channel, Config, LaneLoss, Options, RecvRequest};
-use isthmus_wire::Address;
 use isthmus_wire::frame::{self, Frame};
+use isthmus_wire::{Address, SubnetId};
 
 use super::{Victim, address, hello, message, send};
 use crate::arena::KEY;
@@ -219,6 +219,52 @@ fn nobody_has_an_endpoint_connect_to_a_third_host() {
         panic!("nobody is called")
     };
     assert_eq!((called(false), called(true)), ((true, false), (false, true)));
+}
+
+/// A guest of this subnet says that routers passed its Hello on. No router does so within a subnet.
+#[test]
+fn nobody_passes_for_a_router_to_have_an_endpoint_connect_to_a_third_host() {
+    let claimed = Address { incarnation: 99, ..address(5) };
+    let mut victim = Victim::new();
+    let lane = victim.engine.lane_accepted();
+    let seen: std::net::IpAddr = [10, 7, 7, 7].into();
+    victim.engine.set_lane_origin(lane, seen);
+    victim.say(lane, frame::Hello { source: claimed, hops: 1, ..hello(1 << 20) }, &[]).unwrap();
+    let peer = victim.engine.lane_peer(lane).unwrap();
+    assert_eq!(victim.engine.peer_locator(peer).unwrap().ip(), seen);
+    assert_eq!(victim.engine.lane_locator(lane).unwrap(), claimed.locator, "what it claims is still known");
+    let read = frame::Read { connection: 0, seq: 1, key: KEY, addr: 0, len: 1000, token: 5 };
+    victim.say(lane, read, &[]).unwrap();
+    victim.engine.lane_lost(0, lane, &LaneLoss::Closed, &mut victim.mem);
+    for _ in 0..20 {
+        victim.drain();
+        while let Some(action) = victim.engine.poll_action() {
+            if let Action::Dial { locator, .. } = action {
+                assert_eq!(locator.ip(), seen);
+                return;
+            }
+        }
+        victim.now += 1_000_000;
+        victim.engine.handle_timeout(victim.now, &mut victim.mem);
+    }
+    panic!("nobody is called")
+}
+
+/// Budgets and logs of callers from other subnets are about the host of the router, since they can claim any address.
+#[test]
+fn a_caller_behind_routers_counts_as_one_of_the_last_router_s_host() {
+    let router: std::net::IpAddr = [10, 7, 7, 7].into();
+    let routers = vec![std::net::SocketAddr::new(router, 4000)];
+    let mut victim = Victim::with(Config { routers, ..Config::new(address(0)) });
+    let claimed = Address { subnet: SubnetId(9), incarnation: 99, ..address(5) };
+    let lane = victim.engine.lane_accepted();
+    victim.engine.set_lane_origin(lane, router);
+    victim.say(lane, frame::Hello { source: claimed, hops: 2, ..hello(1 << 20) }, &[]).unwrap();
+    let peer = victim.engine.lane_peer(lane).unwrap();
+    assert_eq!(victim.engine.peer_locator(peer).unwrap().ip(), router);
+    assert_eq!(victim.engine.peer_address(peer).unwrap().locator, claimed.locator);
+    victim.engine.peer(&claimed).unwrap();
+    assert_eq!(victim.engine.peer_locator(peer).unwrap(), claimed.locator, "the program has named it");
 }
 
 /// An open endpoint, of which everybody can be a guest, does not call a guest back to which it owes nothing.
