@@ -8,14 +8,23 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use socket2::{MsgHdrMut, SockAddr, Socket};
 
-use crate::Unreachable;
-
 /// Length of `cmsghdr`: a length of a machine word, a level and a type. Bytes.
 const HEAD_LEN: usize = size_of::<libc::cmsghdr>();
 /// Length of `sock_extended_err`. The address of the host that reported the error follows. Bytes.
 const ERROR_LEN: usize = size_of::<libc::sock_extended_err>();
 /// Room for the control messages of one report. Bytes; a few messages of less than 100 bytes come.
 const CONTROL_LEN: usize = 512;
+
+/// A report that a packet did not get through (ICMP, RFC 792 and 4443). Anybody who guesses a port can forge one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unreachable {
+    /// Where the packet was for.
+    pub to: SocketAddr,
+    /// The host that reported it: the one that the packet was for, or a router or firewall on the way.
+    pub from: IpAddr,
+    /// No process listens at the port, or a firewall says so. Otherwise the packet may not pass, or there is no route.
+    pub is_port: bool,
+}
 
 /// Takes the next error from the queue. `None`: it is no report that a packet did not get through.
 ///

@@ -21,12 +21,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
 
+pub use errors::Unreachable;
 pub use ethernet::{
     EthernetError, EthernetSocket, FRAME_HEADER_BYTES, Interface, LinkState, frame_header, is_bridge,
     is_frames_only, link_local_of, link_state, may_open, mtu_of, parse_frame,
 };
 pub use labels::Labels;
-pub use udp::{SEND_BYTES, UdpSocket, Unreachable, mark};
+pub use udp::{SEND_BYTES, UdpSocket, mark};
 
 /// Requested receive buffer: what arrives at 10 Gb/s while the program does not read for about
 /// 13 ms. Bytes.

@@ -13,7 +13,7 @@ use rustix::net::netdevice::name_to_index;
 use socket2::{Domain, MsgHdr, Protocol, Socket, Type};
 
 use crate::clocks::Clocks;
-use crate::errors;
+use crate::errors::{self, Unreachable};
 use crate::labels::Labels;
 use crate::memory::Drops;
 use crate::{OwnRefusal, Received, Sent, enlarge, is_full};
@@ -270,17 +270,6 @@ impl UdpSocket {
             report.into_iter().for_each(&mut tell);
         }
     }
-}
-
-/// A report that a packet did not get through (ICMP, RFC 792 and 4443). Anybody who guesses a port can forge one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unreachable {
-    /// Where the packet was for.
-    pub to: SocketAddr,
-    /// The host that reported it: the one that the packet was for, or a router or firewall on the way.
-    pub from: IpAddr,
-    /// No process listens at the port, or a firewall says so. Otherwise the packet may not pass, or there is no route.
-    pub is_port: bool,
 }
 
 /// Sets the DSCP (RFC 2474) of later packets, 0..=63. It also holds for IPv4 on a socket of both families.
