@@ -258,7 +258,10 @@ mod tests {
         assert!(error.contains("another program"), "{error}");
         let at = door.at;
         drop(door);
-        assert!(TcpStream::connect(at).is_err(), "it is closed");
+        // A connection to a free port of one's own may meet itself.
+        let answers =
+            TcpStream::connect(at).is_ok_and(|stream| stream.local_addr().is_ok_and(|own| own != at));
+        assert!(!answers, "it is closed");
     }
 
     #[test]
