@@ -22,11 +22,11 @@ fn prefix(ip: IpAddr, bits: u32) -> IpAddr {
     }
 }
 
-/// Index of the connection that is closed, among those that came from these hosts, the oldest first. `None`: there are
+/// The connection that is closed, among these with the hosts that they came from, the oldest first. `None`: there are
 /// none. A connection whose host is not known counts as one of a network of its own, which all such connections share.
-pub fn displaced(hosts: impl Iterator<Item = Option<IpAddr>>) -> Option<usize> {
-    let mut left: Vec<(usize, Option<IpAddr>)> =
-        hosts.map(|host| host.map(|ip| ip.to_canonical())).enumerate().collect();
+pub fn displaced<T>(connections: impl Iterator<Item = (T, Option<IpAddr>)>) -> Option<T> {
+    let mut left: Vec<_> =
+        connections.map(|(which, host)| (which, host.map(|ip| ip.to_canonical()))).collect();
     for bits in [SITE_BITS, NETWORK_BITS, ADDRESS_BITS] {
         let of = |host: Option<IpAddr>| host.map(|ip| prefix(ip, bits));
         let mut sorted: Vec<_> = left.iter().map(|(_, host)| of(*host)).collect();
@@ -38,7 +38,7 @@ pub fn displaced(hosts: impl Iterator<Item = Option<IpAddr>>) -> Option<usize> {
             sorted.get(first(key) + most - 1) == Some(&key)
         });
     }
-    left.first().map(|(index, _)| *index)
+    left.into_iter().next().map(|(which, _)| which)
 }
 
 #[cfg(test)]
@@ -54,7 +54,7 @@ mod tests {
     }
 
     fn goes(hosts: &[Option<IpAddr>]) -> Option<usize> {
-        displaced(hosts.iter().copied())
+        displaced(hosts.iter().copied().enumerate())
     }
 
     #[test]

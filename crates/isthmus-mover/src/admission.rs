@@ -54,8 +54,7 @@ impl Admission {
         if strangers().count() <= STRANGERS_MAX {
             return;
         }
-        let at = displaced(strangers().map(|(_, guest)| Some(guest.host)));
-        let goes = at.and_then(|at| strangers().nth(at)).map(|(order, _)| *order);
+        let goes = displaced(strangers().map(|(order, guest)| (*order, Some(guest.host))));
         if let Some(guest) = goes.and_then(|order| self.guests.get_mut(&order)) {
             guest.state = State::LetGo;
             let _ = guest.inbox.send(Event::Stop(LET_GO.to_owned()));

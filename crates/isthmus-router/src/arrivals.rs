@@ -67,8 +67,7 @@ impl Arrivals {
 
 impl Table {
     fn displace(&mut self) -> bool {
-        let at = displaced(self.guests.values().map(|guest| Some(guest.ip)));
-        let number = at.and_then(|at| self.guests.keys().nth(at).copied());
+        let number = displaced(self.guests.iter().map(|(number, guest)| (*number, Some(guest.ip))));
         let Some(guest) = number.and_then(|number| self.guests.remove(&number)) else { return false };
         guest.gone.notify_one();
         true

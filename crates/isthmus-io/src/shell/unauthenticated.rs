@@ -133,8 +133,8 @@ impl Shell {
     fn close_an_unauthenticated(&mut self, silent: Duration, core: &Mutex<Core>) -> bool {
         let Self { unauthenticated, lanes, .. } = self;
         unauthenticated.arrivals.retain(|(index, since, _)| is_unauthenticated(lanes, *index, *since));
-        let first = displaced(unauthenticated.arrivals.iter().map(|(_, _, host)| *host));
-        let Some((index, since, _)) = first.map(|at| unauthenticated.arrivals[at]) else { return false };
+        let arrivals = unauthenticated.arrivals.iter().map(|&(index, since, host)| ((index, since), host));
+        let Some((index, since)) = displaced(arrivals) else { return false };
         if since.elapsed() < silent {
             return false;
         }

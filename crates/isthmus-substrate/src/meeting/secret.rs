@@ -182,8 +182,7 @@ impl Calls {
         let stream = stream.try_clone()?;
         let mut calls = self.0.lock();
         if calls.len() >= CALLS_MAX {
-            let at = displaced(calls.values().map(|(_, host)| *host));
-            let number = at.and_then(|at| calls.keys().nth(at).copied());
+            let number = displaced(calls.iter().map(|(number, (_, host))| (*number, *host)));
             if let Some((displaced, _)) = number.and_then(|number| calls.remove(&number)) {
                 // Its thread, which reads, ends by this.
                 let _ = displaced.shutdown(Shutdown::Both);
