@@ -22,7 +22,7 @@ impl Agent {
     }
 
     pub(super) fn failure_of_rank(&self, rank: u32, why: String, status: u8, kind: Kind) -> Failure {
-        let first = self.start.as_ref().map_or(0, |start| start.first);
+        let first = self.first_rank();
         let host = self.me.host.clone();
         Failure { part: self.me.part, rank: Some(first + rank), host, why, status, kind }
     }

@@ -46,7 +46,7 @@ impl Agent {
         // Ranks that have ended hold up nobody then.
         let goes_on = self.goes_on();
         let waiting = self.ranks.iter().filter(|rank| rank.fence.is_some()).count();
-        let first = self.start.as_ref().map_or(0, |start| start.first);
+        let first = self.first_rank();
         let mut stuck = None;
         if waiting > 0
             && !goes_on

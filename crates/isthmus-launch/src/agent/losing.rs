@@ -16,6 +16,11 @@ type Ranks = Vec<(u32, u32)>;
 pub(super) const DEAD: &str = "PMI_dead_processes";
 
 impl Agent {
+    /// The first rank of this process in the world; 0 before the job has started.
+    pub(super) fn first_rank(&self) -> u32 {
+        self.start.as_ref().map_or(0, |start| start.first)
+    }
+
     /// Whether the job outlives a loss that happens now.
     pub(super) fn goes_on(&self) -> bool {
         self.me.on_loss == OnLoss::Continue && self.phase == Phase::Running

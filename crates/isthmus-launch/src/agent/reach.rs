@@ -59,7 +59,7 @@ impl Agent {
         if !self.goes_on() || self.dead.contains(&report.by.0) {
             return;
         }
-        let first = self.start.as_ref().map_or(0, |start| start.first);
+        let first = self.first_rank();
         if let Some(rank) = self.endpoints.get(&report.endpoint) {
             let known = &self.ranks[*rank as usize];
             if !known.finalised && !known.ended {
@@ -138,7 +138,7 @@ impl Agent {
 
     /// Kills those of the lost ranks that are of this process and still run.
     pub(super) fn kill_lost(&mut self, lost: &[(u32, u32)]) {
-        let first = self.start.as_ref().map_or(0, |start| start.first);
+        let first = self.first_rank();
         for own in 0..self.me.ranks {
             let rank = &self.ranks[own as usize];
             let is_lost = lost.iter().any(|(from, to)| (*from..=*to).contains(&(first + own)));
