@@ -591,7 +591,7 @@ static void couple_within(int senders)
     MPI_Comm_free(&other);
 }
 
-// Whoever can write the file with the port's name could lead this program to another one.
+// A user who can write the file with the port's name could lead this program to another one.
 static void refuse_foreign_file(void)
 {
     char path[4096], port[4200];

@@ -4,9 +4,9 @@
 //! A lane begins plain, with the greetings of both ends, which give them a common secret (`isthmus_proto`,
 //! `admission.rs`). After its greeting, each end sends records ([`isthmus_seal`]).
 //!
-//! The last piece of each record is not copied before: it is encrypted from the user's memory into the record. What comes is
-//! decrypted within its record and then copied, because the user's memory must hold nothing that is not proved: another
-//! lane may have put the same fragment there already.
+//! The last piece of each record is not copied before: it is encrypted from the user's memory into the record. What
+//! comes is decrypted within its record and then copied, because the user's memory must hold nothing that is not proved:
+//! another lane may have put the same fragment there already.
 
 use std::io;
 use std::ops::Range;

@@ -26,9 +26,9 @@ const WHOLE_SIZES: [u32; 3] = [1, 16, 64];
 /// Measure MPI collectives across two or three sites, with and without the collectives library, and over stock tcp
 ///
 /// Every job has its own lab (isthmus lab), with as many ranks at each site. Ranks are placed in two ways: in
-/// blocks, and alternating between the sites. The results are four files: samples.jsonl with each job's circumstances
-/// and every call's time, table.txt with medians in round trips beside what the path allows, report.html with tables
-/// and plots, and collectives.csv with every call for docs/measured. `make collectives` builds the library.
+/// blocks, and alternating between the sites. The results are four files. samples.jsonl has each job's circumstances
+/// and every call's time. table.txt has medians in round trips beside what the path allows. report.html has tables and
+/// plots, and collectives.csv every call for docs/measured. `make collectives` builds the library.
 ///
 /// Exit status: 0 all jobs gave a result; 1 some failed; 2 bad usage; 3 a program or file is missing.
 #[derive(clap::Args)]
