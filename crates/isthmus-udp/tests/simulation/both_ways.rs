@@ -103,7 +103,7 @@ fn processes_that_exchange_both_ways_fill_both_directions() {
     let mut short = Vec::new();
     let _ = writeln!(text, "{:<28}{:>8}{:>8}{:>8}{:>8}", "processes of each host", 1, 2, 4, 8);
     for mtu in [1_500, 9_000] {
-        for (mbps, least) in [(20, 0.55), (100, 0.75)] {
+        for (mbps, least) in [(20, 0.50), (100, 0.70)] {
             for rtt_us in [24_000, 100_000] {
                 let name = format!("{mbps} Mb/s, {} ms, MTU {mtu}", rtt_us / 1_000);
                 let _ = write!(text, "{name:<28}");

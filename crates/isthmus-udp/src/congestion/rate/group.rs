@@ -122,7 +122,8 @@ impl Rate {
     pub(super) fn part_of_window(&self, all: f64) -> u64 {
         let left = all - self.others_in_flight() as f64;
         let paused = self.group.map_or(0, |group| group.paused_in_flight);
-        let among = (all - paused as f64).max(0.0);
+        // What a short queue has dropped counts as in flight for a round trip. The others must not stand still meanwhile.
+        let among = (all - paused as f64).max(all / 2.0);
         (left.max(among * self.own_share()) as u64).max(PACKETS_MORE * self.packet_bytes)
             + PACKETS_MORE * self.packet_bytes
     }

@@ -13,8 +13,8 @@
 //!
 //! Flows of one host on one path share a plan (RFC 3124). One of them leads: it judges by what all deliver, and sets
 //! the rate and window of all. Each flow has its share of the rate. Of the window it has what the others leave, but at
-//! least its share of what flows without more to send do not have in flight. So a new flow starts from the plan, a flow
-//! that ends leaves its part to the others at once, and only one tries for more.
+//! least its share of what flows without more to send do not have in flight, or half of its share. So a new flow starts
+//! from the plan, a flow that ends leaves its part to the others at once, and only one tries for more.
 //!
 //! If the receiver's processor does not keep up, it is the bottleneck, and its socket the queue (`reader.rs`).
 //!
