@@ -16,6 +16,7 @@
 //   kept.c      what the program frees while flows still use it
 //   move.c      Barrier, Bcast, Gather, Scatter, Allgather, Alltoall
 //   reduce.c    Reduce, Allreduce, Reduce_scatter, Scan, Exscan
+//   windows.c   epochs of MPI_Win_fence
 //
 // The far half of each algorithm is the one of MagPIe (Kielmann et al., PPoPP 1999) and MPICH-G2 (Karonis et al., IPDPS
 // 2000): every site sends its data to every other site directly and at once, so that a collective takes one wide
@@ -65,6 +66,7 @@ struct settings {
     int32_t persistent;  // whether persistent collectives are run here
     int32_t combines;    // whether all ranks can call MPI_Reduce_local
     int32_t reproducible; // whether reductions have the same bits by whichever algorithm
+    int32_t windows;      // whether epochs of MPI_Win_fence are aggregated here
     int32_t measures, measures_pair; // whether `rate` and `pair_rate` are measured while the program runs
 };
 
@@ -448,5 +450,10 @@ int run_alltoall(struct plan *plan, const struct later *later, enum operation op
 int run_reduce(struct plan *plan, const struct later *later, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op, int root);
 int run_reduce_scatter(struct plan *plan, const struct later *later, const void *from, void *to, const struct spread *spread, MPI_Datatype type, MPI_Op op);
 int run_scan(struct plan *plan, enum operation operation, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op);
+
+// --- windows -------------------------------------------------------------------
+
+// Prints how many fences were run here, and how many by the MPI.
+void print_fences(void);
 
 #endif

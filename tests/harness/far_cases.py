@@ -282,6 +282,30 @@ def too_many_sites(c):
     return "two sites are one too many"
 
 
+# Fences of the library, and those that it leaves to the MPI: for some epochs, where one had calls that it does not run.
+FENCES = re.compile(r"isthmus-collectives: (\d+) fences aggregated, (\d+) left to the MPI")
+
+
+def windows(c):
+    """Random epochs of MPI_Win_fence have the result that MPI defines, and the library runs most of them."""
+    told = []
+    for number, (ranks, sites) in enumerate(((5, "0-1;2-4"), (4, "0,2;1,3"), (3, "0;1;2"))):
+        env = {"ISTHMUS_COLLECTIVES_SITES": sites, "ISTHMUS_COLLECTIVES_TRACE": "counts"}
+        ended = start(c, ranks, ("far_windows", SEED + number, 120), env, f".{number}").wait(120)
+        must_pass(ended)
+        found = FENCES.search(ended.output)
+        if not found or not int(found[1]) or not int(found[2]):
+            raise Failure(f"fences with sites {sites}: {found[0] if found else 'none told'}")
+        told.append(f"{found[1]} of {int(found[1]) + int(found[2])}")
+    # One rank that is told not to leaves all to the MPI.
+    env = {**env, "ISTHMUS_COLLECTIVES_WINDOWS": "off"}
+    ended = start(c, ranks, ("far_windows", SEED, 20), env, ".off").wait(60)
+    must_pass(ended)
+    if FENCES.search(ended.output):
+        raise Failure("the library ran fences that were to be left to the MPI")
+    return f"{', '.join(told)} fences aggregated"
+
+
 def sites_found(c):
     """Without settings the library measures: one host is one site, ranks at two ends of a wide link are two."""
     ended = start(c, 4, ("far_collectives", SEED, 20, 300), {"ISTHMUS_COLLECTIVES_TRACE": "1"}, ".measured").wait(120)
@@ -406,6 +430,7 @@ CASES = {
         Case("far-persistent-tags", persistent_tags, places=("host",), mpis=PERSISTENT_MPIS),
         Case("far-rate", rate, places=("sites",), mpis=("mpich", "openmpi")),
         Case("far-sessions", sessions, places=("host",), mpis=("mpich", "openmpi", "intel")),
+        Case("far-windows", windows, places=("host",), mpis=("mpich", "intel")),
         Case("far-sites", sites_found, places=("host", "sites"), mpis=MPIS),
         Case("far-too-many-sites", too_many_sites, places=("sites",), mpis=("mpich",)),
         Case("far-training", training, places=("sites",), mpis=MPIS),
