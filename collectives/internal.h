@@ -247,6 +247,9 @@ void reap(struct plan *plan, int wait);
 // handlers.
 int wait_for_all(int count, MPI_Request *requests);
 int test_all(int count, MPI_Request *requests, int *all);
+// The error handler of a communicator, as the program knows it, whatever such a call has set meanwhile.
+int set_handler(MPI_Comm comm, MPI_Errhandler handler);
+int get_handler(MPI_Comm comm, MPI_Errhandler *handler);
 
 // Messages under way. At the end of each a function may be called, which may start further messages.
 typedef void follow(struct flow *flow, void *what, int64_t index);
@@ -259,6 +262,7 @@ struct under_way {
     MPI_Datatype type;
     int64_t far_bytes; // of a far segment that is timed, else 0
     int far_site;
+    int diverted;      // after an error: it is complete, or another receive has taken its place
 };
 struct flow {
     struct plan *plan;
@@ -284,6 +288,7 @@ struct flow {
     struct persistent *persistent; // or whose start this is; then there is no request of its own
     int *outcome;            // its error, read by the MPI
     int kept;                // the request is complete; only detached sends are under way
+    int diverting;           // after an error: its receives are cancelled
     follow *end;
     void *end_what;
     unsigned long number;
@@ -309,6 +314,9 @@ void flow_wait(struct flow *flow);
 int flow_end(struct flow *flow, follow *end, void *what);
 // Makes detached sends messages of the flow that nothing follows.
 void flow_adopt_detached(struct flow *flow);
+// After an error in a flow that goes on: cancels its receives, as flow_end does for others, but does not wait. Returns
+// whether any may still write to the program's memory; then it must be called again.
+int flow_divert(struct flow *flow);
 void flow_free(struct flow *flow);
 
 // --- non-blocking --------------------------------------------------------------

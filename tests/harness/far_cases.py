@@ -127,7 +127,16 @@ def late(c):
     env = {"ISTHMUS_COLLECTIVES_SITES": "0-1;2-4", "ISTHMUS_COLLECTIVES_PIN": "all:parallel", **DETACHED[1]}
     for bytes in ("4k", "1M"):
         must_pass(start(c, 5, ("far_comms", "late", bytes), env, f".{bytes}").wait(60))
+        if c.mpi.name in NONBLOCKING_MPIS:
+            must_pass(start(c, 5, ("far_comms", "ilate", bytes), env, f".i{bytes}").wait(60))
     return "short and long messages"
+
+
+def error_handler(c):
+    """While a thread waits in a collective, another one sets an error handler: it stays."""
+    env = {"ISTHMUS_COLLECTIVES_SITES": "0-1;2-3", "ISTHMUS_COLLECTIVES_PIN": "all:parallel"}
+    must_pass(start(c, 4, ("far_comms", "handler"), env, "").wait(60))
+    return "set, read and freed meanwhile"
 
 
 def reproducible(c):
@@ -423,6 +432,8 @@ CASES = {
         Case("far-freed", freed, places=("host",), mpis=MPIS),
         Case("far-buffers", buffers, places=("host",), mpis=MPIS),
         Case("far-late", late, places=("host",), mpis=MPIS),
+        # Open MPI's errors go to the communicator of the request, so the library sets no handlers there.
+        Case("far-error-handler", error_handler, places=("host",), mpis=("mpich", "intel")),
         Case("far-reproducible", reproducible, places=("host",), mpis=("mpich", "openmpi", "debian-openmpi")),
         Case("far-persistent", persistent, places=("host",), mpis=PERSISTENT_MPIS),
         Case("far-persistent-orders", persistent_orders, places=("host",), mpis=PERSISTENT_MPIS),
