@@ -226,6 +226,12 @@ def rate(c):
     told = [int(rate) for rate in re.findall(r"isthmus-collectives: measured on 4 ranks: the link of a site carries (\d+) Mbit/s", ended.output)]
     if not told or not all(LINK_MIN_MBIT <= rate <= LINK_MAX_MBIT for rate in told):
         raise Failure(f"rates of a link of {LINK_MBIT} Mbit/s: {told}")
+    # What the model expects of a call of the same length changes with the rate.
+    expected = {}
+    for call, ms in re.findall(r"isthmus-collectives: (\w+ of \d+ B) on .*; expected: .*parallel ([\d.]+) ms$", ended.output, re.M):
+        expected.setdefault(call, set()).add(ms)
+    if not any(len(times) > 1 for times in expected.values()):
+        raise Failure(f"the measured rate changes nothing that the model expects: {expected}")
     ended = start(c, 4, words, {**env, "ISTHMUS_COLLECTIVES_RATE": "1Gbit"}, ".set").wait(120)
     must_pass(ended)
     if ": measured on" in ended.output:
