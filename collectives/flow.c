@@ -60,6 +60,41 @@ static void end_quiet(void)
     pthread_mutex_unlock(&hearing);
 }
 
+// The program's own calls meanwhile, from another thread. A handler is kept by a reference of ours, which only a
+// communicator can give: the program may free its own.
+#define IS_HEARD(comm) (HEARER != MPI_COMM_NULL && (comm) == HEARER)
+
+int set_handler(MPI_Comm comm, MPI_Errhandler handler)
+{
+    if (!IS_HEARD(comm))
+        return PMPI_Comm_set_errhandler(comm, handler);
+    pthread_mutex_lock(&hearing);
+    int error = PMPI_Comm_set_errhandler(comm, handler);
+    if (error == MPI_SUCCESS && quiet_calls > 0) {
+        if (program_handler != MPI_ERRHANDLER_NULL)
+            PMPI_Errhandler_free(&program_handler);
+        PMPI_Comm_get_errhandler(comm, &program_handler);
+        PMPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    }
+    pthread_mutex_unlock(&hearing);
+    return error;
+}
+
+int get_handler(MPI_Comm comm, MPI_Errhandler *handler)
+{
+    if (!IS_HEARD(comm))
+        return PMPI_Comm_get_errhandler(comm, handler);
+    pthread_mutex_lock(&hearing);
+    int is_ours = quiet_calls > 0 && program_handler != MPI_ERRHANDLER_NULL;
+    if (is_ours)
+        PMPI_Comm_set_errhandler(comm, program_handler);
+    int error = PMPI_Comm_get_errhandler(comm, handler);
+    if (is_ours)
+        PMPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    pthread_mutex_unlock(&hearing);
+    return error;
+}
+
 int wait_for_all(int count, MPI_Request *requests)
 {
     begin_quiet();
@@ -338,6 +373,16 @@ void flow_wait(struct flow *flow)
         flow_step(flow, WAIT);
 }
 
+// Receives into memory that stays what a cancelled receive would have got.
+static void replace_receive(struct flow *flow, int i)
+{
+    const struct under_way *own = &flow->under_way[i];
+    MPI_Count size;
+    void *memory = PMPI_Type_size_x(own->type, &size) ? NULL : malloc((size_t)(own->count * size) + 1);
+    if (memory)
+        COUNTED(PMPI_Irecv)(memory, (counted)(own->count * size), MPI_BYTE, own->from, own->tag, flow->comm, &flow->requests[i]);
+}
+
 // After an error, no late message may be written to buffers that the program then uses for something else. So receives
 // are cancelled, and those that had not begun are replaced by receives into memory that stays: else senders would wait.
 static void divert_receives(struct flow *flow)
@@ -347,16 +392,36 @@ static void divert_receives(struct flow *flow)
         const struct under_way *own = &flow->under_way[i];
         MPI_Request *request = &flow->requests[i];
         MPI_Status status;
-        MPI_Count size;
         int cancelled = 0;
-        if (own->from < 0 || *request == MPI_REQUEST_NULL || PMPI_Type_size_x(own->type, &size) || PMPI_Cancel(request) ||
-            PMPI_Wait(request, &status) || PMPI_Test_cancelled(&status, &cancelled) || !cancelled)
-            continue;
-        void *memory = malloc((size_t)(own->count * size) + 1);
-        if (memory)
-            COUNTED(PMPI_Irecv)(memory, (counted)(own->count * size), MPI_BYTE, own->from, own->tag, flow->comm, request);
+        if (own->from >= 0 && *request != MPI_REQUEST_NULL && PMPI_Cancel(request) == MPI_SUCCESS && PMPI_Wait(request, &status) == MPI_SUCCESS &&
+            PMPI_Test_cancelled(&status, &cancelled) == MPI_SUCCESS && cancelled)
+            replace_receive(flow, i);
     }
     end_quiet();
+}
+
+int flow_divert(struct flow *flow)
+{
+    int waits = 0;
+    for (int i = 0; i < flow->count; i++) {
+        struct under_way *own = &flow->under_way[i];
+        MPI_Status status;
+        int one = 0, place, cancelled = 0;
+        if (own->from < 0 || flow->requests[i] == MPI_REQUEST_NULL || own->diverted)
+            continue;
+        if (!flow->diverting && PMPI_Cancel(&flow->requests[i]))
+            continue;
+        int error = test_in_hook(1, &flow->requests[i], &one, &place, &status);
+        if (!error && one == 0) {
+            waits = 1; // its message has begun to come
+            continue;
+        }
+        own->diverted = 1;
+        if (!error && PMPI_Test_cancelled(&status, &cancelled) == MPI_SUCCESS && cancelled)
+            replace_receive(flow, i);
+    }
+    flow->diverting = 1;
+    return waits;
 }
 
 // Moves the flow's memory to the sends that are still under way.

@@ -16,6 +16,7 @@
 //   kept.c      what the program frees while flows still use it
 //   move.c      Barrier, Bcast, Gather, Scatter, Allgather, Alltoall
 //   reduce.c    Reduce, Allreduce, Reduce_scatter, Scan, Exscan
+//   windows.c   epochs of MPI_Win_fence
 //
 // The far half of each algorithm is the one of MagPIe (Kielmann et al., PPoPP 1999) and MPICH-G2 (Karonis et al., IPDPS
 // 2000): every site sends its data to every other site directly and at once, so that a collective takes one wide
@@ -65,6 +66,7 @@ struct settings {
     int32_t persistent;  // whether persistent collectives are run here
     int32_t combines;    // whether all ranks can call MPI_Reduce_local
     int32_t reproducible; // whether reductions have the same bits by whichever algorithm
+    int32_t windows;      // whether epochs of MPI_Win_fence are aggregated here
     int32_t measures, measures_pair; // whether `rate` and `pair_rate` are measured while the program runs
 };
 
@@ -245,6 +247,9 @@ void reap(struct plan *plan, int wait);
 // handlers.
 int wait_for_all(int count, MPI_Request *requests);
 int test_all(int count, MPI_Request *requests, int *all);
+// The error handler of a communicator, as the program knows it, whatever such a call has set meanwhile.
+int set_handler(MPI_Comm comm, MPI_Errhandler handler);
+int get_handler(MPI_Comm comm, MPI_Errhandler *handler);
 
 // Messages under way. At the end of each a function may be called, which may start further messages.
 typedef void follow(struct flow *flow, void *what, int64_t index);
@@ -257,6 +262,7 @@ struct under_way {
     MPI_Datatype type;
     int64_t far_bytes; // of a far segment that is timed, else 0
     int far_site;
+    int diverted;      // after an error: it is complete, or another receive has taken its place
 };
 struct flow {
     struct plan *plan;
@@ -282,6 +288,7 @@ struct flow {
     struct persistent *persistent; // or whose start this is; then there is no request of its own
     int *outcome;            // its error, read by the MPI
     int kept;                // the request is complete; only detached sends are under way
+    int diverting;           // after an error: its receives are cancelled
     follow *end;
     void *end_what;
     unsigned long number;
@@ -307,6 +314,9 @@ void flow_wait(struct flow *flow);
 int flow_end(struct flow *flow, follow *end, void *what);
 // Makes detached sends messages of the flow that nothing follows.
 void flow_adopt_detached(struct flow *flow);
+// After an error in a flow that goes on: cancels its receives, as flow_end does for others, but does not wait. Returns
+// whether any may still write to the program's memory; then it must be called again.
+int flow_divert(struct flow *flow);
 void flow_free(struct flow *flow);
 
 // --- non-blocking --------------------------------------------------------------
@@ -448,5 +458,10 @@ int run_alltoall(struct plan *plan, const struct later *later, enum operation op
 int run_reduce(struct plan *plan, const struct later *later, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op, int root);
 int run_reduce_scatter(struct plan *plan, const struct later *later, const void *from, void *to, const struct spread *spread, MPI_Datatype type, MPI_Op op);
 int run_scan(struct plan *plan, enum operation operation, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op);
+
+// --- windows -------------------------------------------------------------------
+
+// Prints how many fences were run here, and how many by the MPI.
+void print_fences(void);
 
 #endif

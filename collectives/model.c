@@ -110,6 +110,7 @@ void print_counts(void)
                         fprintf(stderr, "isthmus-collectives: %lu %s%s%s by %s (%s)\n", count, BEFORE[kind],
                                 operation_name((enum operation)i), AFTER[kind], algorithm_name((enum algorithm)chosen), REASONS[why]);
                 }
+    print_fences();
 }
 
 int64_t segment_of(const struct plan *plan, int64_t bytes)

@@ -40,6 +40,10 @@ typedef int counted;
 #define FORTRAN_PASSES_BY 0
 #endif
 
+// Whether epochs of MPI_Win_fence are run here. Not where Fortran calls pass by: a window made in C may be used in Fortran,
+// whose accesses would go to the MPI, and its fences with them.
+#define WINDOWS (!FORTRAN_PASSES_BY)
+
 // Sessions, by which a program uses MPI without MPI_Init.
 #if defined(OPEN_MPI)
 #define SESSIONS (OMPI_MAJOR_VERSION >= 5)

@@ -70,6 +70,8 @@ static void keep_promise(struct flow *flow)
 static int step(struct flow *flow, enum patience patience)
 {
     flow_step(flow, patience);
+    if (!flow->kept && flow->error && flow_divert(flow))
+        return 0;
     if (!flow->kept && (flow->live == 0 || flow->error))
         keep_promise(flow);
     return flow->kept && (flow->live == 0 || flow->error);

@@ -140,7 +140,7 @@ static void tell_program(MPI_Comm *own, int *code, ...)
 static void match_handler(const struct plan *plan, const struct channel *channel, int freed)
 {
     MPI_Errhandler handler;
-    if (PMPI_Comm_get_errhandler(plan->comm, &handler) != MPI_SUCCESS)
+    if (get_handler(plan->comm, &handler) != MPI_SUCCESS)
         return;
     int same = freed || (!HANDLERS_SET_ERRORS && handler == MPI_ERRORS_RETURN);
     PMPI_Comm_set_errhandler(channel->own, same ? handler : channel->teller);
@@ -151,12 +151,14 @@ static void match_handler(const struct plan *plan, const struct channel *channel
 
 int MPI_Comm_set_errhandler(MPI_Comm comm, MPI_Errhandler handler)
 {
-    int error = PMPI_Comm_set_errhandler(comm, handler);
+    int error = set_handler(comm, handler);
     const struct plan *plan = error ? NULL : made_plan_of(comm);
     for (int i = 0; plan && i < plan->channel_count; i++)
         match_handler(plan, &plan->channels[i], 0);
     return error;
 }
+
+int MPI_Comm_get_errhandler(MPI_Comm comm, MPI_Errhandler *handler) { return get_handler(comm, handler); }
 
 #pragma GCC visibility pop
 

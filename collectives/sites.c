@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 // Version of the cards and algorithms. Ranks of two versions would wait for each other for ever.
-enum { VERSION = 6 };
+enum { VERSION = 7 };
 // Most sites that are found by measuring. Count; if there are more, all calls are left to the MPI. Tests make it smaller.
 #ifndef LANDMARKS_MAX
 #define LANDMARKS_MAX 64
@@ -379,6 +379,7 @@ static int discover(MPI_Comm comm, int rank, int ranks, struct map *map)
             map->settings.nonblocking &= cards[i].settings.nonblocking;
             map->settings.persistent &= cards[i].settings.persistent;
             map->settings.combines &= cards[i].settings.combines;
+            map->settings.windows &= cards[i].settings.windows;
         }
         if (knowledge == NOTHING)
             error = measure(comm, rank, ranks, cards, map);

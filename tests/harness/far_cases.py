@@ -127,7 +127,16 @@ def late(c):
     env = {"ISTHMUS_COLLECTIVES_SITES": "0-1;2-4", "ISTHMUS_COLLECTIVES_PIN": "all:parallel", **DETACHED[1]}
     for bytes in ("4k", "1M"):
         must_pass(start(c, 5, ("far_comms", "late", bytes), env, f".{bytes}").wait(60))
+        if c.mpi.name in NONBLOCKING_MPIS:
+            must_pass(start(c, 5, ("far_comms", "ilate", bytes), env, f".i{bytes}").wait(60))
     return "short and long messages"
+
+
+def error_handler(c):
+    """While a thread waits in a collective, another one sets an error handler: it stays."""
+    env = {"ISTHMUS_COLLECTIVES_SITES": "0-1;2-3", "ISTHMUS_COLLECTIVES_PIN": "all:parallel"}
+    must_pass(start(c, 4, ("far_comms", "handler"), env, "").wait(60))
+    return "set, read and freed meanwhile"
 
 
 def reproducible(c):
@@ -217,6 +226,12 @@ def rate(c):
     told = [int(rate) for rate in re.findall(r"isthmus-collectives: measured on 4 ranks: the link of a site carries (\d+) Mbit/s", ended.output)]
     if not told or not all(LINK_MIN_MBIT <= rate <= LINK_MAX_MBIT for rate in told):
         raise Failure(f"rates of a link of {LINK_MBIT} Mbit/s: {told}")
+    # What the model expects of a call of the same length changes with the rate.
+    expected = {}
+    for call, ms in re.findall(r"isthmus-collectives: (\w+ of \d+ B) on .*; expected: .*parallel ([\d.]+) ms$", ended.output, re.M):
+        expected.setdefault(call, set()).add(ms)
+    if not any(len(times) > 1 for times in expected.values()):
+        raise Failure(f"the measured rate changes nothing that the model expects: {expected}")
     ended = start(c, 4, words, {**env, "ISTHMUS_COLLECTIVES_RATE": "1Gbit"}, ".set").wait(120)
     must_pass(ended)
     if ": measured on" in ended.output:
@@ -280,6 +295,30 @@ def too_many_sites(c):
     if "by measured round trips: 0 0 0 0\n" not in ended.output or operations_run(ended.output):
         raise Failure("the library found sites, or ran collectives")
     return "two sites are one too many"
+
+
+# Fences of the library, and those that it leaves to the MPI: for some epochs, where one had calls that it does not run.
+FENCES = re.compile(r"isthmus-collectives: (\d+) fences aggregated, (\d+) left to the MPI")
+
+
+def windows(c):
+    """Random epochs of MPI_Win_fence have the result that MPI defines, and the library runs most of them."""
+    told = []
+    for number, (ranks, sites) in enumerate(((5, "0-1;2-4"), (4, "0,2;1,3"), (3, "0;1;2"))):
+        env = {"ISTHMUS_COLLECTIVES_SITES": sites, "ISTHMUS_COLLECTIVES_TRACE": "counts"}
+        ended = start(c, ranks, ("far_windows", SEED + number, 120), env, f".{number}").wait(120)
+        must_pass(ended)
+        found = FENCES.search(ended.output)
+        if not found or not int(found[1]) or not int(found[2]):
+            raise Failure(f"fences with sites {sites}: {found[0] if found else 'none told'}")
+        told.append(f"{found[1]} of {int(found[1]) + int(found[2])}")
+    # One rank that is told not to leaves all to the MPI.
+    env = {**env, "ISTHMUS_COLLECTIVES_WINDOWS": "off"}
+    ended = start(c, ranks, ("far_windows", SEED, 20), env, ".off").wait(60)
+    must_pass(ended)
+    if FENCES.search(ended.output):
+        raise Failure("the library ran fences that were to be left to the MPI")
+    return f"{', '.join(told)} fences aggregated"
 
 
 def sites_found(c):
@@ -399,6 +438,9 @@ CASES = {
         Case("far-freed", freed, places=("host",), mpis=MPIS),
         Case("far-buffers", buffers, places=("host",), mpis=MPIS),
         Case("far-late", late, places=("host",), mpis=MPIS),
+        # Open MPI's errors go to the communicator of the request, so the library sets no handlers there.
+        # With Intel MPI the handler is lost, for a reason that is not known yet.
+        Case("far-error-handler", error_handler, places=("host",), mpis=("mpich",)),
         Case("far-reproducible", reproducible, places=("host",), mpis=("mpich", "openmpi", "debian-openmpi")),
         Case("far-persistent", persistent, places=("host",), mpis=PERSISTENT_MPIS),
         Case("far-persistent-orders", persistent_orders, places=("host",), mpis=PERSISTENT_MPIS),
@@ -406,6 +448,7 @@ CASES = {
         Case("far-persistent-tags", persistent_tags, places=("host",), mpis=PERSISTENT_MPIS),
         Case("far-rate", rate, places=("sites",), mpis=("mpich", "openmpi")),
         Case("far-sessions", sessions, places=("host",), mpis=("mpich", "openmpi", "intel")),
+        Case("far-windows", windows, places=("host",), mpis=("mpich", "intel")),
         Case("far-sites", sites_found, places=("host", "sites"), mpis=MPIS),
         Case("far-too-many-sites", too_many_sites, places=("sites",), mpis=("mpich",)),
         Case("far-training", training, places=("sites",), mpis=MPIS),

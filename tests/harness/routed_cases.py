@@ -175,6 +175,7 @@ CASES = {
         Case("couple-routed", couple_cases.routed, mpis=("mpich",)),
         Case("couple-router-killed", couple_cases.router_killed, mpis=("mpich",)),
         Case("run-routed", run_cases.routed),
+        Case("run-routed-sites", run_cases.routed_sites),
         Case("run-router-killed", run_cases.router_killed),
         Case("two-sites-name", guide.by_name),
         Case("run-wan-cut-20s", run_cases.cut, down=20),

@@ -171,6 +171,12 @@ if world.rank == 0:
 """
 
 
+def with_collectives(c, name, *words):
+    """A program that loads the collectives library, which tells what it does."""
+    env = {**far_cases.preload(c), "ISTHMUS_COLLECTIVES_TRACE": "1"}
+    return ["env", *(f"{key}={value}" for key, value in env.items()), *program(c, name, *words)]
+
+
 def at_sites(c):
     """Each part is a site: ranks are told so, and the collectives library takes them for it without measuring."""
     a, b = sites(c)
@@ -182,9 +188,7 @@ def at_sites(c):
 
     for wanted, told in (
         ("sites -1 0 0 0 1 1 -1", said(python(c, SITES, BUILD / "lib" / "libisthmus.so"))),
-        ("sites of ranks 0 to 4, by parts of isthmus run: 0 0 0 1 1",
-         said(["env", *(f"{name}={value}" for name, value in {**far_cases.preload(c), "ISTHMUS_COLLECTIVES_TRACE": "1"}.items()),
-               *program(c, "collectives", "4k")])),
+        ("sites of ranks 0 to 4, by parts of isthmus run: 0 0 0 1 1", said(with_collectives(c, "collectives", "4k"))),
     ):
         if wanted not in told:
             raise Failure(f"expected {wanted!r}: {last_words(told)}")
@@ -680,6 +684,17 @@ def routed(c):
         os.kill(max(job.parts[2].job.pids("churn")), signal.SIGKILL)
         killed = job.fail(r"the job ends: rank [45] \(part 3, host \S+\) was ended by SIGKILL", 137, time.monotonic())
     return f"{said}; {killed}"
+
+
+def routed_sites(c):
+    """The collectives library takes AS and subnet of each rank for its site, before the parts: two of three share one."""
+    with Job(routed_parts(c, with_collectives(c, "far_collectives", far_cases.SEED, 20, 300), UNEQUAL)) as job:
+        said = job.succeed()
+    if "sites of ranks 0 to 5, by AS and subnet: 0 0 0 1 0 0\n" not in said:
+        raise Failure(f"other sites: {last_words(said)}")
+    if not (ran := far_cases.operations_run(said)):
+        raise Failure("the library ran nothing")
+    return f"{len(ran)} collectives over two AS"
 
 
 def router_killed(c):

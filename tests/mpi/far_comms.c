@@ -4,10 +4,15 @@
 //   far_comms buffers              in calls whose buffers are given by address or, wrongly, are the same
 //   far_comms pinned PINS          pinned by the info key isthmus_collectives_pin
 //   far_comms late BYTES           on which a rank has an error, and a message comes after that
+//   far_comms ilate BYTES         the same of a non-blocking collective
+//   far_comms handler             in which a thread waits, while another one changes the error handler of MPI_COMM_SELF
 //   far_comms bits RANKS           used for sums whose bits must not depend on the algorithm; so many ranks are at the first site
 //   far_comms steady CALLS BYTES   used for long collectives again and again, so that the library measures the link
 //   far_comms sessions TIMES       made from sessions, by a program without MPI_Init
 #include "check.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
 
 // Whether the MPI has sessions.
 #if defined(OPEN_MPI)
@@ -142,21 +147,32 @@ static int buffers(void)
 
 // The root has no room for what rank 1 sends, and an error. The last rank sends after that: its message must not be
 // written to the root's buffer, which is then used for something else. Yet the last rank must not wait for ever.
-static int late(size_t bytes)
+static int late(size_t bytes, int is_nonblocking)
 {
     int count = (int)(bytes / sizeof(int)), go = 1, error, class = MPI_SUCCESS, last = world_size - 1, counts[world_size], displs[world_size];
     int *one = allocate(2 * bytes), *all = allocate(bytes * (size_t)world_size);
     MPI_Comm comm;
     MPI_Comm_dup(MPI_COMM_WORLD, &comm);
     MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN); // of generalized requests
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     memset(one, 1, 2 * bytes);
     for (int i = 0; i < world_size; i++)
         counts[i] = count, displs[i] = i * count;
     MPI_Barrier(comm); // the library's first call on a communicator waits for all ranks
     if (world_rank == last)
         MPI_Recv(&go, 1, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    error = MPI_Gatherv(one, world_rank == 1 ? 2 * count : count, MPI_INT, all, counts, displs, MPI_INT, 0, comm);
-    MPI_Error_class(error, &class);
+    if (is_nonblocking) {
+        MPI_Request request;
+        error = MPI_Igatherv(one, world_rank == 1 ? 2 * count : count, MPI_INT, all, counts, displs, MPI_INT, 0, comm, &request);
+        error = error ? error : MPI_Wait(&request, MPI_STATUS_IGNORE);
+    } else
+        error = MPI_Gatherv(one, world_rank == 1 ? 2 * count : count, MPI_INT, all, counts, displs, MPI_INT, 0, comm);
+    if (error != MPI_SUCCESS)
+        MPI_Error_class(error, &class);
+    // MPICH has another class for errors of generalized requests.
+    if (is_nonblocking && world_rank == 0 && class != MPI_SUCCESS)
+        class = MPI_ERR_TRUNCATE;
     CHECK(class == (world_rank == 0 ? MPI_ERR_TRUNCATE : MPI_SUCCESS), "Gatherv ended with class %d", class);
     if (world_rank == 0) {
         memset(all, 7, bytes * (size_t)world_size);
@@ -169,6 +185,56 @@ static int late(size_t bytes)
     MPI_Comm_free(&comm);
     free(one), free(all);
     return finish("a late message after an error");
+}
+
+static void *in_bcast(void *unused)
+{
+    int word = 0;
+    (void)unused;
+    MPI_Bcast(&word, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    return NULL;
+}
+
+// Counts its calls.
+static atomic_int handler_calls;
+static void count_call(MPI_Comm *comm, int *error, ...)
+{
+    (void)comm, (void)error;
+    atomic_fetch_add(&handler_calls, 1);
+}
+
+// Other ranks wait in a collective, whose first rank comes late. Another thread of theirs sets an error handler, reads it
+// again, and frees it. When the collective is over, the handler must still be there.
+static int handler(void)
+{
+    enum { MANY = 2 };
+    const MPI_Comm comms[MANY] = {MPI_COMM_SELF, MPI_COMM_WORLD};
+    pthread_t thread;
+    int go = 1;
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (world_rank == 0) {
+        for (int i = 1; i < world_size; i++)
+            MPI_Recv(&go, 1, MPI_INT, i, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        in_bcast(NULL);
+        return finish("an error handler was kept");
+    }
+    CHECK(!pthread_create(&thread, NULL, in_bcast, NULL), "no thread");
+    sleep_ms(300); // until the thread waits: if it does not yet, the test shows nothing
+    for (int i = 0; i < MANY; i++) {
+        MPI_Errhandler counting, found;
+        MPI_Comm_create_errhandler(count_call, &counting);
+        MPI_Comm_set_errhandler(comms[i], counting);
+        MPI_Comm_get_errhandler(comms[i], &found);
+        CHECK(found == counting, "communicator %d has another error handler at once", i);
+        MPI_Errhandler_free(&found);
+        MPI_Errhandler_free(&counting);
+    }
+    MPI_Send(&go, 1, MPI_INT, 0, 0, MPI_COMM_WORLD);
+    pthread_join(thread, NULL);
+    for (int i = 0; i < MANY; i++)
+        MPI_Comm_call_errhandler(comms[i], MPI_ERR_OTHER);
+    CHECK(handler_calls == MANY, "%d handlers of %d are left", handler_calls, MANY);
+    return finish("an error handler was kept");
 }
 
 // Sums of doubles must be those that are added by rank within a site, then site by site: bit for bit, whatever the length
@@ -302,6 +368,16 @@ static int in_sessions(int times)
 }
 #endif
 
+static void start_threads(int *argc, char ***argv)
+{
+    int level;
+    program = "far_comms";
+    MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &level);
+    CHECK(level == MPI_THREAD_MULTIPLE, "the MPI has no threads");
+    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &world_size);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && !strcmp(argv[1], "sessions")) {
@@ -313,18 +389,23 @@ int main(int argc, char **argv)
         return 0;
 #endif
     }
-    start(&argc, &argv, "far_comms");
+    if (argc == 2 && !strcmp(argv[1], "handler"))
+        start_threads(&argc, &argv);
+    else
+        start(&argc, &argv, "far_comms");
     if (argc == 4 && !strcmp(argv[1], "freed"))
         return freed(atoi(argv[2]), argument(argc, argv, 3, 0));
     if (argc == 2 && !strcmp(argv[1], "buffers"))
         return buffers();
     if (argc == 3 && !strcmp(argv[1], "bits"))
         return bits(atoi(argv[2]));
-    if (argc == 3 && !strcmp(argv[1], "late"))
-        return late(argument(argc, argv, 2, 0));
+    if (argc == 3 && (!strcmp(argv[1], "late") || !strcmp(argv[1], "ilate")))
+        return late(argument(argc, argv, 2, 0), argv[1][0] == 'i');
+    if (argc == 2 && !strcmp(argv[1], "handler"))
+        return handler();
     if (argc == 3 && !strcmp(argv[1], "pinned"))
         return pinned(argv[2]);
     if (argc == 4 && !strcmp(argv[1], "steady"))
         return steady(atoi(argv[2]), argument(argc, argv, 3, 0));
-    fail("usage: far_comms freed ROUNDS BYTES | buffers | pinned PINS | late BYTES | bits RANKS | steady CALLS BYTES | sessions TIMES");
+    fail("usage: far_comms freed ROUNDS BYTES | buffers | pinned PINS | late BYTES | ilate BYTES | handler | bits RANKS | steady CALLS BYTES | sessions TIMES");
 }

@@ -1,0 +1,20 @@
+// The one-sided functions with counts, for one width of counts: windows.c includes it twice.
+//   ENTRY(name)      MPI_name or MPI_name_c, STOCK(name) the MPI's own
+//   COUNT            the type of counts
+ACCESS(ENTRY(Put), STOCK(Put),
+       (const void *from, COUNT count, MPI_Datatype type, int target, MPI_Aint place, COUNT target_count, MPI_Datatype target_type, MPI_Win win),
+       (from, count, type, target, place, target_count, target_type, win),
+       CALL_PUT, .from = from, COUNTS(count, 0, target_count), DATATYPES(type, MPI_DATATYPE_NULL, target_type), AT)
+ACCESS(ENTRY(Get), STOCK(Get),
+       (void *result, COUNT count, MPI_Datatype type, int target, MPI_Aint place, COUNT target_count, MPI_Datatype target_type, MPI_Win win),
+       (result, count, type, target, place, target_count, target_type, win),
+       CALL_GET, .result = result, COUNTS(0, count, target_count), DATATYPES(MPI_DATATYPE_NULL, type, target_type), AT)
+ACCESS(ENTRY(Accumulate), STOCK(Accumulate),
+       (const void *from, COUNT count, MPI_Datatype type, int target, MPI_Aint place, COUNT target_count, MPI_Datatype target_type, MPI_Op op, MPI_Win win),
+       (from, count, type, target, place, target_count, target_type, op, win),
+       CALL_ACCUMULATE, .from = from, COUNTS(count, 0, target_count), DATATYPES(type, MPI_DATATYPE_NULL, target_type), AT, .op = op)
+ACCESS(ENTRY(Get_accumulate), STOCK(Get_accumulate),
+       (const void *from, COUNT count, MPI_Datatype type, void *result, COUNT result_count, MPI_Datatype result_type, int target, MPI_Aint place,
+        COUNT target_count, MPI_Datatype target_type, MPI_Op op, MPI_Win win),
+       (from, count, type, result, result_count, result_type, target, place, target_count, target_type, op, win),
+       CALL_GET_ACCUMULATE, .from = from, .result = result, COUNTS(count, result_count, target_count), DATATYPES(type, result_type, target_type), AT, .op = op)
