@@ -57,6 +57,8 @@ pub struct Group {
     pub share: f64,
     /// Bytes that the others have in flight.
     pub others_in_flight: u64,
+    /// Those of them that belong to flows which have no more to send now.
+    pub paused_in_flight: u64,
     /// Bytes that all flows have delivered, ended ones included. The counter has no fixed start and wraps.
     pub delivered: u64,
     /// The present plan.
@@ -159,12 +161,25 @@ impl Flow {
         let (leads, is_led) = self.lead(now, path, own);
         let shared = &self.ledger.shared;
         let delivered = shared.path(path).delivered.load(Relaxed);
-        let mut sum = Group { leads, is_led, count: 1, share: 1.0, others_in_flight: 0, delivered, plan };
+        let mut sum = Group {
+            leads,
+            is_led,
+            count: 1,
+            share: 1.0,
+            others_in_flight: 0,
+            paused_in_flight: 0,
+            delivered,
+            plan,
+        };
         let others = shared.slots(path).enumerate().filter(|(slot, _)| *slot != own);
         let busy = |slot: &Slot<'_>| slot.is_busy(now) && slot.is_paced();
         for (_, slot) in others.clone().filter(|(_, slot)| busy(slot)) {
-            sum.count += u32::from(need(&slot) != Some(0.0));
-            sum.others_in_flight = sum.others_in_flight.saturating_add(slot.in_flight.load(Relaxed));
+            let (pauses, in_flight) = (need(&slot) == Some(0.0), slot.in_flight.load(Relaxed));
+            sum.count += u32::from(!pauses);
+            sum.others_in_flight = sum.others_in_flight.saturating_add(in_flight);
+            if pauses {
+                sum.paused_in_flight = sum.paused_in_flight.saturating_add(in_flight);
+            }
         }
         let sends = others.filter(|(_, slot)| busy(slot)).filter_map(|(_, slot)| need(&slot));
         let needs = sends.filter(|need| *need > 0.0);

@@ -63,6 +63,22 @@ fn one_leads_and_another_when_it_rests_or_sends_little() {
     assert!(leads(&mut two, 5 + SILENT_US));
 }
 
+/// What flows without more to send have in flight is counted for itself: the others share the rest of the window.
+#[test]
+fn a_flow_that_pauses_still_fills_a_part_of_the_window() {
+    let heap = Arc::new(Heap::default());
+    let (a, b) = (ledger(&heap, 1), ledger(&heap, 2));
+    let mut flows = [&a, &a, &b].map(|ledger| ledger.flow(key(), Kind::Paced));
+    assert!(flows.iter_mut().all(|flow| flow.tell(0, MANY)));
+    let mut in_flight = |pauses: Option<usize>| {
+        pauses.iter().for_each(|index| flows[*index].pause(false));
+        flows[2].group(1).map(|group| (group.count, group.others_in_flight, group.paused_in_flight))
+    };
+    assert_eq!(in_flight(None), Some((3, 2_000, 0)));
+    assert_eq!(in_flight(Some(0)), Some((2, 2_000, 1_000)));
+    assert_eq!(in_flight(Some(1)), Some((1, 2_000, 2_000)));
+}
+
 #[test]
 fn an_old_plan_is_a_hint_and_a_very_old_one_nothing() {
     let ledger = ledger(&Arc::new(Heap::default()), 1);

@@ -4,6 +4,9 @@
 //! queue there, or is lost in it. The sender sees that queue: it is what a round trip takes beyond the least one and the
 //! queue on the way there. While it stays long and does not drain, the sender doubles the time between acknowledgements
 //! each round. After RFC 5690 (acknowledgement congestion control) and draft-ietf-quic-ack-frequency.
+//!
+//! If the peer's own data fills the way back, acknowledgements wait behind that. Fewer of them would not help, and the
+//! sender would stand still between them.
 
 use crate::Micros;
 
@@ -15,6 +18,8 @@ const MAX_US: Micros = 50_000;
 const QUEUE_PART: Micros = 4;
 /// Time that this queue must take at least. Microseconds (2 ms).
 const QUEUE_US: Micros = 2_000;
+/// Length of an acknowledgement in a packet of its own. Bytes (wire).
+const ACK_BYTES: u64 = 100;
 /// After this time without such a queue, half the time is tried. Microseconds (10 s).
 const RELAX_US: Micros = 10_000_000;
 /// Rounds in which the peer is told of a change, because messages may be lost. Count.
@@ -33,6 +38,9 @@ pub(crate) struct Spacing {
     /// Shortest queue on the way back in this round, and in the round before it.
     back_us: Option<Micros>,
     before_us: Micros,
+    /// What came in this round: acknowledgements, and data of the peer. Count, bytes.
+    acks: u64,
+    data: u64,
     /// How long the last packet that came had waited for us to read it.
     read_late_us: Micros,
     /// What the peer asks us for.
@@ -50,13 +58,22 @@ impl Spacing {
     pub(crate) fn note(&mut self, back_us: Micros) {
         let back_us = back_us.saturating_sub(self.read_late_us);
         self.back_us = Some(self.back_us.map_or(back_us, |least| least.min(back_us)));
+        self.acks += 1;
+    }
+
+    /// Notes that data of the peer came.
+    pub(crate) fn note_data(&mut self, bytes: usize) {
+        self.data += bytes as u64;
     }
 
     /// A round has ended. Acknowledgements come each `own_us` if nothing else is asked for.
     pub(crate) fn end_round(&mut self, now: Micros, own_us: Micros, rtt_least_us: Micros) {
         let Some(back_us) = self.back_us.take() else { return };
         let drains = back_us < std::mem::replace(&mut self.before_us, back_us);
-        if back_us >= (rtt_least_us / QUEUE_PART).max(QUEUE_US) {
+        let (acks, data) = (std::mem::take(&mut self.acks), std::mem::take(&mut self.data));
+        if data > acks * ACK_BYTES {
+            self.ask(now, 0);
+        } else if back_us >= (rtt_least_us / QUEUE_PART).max(QUEUE_US) {
             if drains {
                 // The request takes effect.
                 self.settled_at = now;
@@ -132,6 +149,18 @@ mod tests {
         assert_eq!(later, [25_000, 12_500, 6_250, 3_125, 1_562, 0].map(Some));
         let after = [1, 2, 3].map(|at| round(10 + 6 * RELAX_US + at, &[0]));
         assert_eq!(after, [Some(0), Some(0), None], "this may be lost, too");
+    }
+
+    #[test]
+    fn acknowledgements_that_wait_behind_data_come_as_often_as_before() {
+        let mut spacing = Spacing::default();
+        let asked = [0, 0, 9_000, 0].map(|data| {
+            spacing.note(80_000);
+            spacing.note_data(data);
+            spacing.end_round(0, 1_000, 100_000);
+            spacing.asked_us()
+        });
+        assert_eq!(asked, [2_000, 4_000, 0, 2_000]);
     }
 
     #[test]

@@ -161,6 +161,7 @@ impl Stream {
         match *frame {
             Frame::Stream { offset, data, fin } => {
                 self.liveness.note_data(now);
+                self.spacing.note_data(data.len());
                 self.receiving.take(offset, data, fin)?;
             }
             // An honest peer uses our id in each acknowledgement, and that validates its address.

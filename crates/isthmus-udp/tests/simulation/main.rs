@@ -3,6 +3,7 @@
 //! `ISTHMUS_SEED=N` replays one seed of the tests that run many.
 
 mod bbr;
+mod both_ways;
 mod caps;
 mod choice;
 mod crowd;

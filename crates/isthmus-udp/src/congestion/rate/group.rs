@@ -60,12 +60,12 @@ impl Rate {
     /// Bytes (wire) that others delivered in a round.
     pub(super) fn by_others(&self, round: &Round) -> u64 {
         let (Some(group), Some(_)) = (&self.group, round.since) else { return 0 };
-        group.delivered.wrapping_sub(round.delivered_before).saturating_sub(round.acked_bytes)
+        group.delivered.wrapping_sub(round.counted.1).saturating_sub(round.acked_bytes)
     }
 
     /// Least rate that all flows delivered in a round: others may report theirs later. Bytes/s (wire).
     pub(super) fn of_all_at_least(&self, now: Micros, round: &Round) -> f64 {
-        let us = now.saturating_sub(round.since.unwrap_or(now)).max(self.others_least_us());
+        let us = now.saturating_sub(round.counted.0).max(self.others_least_us());
         per_second(round.acked_bytes + self.by_others(round), us)
     }
 
@@ -76,9 +76,11 @@ impl Rate {
     /// Rate that all flows delivered in a round in which this one delivered at `own`. Bytes/s (wire). Flows that came
     /// or went meanwhile do not matter.
     pub(super) fn of_all(&self, now: Micros, round: &Round, own: f64) -> f64 {
-        let Some(since) = round.since.filter(|_| self.group.is_some()) else { return own };
+        if round.since.is_none() || self.group.is_none() {
+            return own;
+        }
         // Others report a little late, and our own thread may run late.
-        let us = (now - since).max(round.clock_us).max(self.others_least_us()) as f64;
+        let us = (now - round.counted.0).max(round.clock_us).max(self.others_least_us()) as f64;
         let others = self.by_others(round) as f64 * 1e6 / us;
         // Others send by the known plan. A count beyond that is wrong: other processes write this memory.
         let most = (ALL_MAX * self.capacity).max(HINT_MAX * self.hint);
@@ -119,7 +121,9 @@ impl Rate {
     /// This flow's part of a window for all flows. Bytes (wire).
     pub(super) fn part_of_window(&self, all: f64) -> u64 {
         let left = all - self.others_in_flight() as f64;
-        (left.max(all * self.own_share()) as u64).max(PACKETS_MORE * self.packet_bytes)
+        let paused = self.group.map_or(0, |group| group.paused_in_flight);
+        let among = (all - paused as f64).max(0.0);
+        (left.max(among * self.own_share()) as u64).max(PACKETS_MORE * self.packet_bytes)
             + PACKETS_MORE * self.packet_bytes
     }
 
@@ -140,7 +144,7 @@ impl Rate {
         }
         if let Some(group) = group.filter(|_| self.group.is_none()) {
             for round in [&mut self.round, &mut self.train] {
-                round.delivered_before = group.delivered.wrapping_sub(round.acked_bytes);
+                round.count_from(group.delivered);
             }
         }
         if plan.capacity == 0 && plan.loss > 0.0 && matches!(self.phase, Phase::Start) {

@@ -13,8 +13,8 @@
 //!
 //! Flows of one host on one path share a plan (RFC 3124). One of them leads: it judges by what all deliver, and sets
 //! the rate and window of all. Each flow has its share of the rate. Of the window it has what the others leave, but at
-//! least its share. So a new flow starts from the plan, a flow that ends leaves its part to the others at once, and
-//! only one tries for more.
+//! least its share of what flows without more to send do not have in flight. So a new flow starts from the plan, a flow
+//! that ends leaves its part to the others at once, and only one tries for more.
 //!
 //! If the receiver's processor does not keep up, it is the bottleneck, and its socket the queue (`reader.rs`).
 //!
@@ -572,14 +572,14 @@ impl Rate {
     fn judge(&mut self, sample: &AckSample) {
         let round = self.round;
         if self.gives_way(sample, &round) {
-            self.round = Round::default();
+            self.round = Round::after(sample.now, self.delivered());
             return;
         }
         let jumped = round.since.is_some_and(|since| self.floor.may_have_jumped_by(since));
         if jumped || self.skip == 0 && !round.tells_rate() {
             return; // the round goes on for another round trip
         }
-        self.round = Round::default();
+        self.round = Round::after(sample.now, self.delivered());
         let Some(queue) = round.queue_least_us.filter(|_| round.tells_rate()) else {
             self.skip = self.skip.saturating_sub(1);
             return;

@@ -12,9 +12,12 @@ const UNEVEN: f64 = 2.0;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Round {
     pub(super) since: Option<Micros>,
-    /// Bytes (wire) that this flow delivered, and all flows before the round.
+    /// Bytes (wire) that this flow delivered.
     pub(super) acked_bytes: u64,
-    pub(super) delivered_before: u64,
+    /// When the round before ended, and what all flows had delivered by then. Bytes (wire).
+    before: Option<(Micros, u64)>,
+    /// The same, or of the first acknowledgement if a pause came before it: from here on others' deliveries count.
+    pub(super) counted: (Micros, u64),
     /// Its length by the receiver's clock. Microseconds.
     pub(super) clock_us: Micros,
     /// Bytes (wire) that followed no pause of the sender, and how long they took to arrive.
@@ -76,10 +79,23 @@ impl Losses {
 }
 
 impl Round {
+    /// A round that follows another one, which ended now; all flows have delivered so much. Flows of a host that share a
+    /// path take turns: what others deliver between two rounds of this flow counts, and so does that time.
+    pub(super) fn after(now: Micros, delivered: u64) -> Self {
+        Self { before: Some((now, delivered)), ..Self::default() }
+    }
+
+    /// All flows have delivered so much: what they delivered before does not count.
+    pub(super) fn count_from(&mut self, delivered: u64) {
+        (self.before, self.counted.1) = (None, delivered.wrapping_sub(self.acked_bytes));
+    }
+
     /// Notes an acknowledgement. A queue of `long_us` or more is long; `delivered` bytes are of all flows.
     pub(super) fn note(&mut self, sample: &AckSample, long_us: Micros, delivered: u64) {
         if self.since.is_none() {
-            (self.since, self.delivered_before) = (Some(sample.now), delivered);
+            self.since = Some(sample.now);
+            let before = self.before.filter(|(at, _)| sample.now - at <= sample.rtt_us);
+            self.counted = before.unwrap_or((sample.now, delivered));
             self.led_by_us = sample.span_us;
         } else {
             self.clock_us += sample.span_us;

@@ -83,6 +83,7 @@ fn what_came_before_the_lead_was_taken_is_not_the_path() {
         count: 2,
         share: 0.5,
         others_in_flight: 0,
+        paused_in_flight: 0,
         delivered: 0,
         plan: if leads { plan } else { Plan { capacity: 0, window: 0, ..plan } },
     };
@@ -299,8 +300,16 @@ fn a_part_of_the_path_is_soon_known_for_one() {
     const LINE: u64 = 125_000_000;
     let mut now = 0;
     let plan = Plan { capacity: 0, pace: 0, window: 0, loss: 0.0, rtt_us: 366_000 };
-    let group =
-        Group { leads: true, is_led: true, count: 2, share: 0.5, others_in_flight: 0, delivered: 0, plan };
+    let group = Group {
+        leads: true,
+        is_led: true,
+        count: 2,
+        share: 0.5,
+        others_in_flight: 0,
+        paused_in_flight: 0,
+        delivered: 0,
+        plan,
+    };
     let mut rate = Rate::new(Limits::default());
     rate.on_group(0, Some(&group));
     (0..4).for_each(|_| arrive(&mut rate, &mut now, 3_900, false));
@@ -313,4 +322,49 @@ fn a_part_of_the_path_is_soon_known_for_one() {
         rounds += 1;
         assert!(rounds <= 10 && capacity(&rate) < 2 * LINE, "{} after {rounds}", capacity(&rate));
     }
+}
+
+/// Two flows deliver in turn. All that the other delivers comes between two rounds of this one.
+#[test]
+fn what_others_deliver_between_two_rounds_counts() {
+    const LINE: u64 = 10_000_000;
+    let rtt_us = 24_000;
+    let plan = Plan { capacity: LINE, pace: LINE, window: 300_000, loss: 0.0, rtt_us };
+    let (mut rate, mut now, mut delivered) = (Rate::new(Limits::default()), 0, 0);
+    rate.recall(LINE, rtt_us);
+    for _ in 0..10 {
+        (now, delivered) = (now + 12_000, delivered + 120_000);
+        for ms in 0..12 {
+            now += 1_000;
+            let group = Group {
+                leads: true,
+                is_led: true,
+                count: 2,
+                share: 0.5,
+                others_in_flight: 120_000,
+                paused_in_flight: 0,
+                delivered,
+                plan,
+            };
+            rate.on_group(now, Some(&group));
+            rate.on_ack(&AckSample {
+                now,
+                acked_bytes: 10_000,
+                acked_packets: 7,
+                loss_run: 1.0,
+                in_flight: 120_000,
+                rtt_us: rtt_us + 3_000,
+                rtt_least_us: rtt_us,
+                queue_us: Some(3_000),
+                span_us: if ms == 0 { 13_000 } else { 1_000 },
+                sent_span_us: if ms == 0 { 13_000 } else { 1_000 },
+                round_ended: ms == 11,
+                packet_bytes: 1_538,
+                ..AckSample::default()
+            });
+            delivered += 10_000;
+        }
+    }
+    let capacity = rate.capacity().expect("known");
+    assert!((LINE * 9 / 10..LINE * 11 / 10).contains(&capacity), "{capacity}");
 }
