@@ -37,6 +37,9 @@ const LONG_WINDOW: i32 = 8 << 20;
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 /// The lowest value of that option. Milliseconds.
 const MIN_RTO_MS: u64 = 1_000;
+/// What the kernel adds to two round trips before a loss probe, as the other end may delay the acknowledgement of a
+/// single packet (`TCP_RTO_MIN`). Microseconds.
+const PROBE_SLACK_US: u64 = 200_000;
 /// The option for the shortest retransmission timeout (Linux 6.15).
 const TCP_RTO_MIN_US: libc::c_int = 45;
 /// The option for the longest delay of an acknowledgement (Linux 6.15).
@@ -247,7 +250,7 @@ impl TcpLane {
 
     /// Sets a new connection up.
     fn prepare(&mut self, paths: &mut Paths) {
-        self.patience = kernel_patience(paths.patience, first_retransmission(&self.socket));
+        self.patience = kernel_patience(paths.patience, uncounted(&self.socket));
         tune(&self.socket, self.patience);
         paths.fields.apply(&self.socket);
         let (path, local) = (self.rtt_us(), is_local(&self.socket));
@@ -503,7 +506,7 @@ impl TcpLane {
         if error.kind() != io::ErrorKind::TimedOut {
             return error;
         }
-        io::Error::other(Silence(self.patience + first_retransmission(&self.socket)))
+        io::Error::other(Silence(self.patience + uncounted(&self.socket)))
     }
 
     /// Reads into one buffer; `None` if there is nothing now.
@@ -663,18 +666,21 @@ fn dial(
     }
 }
 
-/// When the kernel would first retransmit a packet that is sent now. It is not known from the timer itself, which has
-/// doubled while packets were lost.
-fn first_retransmission(socket: &Socket) -> Duration {
-    let us = info(socket).map_or(0, |info| u64::from(info.tcpi_rtt) + 4 * u64::from(info.tcpi_rttvar));
-    Duration::from_micros(us)
+/// How long the kernel waits for the answer to a packet before it counts the silence (`TCP_USER_TIMEOUT`). It sends a
+/// loss probe (RFC 8985), waits as long as for any packet, and counts from the retransmission after that. It is not
+/// known from the timer itself, which has doubled while packets were lost.
+fn uncounted(socket: &Socket) -> Duration {
+    let Some(info) = info(socket) else { return Duration::ZERO };
+    let rtt_us = u64::from(info.tcpi_rtt);
+    let retransmits_us = rtt_us + 4 * u64::from(info.tcpi_rttvar);
+    Duration::from_micros(retransmits_us + retransmits_us.min(2 * rtt_us + PROBE_SLACK_US))
 }
 
-/// What to tell the kernel so that it gives a connection up after `patience` without an answer. It counts from the
-/// first retransmission (`TCP_USER_TIMEOUT`), which is late if the first packet of the connection was. At least half of
-/// the patience, since the path may be shorter than it looks. The engine waits for the rest, and dials meanwhile.
-fn kernel_patience(patience: Duration, first_retransmission: Duration) -> Duration {
-    patience.saturating_sub(first_retransmission).max(patience / 2)
+/// What to tell the kernel so that it gives a connection up after `patience` without an answer. At least a quarter of
+/// the patience, since the path may be shorter than it looks: the first packet of the connection may have come late.
+/// The engine waits for the rest, and dials meanwhile.
+fn kernel_patience(patience: Duration, uncounted: Duration) -> Duration {
+    patience.saturating_sub(uncounted).max(patience / 4)
 }
 
 /// Sets the options that every lane has. It ends after `patience` without an answer.
@@ -829,7 +835,7 @@ mod tests {
     fn the_kernel_gives_a_lane_up_sooner_if_it_begins_to_count_later() {
         let s = Duration::from_secs;
         assert_eq!(kernel_patience(s(20), s(3)), s(17));
-        assert_eq!(kernel_patience(s(4), s(3)), s(2), "no sooner than after half of it");
+        assert_eq!(kernel_patience(s(4), s(5)), s(1), "no sooner than after a quarter of it");
         assert_eq!(kernel_patience(s(4), s(0)), s(4));
     }
 
