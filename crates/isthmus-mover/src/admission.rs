@@ -6,12 +6,16 @@ use std::net::IpAddr;
 
 use crossbeam_channel::Sender;
 use isthmus_datagram::crowd::displaced;
+use isthmus_trust::Shown;
 
 use crate::MoverError;
 use crate::session::Event;
 
 /// Limit on strangers. Each costs a thread, and 1 MiB for its messages.
 const STRANGERS_MAX: usize = 32;
+/// Why a session ends whose certificate a reload has made worthless.
+pub(crate) const DENIED: &str = "its certificate is no longer accepted: it or its authority is on the deny list there, \
+                                 or its AS is not admitted any more";
 const LET_GO: &str = "too many others begin a transfer as well; try again later";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,6 +31,8 @@ struct Guest {
     host: IpAddr,
     inbox: Sender<Event>,
     state: State,
+    /// The certificates by which it proved who it is.
+    shown: Option<Shown>,
 }
 
 /// The table of clients; see the module. Each is numbered in the order of arrival.
@@ -49,7 +55,7 @@ impl Admission {
     /// Adds a stranger that called from `host`. If there are too many, the host with the most strangers loses its
     /// oldest.
     pub(crate) fn arrive(&mut self, order: u64, host: IpAddr, inbox: Sender<Event>) {
-        self.guests.insert(order, Guest { host, inbox, state: State::Stranger });
+        self.guests.insert(order, Guest { host, inbox, state: State::Stranger, shown: None });
         let strangers = || self.guests.iter().filter(|(_, guest)| guest.state == State::Stranger);
         if strangers().count() <= STRANGERS_MAX {
             return;
@@ -79,6 +85,22 @@ impl Admission {
             guest.state = State::Session;
         }
         Ok(())
+    }
+
+    /// Notes the certificates by which a client has proved who it is.
+    pub(crate) fn prove(&mut self, order: u64, shown: Option<Shown>) {
+        if let Some(guest) = self.guests.get_mut(&order) {
+            guest.shown = shown;
+        }
+    }
+
+    /// Tells all clients to leave whose certificates are not believed any more.
+    pub(crate) fn deny_unless(&self, believes: impl Fn(&Shown) -> bool) {
+        for guest in self.guests.values() {
+            if guest.shown.as_ref().is_some_and(|shown| !believes(shown)) {
+                let _ = guest.inbox.send(Event::Stop(DENIED.to_owned()));
+            }
+        }
     }
 
     /// Removes a client that has left.

@@ -88,6 +88,14 @@ impl Channel {
         }
     }
 
+    /// The certificates that the other side showed in the handshake, which is done.
+    pub fn shown(&self) -> Option<isthmus_trust::Shown> {
+        match &self.cover {
+            Cover::Plain { .. } => None,
+            Cover::Tls(connection) => isthmus_trust::Shown::now(connection.peer_certificates()),
+        }
+    }
+
     /// The fingerprint of the other side's certificate.
     pub fn peer_fingerprint(&self) -> Option<isthmus_trust::Fingerprint> {
         match &self.cover {

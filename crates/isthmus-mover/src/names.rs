@@ -43,7 +43,12 @@ pub fn said(text: &str) -> String {
 }
 
 fn cut(text: &str, most: usize) -> String {
-    let clean = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    // The last of these change the order in which a terminal shows the rest of a line, or end the line.
+    let is_control = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let clean = |c: char| if is_control(c) { '\u{fffd}' } else { c };
     let count = text.chars().count();
     if count <= most {
         return text.chars().map(clean).collect();
@@ -200,6 +205,10 @@ mod tests {
     #[test]
     fn names_are_shown_without_commands_to_the_terminal() {
         assert_eq!(shown(b"a\x1b[2Jb"), "a\u{fffd}[2Jb");
+        assert_eq!(
+            shown("a\u{9b}31m\u{202e}fdp.exe\u{2028}".as_bytes()),
+            "a\u{fffd}31m\u{fffd}fdp.exe\u{fffd}"
+        );
         let long = [&b"/first/"[..], &[b'x'; 4000], b"/last"].concat();
         let shown = shown(&long);
         assert_eq!(shown.len(), 300);

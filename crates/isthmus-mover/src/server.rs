@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use isthmus_io::log::{Sparing, no_thread};
 use isthmus_io::{InterfaceError, OpenError};
 use isthmus_proto::PeerId;
-use isthmus_trust::Trust;
+use isthmus_trust::{Shown, Trust};
 use isthmus_wire::{Address, Versions};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 
 use crate::MoverError;
-use crate::admission::Admission;
+use crate::admission::{Admission, DENIED};
 use crate::channel::Channel;
 use crate::config::{Export, ServeConfig};
 use crate::descriptors::wait_for;
@@ -121,6 +121,11 @@ impl Current {
             confine::folder(&export.path).map_err(place)?;
         }
         Ok(Self { config, trust })
+    }
+
+    /// Whether a session whose client showed these certificates may go on.
+    fn believes(&self, shown: &Shown) -> bool {
+        self.trust.as_ref().is_none_or(|trust| trust.believes(shown))
     }
 }
 
@@ -261,8 +266,8 @@ pub struct Reload {
 }
 
 /// Like [`serve`]. It calls `tend` several times a second while the service is alive. If `tend` returns a
-/// configuration, that replaces the present one for new sessions. A faulty configuration is logged and ignored. What
-/// the service does can be read from `sessions`.
+/// configuration, that replaces the present one for new sessions, and ends those whose certificates it does not
+/// believe. A faulty configuration is logged and ignored. What the service does can be read from `sessions`.
 ///
 /// # Errors
 /// As for [`serve`].
@@ -341,7 +346,7 @@ fn run(
 }
 
 impl Service {
-    /// Uses another configuration for new sessions.
+    /// Uses another configuration for new sessions. Sessions end whose certificates it does not believe.
     fn follow(&self, Reload { config, done }: Reload) {
         let before = self.current.lock().clone();
         let fixed = |config: &ServeConfig| (config.listen.clone(), config.status.clone());
@@ -352,7 +357,9 @@ impl Service {
             Ok(current) => {
                 self.admission.lock().bound(current.config.sessions);
                 self.sessions.trust(current.trust.as_ref());
-                *self.current.lock() = Arc::new(current);
+                let current = Arc::new(current);
+                *self.current.lock() = current.clone();
+                self.admission.lock().deny_unless(|shown| current.believes(shown));
                 tracing::info!("configuration and certificates read again");
                 done();
             }
@@ -483,6 +490,12 @@ impl Service {
         let (open, rest) = greet(wire)?;
         self.port.vouch(peer);
         audit.request = Some(Request::new(&open));
+        let shown = wire.channel.shown();
+        self.admission.lock().prove(order, shown.clone());
+        // A reload during the handshake has not seen these certificates.
+        if shown.is_some_and(|shown| !self.current.lock().believes(&shown)) {
+            return Err(MoverError::Refused(DENIED.to_owned()));
+        }
         let granted = self.grant(current, peer, wire, order, &open)?;
         audit.is_granted = true;
         let mut moved = Progress::default();

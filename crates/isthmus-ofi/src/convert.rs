@@ -7,7 +7,10 @@ use isthmus_io::Endpoint;
 use libc::iovec;
 
 use crate::abi::{fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_ioc, fi_rx_attr, fi_tx_attr};
-use crate::error::Error;
+use crate::error::{
+    Error, FI_EAVAIL, FI_EBADFLAGS, FI_ENOAV, FI_ENOCQ, FI_ENOEQ, FI_ENOKEY, FI_EOPBADSTATE, FI_ETOOSMALL,
+    FI_ETRUNC,
+};
 
 /// A C structure of which every field may be zero.
 ///
@@ -95,9 +98,9 @@ pub(crate) fn piece(base: *const c_void, len: usize) -> [iovec; 1] {
     [iovec { iov_base: base.cast_mut(), iov_len: len }]
 }
 
-/// Total length. Bytes.
+/// Total length. Bytes. Lengths that no memory has do not wrap: their sum is the largest number.
 pub(crate) fn length(pieces: &[iovec]) -> usize {
-    pieces.iter().map(|piece| piece.iov_len).sum()
+    pieces.iter().fold(0, |all: usize, piece| all.saturating_add(piece.iov_len))
 }
 
 /// The `len` bytes from `start` of a buffer in pieces.
@@ -167,6 +170,25 @@ pub(crate) unsafe fn copy_text(text: *const c_char, out: *mut c_char, len: usize
     unsafe { libc::strncpy(out, text, len - 1) };
     // SAFETY: the last byte of the room.
     unsafe { out.add(len - 1).write(0) };
+}
+
+/// What an errno means, whatever its sign: one of the system, or of libfabric.
+pub(crate) fn errno_text(errno: i32) -> &'static CStr {
+    match errno.saturating_abs() {
+        0 => c"no error",
+        // SAFETY: the C library's own texts of these numbers are constants.
+        known @ 1..=libc::EHWPOISON => unsafe { CStr::from_ptr(libc::strerror(known)) },
+        FI_ETOOSMALL => c"the buffer is too small",
+        FI_EOPBADSTATE => c"the object is in no state for this",
+        FI_EAVAIL => c"an error entry waits",
+        FI_EBADFLAGS => c"flags that are not supported",
+        FI_ENOEQ => c"no event queue is bound",
+        FI_ENOCQ => c"no completion queue is bound",
+        FI_ETRUNC => c"the message is longer than the buffer",
+        FI_ENOKEY => c"the key is not free",
+        FI_ENOAV => c"no address vector is bound",
+        _ => c"unknown error",
+    }
 }
 
 #[cfg(test)]

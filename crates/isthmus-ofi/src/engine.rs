@@ -11,6 +11,7 @@ use libc::iovec;
 
 use crate::convert::length;
 use crate::error::Error;
+use crate::info::MSG_SIZE_MAX;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Engine {
@@ -46,6 +47,7 @@ impl Engine {
     #[inline(never)]
     pub(crate) unsafe fn send(&self, request: &SendRequest, iov: &[iovec]) -> Result<(), Error> {
         Ok(match self {
+            Self::Reliable(_) if length(iov) > MSG_SIZE_MAX => return Err(Error::TooLong(MSG_SIZE_MAX)),
             // SAFETY: by this function's contract.
             Self::Reliable(endpoint) => unsafe { endpoint.send(request, iov) },
             Self::Datagrams(datagrams) if length(iov) > datagrams.message_max() => {

@@ -13,6 +13,7 @@ use isthmus_io::lock::{Mutex, MutexGuard};
 pub(crate) use entry::{Entry, tagged};
 
 use crate::abi::{fi_addr_t, fi_cq_format, fi_cq_tagged_entry};
+use crate::convert::errno_text;
 use crate::error::Error;
 use crate::live::Live;
 use crate::sources::Sources;
@@ -130,6 +131,9 @@ struct Texts {
 }
 
 const TEXTS_KEPT: usize = 32;
+/// The numbers of texts are larger. Programs that ask for the text of an error's `err` instead of its `prov_errno` do
+/// not get the text of another error then. Above all errno's, those of libfabric included.
+const ERRNO_MAX: i32 = 0xffff;
 
 impl Queue {
     pub(crate) fn new(format: fi_cq_format, size: usize, waits: bool) -> Result<Self, Error> {
@@ -380,8 +384,8 @@ impl Queue {
     /// Keeps an error's text; its number finds it again.
     pub(crate) fn keep_text(&self, text: String) -> i32 {
         let mut texts = self.texts.lock();
-        texts.next = texts.next % i32::MAX + 1;
-        let number = texts.next;
+        texts.next = texts.next % (i32::MAX - ERRNO_MAX) + 1;
+        let number = ERRNO_MAX + texts.next;
         if texts.kept.len() == TEXTS_KEPT {
             texts.kept.pop_front();
         }
@@ -389,12 +393,12 @@ impl Queue {
         number
     }
 
-    /// The text of one of the latest errors. The pointer stays good while the queue is
+    /// The text of one of the latest errors, or of an errno of either sign. The pointer stays good while the queue is
     /// open and fewer than [`TEXTS_KEPT`] errors follow.
     pub(crate) fn text(&self, number: i32) -> *const c_char {
         let texts = self.texts.lock();
         let found = texts.kept.iter().find(|(kept, _)| *kept == number);
-        found.map_or(c"unknown error".as_ptr(), |(_, text)| text.as_ptr())
+        found.map_or_else(|| errno_text(number).as_ptr(), |(_, text)| text.as_ptr())
     }
 }
 

@@ -5,7 +5,9 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
+#include <errno.h>
 #include <signal.h>
+#include <stdint.h>
 #include <string.h>
 #include <sys/time.h>
 
@@ -74,6 +76,22 @@ static void an_answer_is_a_valid_question(void)
 	WANT(found->mode == 0 && found->domain_attr->mr_mode == 0, 1);
 	fi_freeinfo(found);
 	fi_freeinfo(again);
+}
+
+/* A program that names no operation gets all, but none that rules out what else it asks for. */
+static void limits_may_be_asked_without_capabilities(void)
+{
+	struct fi_info *hints = asked(0), *found;
+
+	hints->tx_attr->rma_iov_limit = 2;
+	found = offered(hints);
+	WANT(found->tx_attr->rma_iov_limit >= 2, 1);
+	WANT((found->caps & FI_RMA) != 0 && (found->caps & FI_RMA_EVENT) == 0, 1);
+	fi_freeinfo(found);
+	hints = asked(FI_RMA | FI_RMA_EVENT);
+	hints->tx_attr->rma_iov_limit = 2;
+	WANT(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &found), -FI_ENODATA);
+	fi_freeinfo(hints);
 }
 
 /* GASNet inserts all addresses at once, asks for no numbers, and counts them itself. */
@@ -174,6 +192,17 @@ static void a_sleeper_takes_signals(void)
 	WANT(rang, 1);
 }
 
+/* No memory has so many bytes: nobody may read them. */
+static void a_message_that_is_too_long_is_told(void)
+{
+	struct iovec halves[2] = { { name, (size_t)1 << 63 }, { name, (size_t)1 << 63 } };
+	size_t most = info->ep_attr->max_msg_size;
+
+	WANT(fi_tsend(near.ep, name, most + 1, NULL, there, 0, NULL), -FI_EMSGSIZE);
+	WANT(fi_send(near.ep, name, SIZE_MAX, NULL, there, NULL), -FI_EMSGSIZE);
+	WANT(fi_sendv(near.ep, halves, NULL, 2, there, NULL), -FI_EMSGSIZE);
+}
+
 /* Errors are read into an entry that the program did not clear. */
 static void an_error_is_whole(void)
 {
@@ -195,6 +224,11 @@ static void an_error_is_whole(void)
 	WANT(error.err == FI_ETRUNC && error.len == 2 && error.olen == 4 && error.tag == 4, 1);
 	WANT(error.op_context == CONTEXT(6) && error.err_data_size == 0, 1);
 	WANT(strlen(fi_cq_strerror(far.cq, error.prov_errno, error.err_data, NULL, 0)) > 0, 1);
+	/* Some programs ask for the text of `err`, in either sign. */
+	WANT(strcmp(fi_cq_strerror(far.cq, FI_ECANCELED, NULL, NULL, 0), strerror(ECANCELED)), 0);
+	WANT(strcmp(fi_cq_strerror(far.cq, -FI_ECANCELED, NULL, NULL, 0), strerror(ECANCELED)), 0);
+	WANT(strstr(fi_cq_strerror(far.cq, FI_ETRUNC, NULL, NULL, 0), "longer than the buffer") != NULL, 1);
+	WANT(strstr(fi_cq_strerror(far.cq, 1, NULL, NULL, 0), "buffer") == NULL, 1);
 }
 
 int main(void)
@@ -203,6 +237,7 @@ int main(void)
 
 	info = offered(asked(caps));
 	an_answer_is_a_valid_question();
+	limits_may_be_asked_without_capabilities();
 	open_domain();
 	open_end(&near, LITTLE, caps);
 	open_end(&far, 0, caps);
@@ -210,6 +245,7 @@ int main(void)
 	a_short_queue_loses_no_completion();
 	nothing_may_be_nowhere();
 	a_sleeper_takes_signals();
+	a_message_that_is_too_long_is_told();
 	an_error_is_whole();
 	OK(fi_trecv(far.ep, NULL, 0, NULL, FI_ADDR_UNSPEC, 1, 0, CONTEXT(7)));
 	close_end(&far);

@@ -233,15 +233,15 @@ fn to_keep(settings: &Settings) -> Vec<Kept> {
     kept
 }
 
-/// Whether a link may stand: its AS is admitted, its certificate is not denied, and the map names its other end.
+/// Whether a link may stand: its AS is admitted, its certificate is believed, and the map names its other end.
 fn may_stand(settings: &Settings, link: &Link) -> bool {
-    let shown = link.certificate.as_ref();
-    let is_denied = shown.is_some_and(|shown| settings.tls.as_ref().is_none_or(|tls| tls.denies(shown)));
+    let shown = link.shown.as_ref();
+    let is_believed = shown.is_none_or(|shown| settings.tls.as_ref().is_some_and(|tls| tls.believes(shown)));
     let is_named = match link.gateway {
         Some(gateway) => wanted(settings).contains(&(link.subnet, gateway)),
         None => is_named(settings, link.subnet, link.neighbour, link.peer),
     };
-    settings.config.admits.contains(&link.neighbour.0) && !is_denied && is_named
+    settings.config.admits.contains(&link.neighbour.0) && is_believed && is_named
 }
 
 /// Whether the map lets AS `neighbour` dial a link from `peer`.

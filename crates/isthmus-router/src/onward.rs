@@ -61,6 +61,8 @@ impl Router {
         locator: Locator,
     ) -> Result<Lane, RefuseReason> {
         let place = settings.place(subnet).ok_or(RefuseReason::NoRoute)?;
+        // An IPv4 address that is written as IPv6 leads where the IPv4 address leads, such as to this host's loopback.
+        let locator = Locator::new(locator.ip().to_canonical(), locator.port());
         if !place.may_hold(locator) || place.listen == Some(locator) || locator.port() == 0 {
             return Err(RefuseReason::Denied);
         }

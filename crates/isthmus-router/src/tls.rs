@@ -2,7 +2,7 @@
 
 use std::io;
 
-use isthmus_trust::{Files, Fingerprint, Role, Trust};
+use isthmus_trust::{Files, Role, Shown, Trust};
 use isthmus_wire::AsId;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
@@ -31,9 +31,9 @@ impl Tls {
         Ok(Self { connector, acceptor, trust })
     }
 
-    /// Whether links to a peer with this certificate must end.
-    pub(crate) fn denies(&self, certificate: &Fingerprint) -> bool {
-        self.trust.denies(certificate)
+    /// Whether a link whose other end showed these certificates may stand.
+    pub(crate) fn believes(&self, shown: &Shown) -> bool {
+        self.trust.believes(shown)
     }
 }
 

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use isthmus_io::Settings;
-use isthmus_io::log::no_thread;
+use isthmus_io::log::{Sparing, no_thread, warn};
 use isthmus_wire::frame::{Frame, Hello, MAGIC, Refuse, RefuseReason};
 use isthmus_wire::rendezvous::{ANSWER_HEAD, Answer, NAME_MAX, Request, TEXT_MAX};
 use isthmus_wire::{Address, AsId, PROTOCOL_OLDEST, PROTOCOL_VERSION, SubnetId};
@@ -53,9 +53,10 @@ pub fn publish(place: &str, name: &str, text: &str) -> Result<Published, Error> 
     let published = Published { shared: shared.clone() };
     // The program's signals are for its own threads.
     let _blocked = isthmus_io::block_signals();
-    let started = thread::Builder::new()
-        .name("isthmus-name".to_owned())
-        .spawn(move || keep(&way, &request, lane, &shared));
+    let started = thread::Builder::new().name("isthmus-name".to_owned()).spawn({
+        let name = name.to_owned();
+        move || keep(&way, (&name, &request), lane, &shared)
+    });
     started.map_err(|error| Error::System(format!("cannot keep a name: {}", no_thread(error))))?;
     Ok(published)
 }
@@ -122,8 +123,10 @@ impl Drop for Published {
     }
 }
 
-/// Keeps a name published: sends heartbeats, and publishes again when the lane broke.
-fn keep(way: &RouterPath, request: &[u8], mut lane: TcpStream, shared: &Shared) {
+/// Keeps a name published: sends heartbeats, and publishes again when the lane broke. A router that was started again
+/// knows no names, so another process may have published this one meanwhile.
+fn keep(way: &RouterPath, (name, request): (&str, &[u8]), mut lane: TcpStream, shared: &Shared) {
+    static REFUSED: Sparing = Sparing::new();
     let is_over = || shared.ended.load(Ordering::Relaxed);
     loop {
         let _ = lane.set_read_timeout(Some(BEAT));
@@ -147,7 +150,15 @@ fn keep(way: &RouterPath, request: &[u8], mut lane: TcpStream, shared: &Shared) 
             if is_over() {
                 return;
             }
-            let Ok(next) = way.ask_to_publish(request) else { continue };
+            let next = match way.ask_to_publish(request) {
+                Ok(next) => next,
+                Err(error) => {
+                    if let Some(left_out) = REFUSED.due(Instant::now()) {
+                        warn(format_args!("the name {name:?} is not published now: {error}{left_out}"));
+                    }
+                    continue;
+                }
+            };
             let mut place = shared.lane.lock();
             *place = next.try_clone().ok();
             lane = next;
@@ -275,5 +286,53 @@ fn refusal(head: &[u8], lane: &mut TcpStream) -> String {
     match reason {
         Some(reason) => format!("refused: {reason:?} (docs/router.md)"),
         None => "it is no router of this release".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Arguments;
+    use std::net::TcpListener;
+    use std::sync::mpsc;
+
+    use isthmus_io::log::{Severity, set_hook};
+
+    use super::*;
+
+    static LINES: std::sync::Mutex<Option<mpsc::Sender<String>>> = std::sync::Mutex::new(None);
+
+    fn keep_line(_: Severity, line: Arguments<'_>) {
+        if let Some(lines) = &*LINES.lock().expect("nobody panics with it") {
+            let _ = lines.send(line.to_string());
+        }
+    }
+
+    /// A router that is started again, where somebody else takes the name first.
+    #[test]
+    fn a_name_that_was_lost_to_another_process_is_told() {
+        let (lines, told) = mpsc::channel();
+        *LINES.lock().expect("nobody panics with it") = Some(lines);
+        set_hook(keep_line);
+        let router = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let place = format!("isthmus://0.0/{}", router.local_addr().expect("bound"));
+        let serve = thread::spawn(move || {
+            [Answer::Published, Answer::Taken].map(|answer| {
+                let (mut lane, _) = router.accept().expect("a publisher");
+                let _ = lane.read(&mut [0; 512]).expect("its words");
+                lane.write_all(&answer.encode("")).expect("it listens");
+                lane.shutdown(Shutdown::Write).expect("connected");
+                lane
+            })
+        });
+        let published = publish(&place, "ocean", "where").expect("published");
+        let line = loop {
+            let line = told.recv_timeout(Duration::from_secs(60)).expect("a line");
+            if line.contains("ocean") {
+                break line;
+            }
+        };
+        assert!(line.contains("another process has published this name"), "{line}");
+        drop(published);
+        drop(serve.join().expect("no panic"));
     }
 }

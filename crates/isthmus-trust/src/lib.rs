@@ -20,5 +20,5 @@ mod why;
 pub use keygen::{Keygen, Made, check_name};
 pub use role::{Fingerprint, Role};
 pub use throwaway::Throwaway;
-pub use tls::{Files, Trust, TrustError, is_refused, peer_as, peer_fingerprint};
+pub use tls::{Files, Shown, Trust, TrustError, is_refused, peer_as, peer_fingerprint};
 pub use why::explain;

@@ -138,6 +138,21 @@ fn as_id_of(certificate: &CertificateDer<'_>) -> Result<AsId, &'static str> {
     if named.next().is_some() { Err("names several AS's") } else { Ok(AsId(id)) }
 }
 
+/// The certificates that the other end of a session showed at its beginning: its own first.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    chain: Vec<CertificateDer<'static>>,
+    at: UnixTime,
+}
+
+impl Shown {
+    /// What a handshake that is done now has shown. None if there was no certificate.
+    pub fn now(certificates: Option<&[CertificateDer<'_>]>) -> Option<Self> {
+        let chain: Vec<_> = certificates?.iter().map(|shown| shown.clone().into_owned()).collect();
+        (!chain.is_empty()).then(|| Self { chain, at: UnixTime::now() })
+    }
+}
+
 /// The fingerprint of the certificate at the other end of a session.
 pub fn peer_fingerprint(certificates: Option<&[CertificateDer<'_>]>) -> Option<Fingerprint> {
     certificates?.first().map(|leaf| Fingerprint::of(leaf))
@@ -243,9 +258,13 @@ impl Trust {
         Ok(Self { client: Arc::new(client), server: Arc::new(server), expires, neighbours })
     }
 
-    /// Whether a certificate is on the deny list. Sessions that began under an older list are checked by this.
-    pub fn denies(&self, certificate: &Fingerprint) -> bool {
-        self.neighbours.denied.contains(certificate)
+    /// Whether a session whose other end showed these certificates would begin with the present authorities, admitted
+    /// AS's and deny list. Sessions that began with earlier ones are checked by this. A certificate that has expired
+    /// since then ends no session.
+    pub fn believes(&self, shown: &Shown) -> bool {
+        let Some((leaf, chain)) = shown.chain.split_first() else { return false };
+        let is_good = |usage| self.neighbours.check(leaf, chain, shown.at, usage).is_ok();
+        is_good(KeyUsage::client_auth()) || is_good(KeyUsage::server_auth())
     }
 }
 
@@ -338,6 +357,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError>
 #[derive(Debug)]
 pub(crate) struct Authority {
     anchor: TrustAnchor<'static>,
+    fingerprint: Fingerprint,
     pub(crate) valid: Validity,
     pub(crate) file: PathBuf,
 }
@@ -347,7 +367,7 @@ impl Authority {
     fn read(certificate: &CertificateDer<'_>, file: &Path) -> Result<Self, webpki::Error> {
         let anchor = anchor_from_trusted_cert(certificate)?.to_owned();
         let valid = validity(certificate).ok_or(webpki::Error::InvalidCertValidity)?;
-        Ok(Self { anchor, valid, file: file.to_owned() })
+        Ok(Self { anchor, fingerprint: Fingerprint::of(certificate), valid, file: file.to_owned() })
     }
 }
 
@@ -424,17 +444,21 @@ impl Neighbours {
         let certificate = EndEntityCert::try_from(leaf)
             .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
         let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-        let is_signed = |stale_too: bool| {
-            let usable = known.iter().filter(|authority| stale_too || authority.valid.contains(&seconds));
+        let is_signed = |may: &dyn Fn(&Authority) -> bool| {
+            let usable = known.iter().filter(|authority| may(authority));
             let anchors: Vec<_> = usable.map(|authority| authority.anchor.clone()).collect();
             certificate
                 .verify_for_usage(self.algorithms.all, &anchors, chain, now, usage, None, None)
                 .map(drop)
         };
-        if is_signed(false).is_ok() {
+        let is_denied = |authority: &Authority| self.denied.contains(&authority.fingerprint);
+        if is_signed(&|authority| !is_denied(authority) && authority.valid.contains(&seconds)).is_ok() {
             return Ok(());
         }
-        Err(Error::InvalidCertificate(match is_signed(true) {
+        // The others only tell why.
+        Err(Error::InvalidCertificate(match is_signed(&|_| true) {
+            // Nobody need show the authority that signed their certificate.
+            Ok(()) if is_signed(&|authority| !is_denied(authority)).is_err() => CertificateError::Revoked,
             Ok(()) => CertificateError::Other(OtherError(Arc::new(StaleAuthority))),
             Err(webpki::Error::CertExpired { .. }) => CertificateError::Expired,
             Err(webpki::Error::CertNotValidYet { .. }) => CertificateError::NotValidYet,
@@ -571,10 +595,20 @@ mod tests {
         neighbours.denied = denied.iter().map(|denied| Fingerprint::of(denied)).collect();
         let now = UnixTime::now().as_secs().checked_add_signed(hours * 3_600).expect("in range");
         let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
-        let chain = std::slice::from_ref(authority);
-        [KeyUsage::client_auth(), KeyUsage::server_auth()]
-            .into_iter()
-            .try_for_each(|usage| neighbours.check(leaf, chain, now, usage))
+        let shown = std::slice::from_ref(authority);
+        // With the authority among what is shown, and without.
+        [
+            (KeyUsage::client_auth(), shown),
+            (KeyUsage::server_auth(), shown),
+            (KeyUsage::client_auth(), &shown[..0]),
+        ]
+        .into_iter()
+        .map(|(usage, chain)| neighbours.check(leaf, chain, now, usage))
+        .reduce(|one, other| {
+            assert_eq!(one, other, "what else is shown makes no difference");
+            one
+        })
+        .expect("answers")
     }
 
     #[test]

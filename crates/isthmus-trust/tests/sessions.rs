@@ -4,9 +4,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use isthmus_trust::{Files, Keygen, Made, Role, Trust, explain};
+use isthmus_trust::{Files, Fingerprint, Keygen, Made, Role, Shown, Trust, explain};
 use isthmus_wire::AsId;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConnection, Connection, Error, HandshakeKind, ServerConnection};
 
 const ALPN: &[&[u8]] = &[b"test/1"];
@@ -24,6 +25,15 @@ impl Sites {
 
     fn make(&self, as_id: u32, name: &str, role: Option<Role>) -> Made {
         Keygen { as_id, folder: self.path(), name, days: 1 }.make_as(role).expect("made")
+    }
+
+    fn certificate(&self, name: &str) -> CertificateDer<'static> {
+        CertificateDer::from_pem_file(self.path().join(format!("{name}.pem"))).expect("a certificate")
+    }
+
+    /// What a side with this certificate shows in a handshake.
+    fn shown(&self, name: &str) -> Shown {
+        Shown::now(Some(&[self.certificate(name)])).expect("a certificate")
     }
 
     fn files(&self, name: &str, other: u32) -> Files {
@@ -130,7 +140,30 @@ fn a_certificate_on_the_deny_list_is_believed_no_more() {
     assert!(explain(&server.expect_err("refused")).contains("deny list here"));
     assert!(explain(&client.expect_err("told")).contains("deny list there"));
     assert_eq!(shake_hands(&own("new"), &other), [Ok(()), Ok(())]);
-    assert!(other.denies(&lost.fingerprint));
+    let believed = |name: &str| other.believes(&sites.shown(name));
+    assert!(!believed("lost") && believed("new"), "also of sessions that began before");
+}
+
+/// Nobody shows the authority that signed its certificate: the other side has it.
+#[test]
+fn an_authority_on_the_deny_list_is_believed_no_more() {
+    let sites = Sites::new();
+    sites.make(1, "router", None);
+    sites.make(2, "other", None);
+    let list = sites.path().join("deny.txt");
+    let authority = Fingerprint::of(&sites.certificate("as1"));
+    fs::write(&list, format!("{authority}\n")).expect("written");
+    let own = Trust::load(&sites.files("router", 2), AsId(1), &[2], ALPN).expect("good");
+    let shown = sites.shown("router");
+    let other = |files: &Files, admits: &[u32]| Trust::load(files, AsId(2), admits, ALPN).expect("good");
+    let plain = sites.files("other", 1);
+    assert_eq!(shake_hands(&own, &other(&plain, &[1])), [Ok(()), Ok(())]);
+    assert!(other(&plain, &[1]).believes(&shown) && !other(&plain, &[]).believes(&shown));
+    let denying = other(&Files { denied: Some(list), ..plain }, &[1]);
+    let [client, server] = shake_hands(&own, &denying);
+    assert!(explain(&server.expect_err("refused")).contains("deny list here"));
+    assert!(explain(&client.expect_err("told")).contains("deny list there"));
+    assert!(!denying.believes(&shown));
 }
 
 #[test]

@@ -9,7 +9,7 @@ mod running;
 mod strangers;
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,6 +116,42 @@ impl Service {
         let times = 1 + self.started.elapsed().as_secs() as usize / 10;
         assert!(warnings.len() < 10 * times, "{} warnings: {warnings:#?}", warnings.len());
         assert!(log.lines().count() < 250 * times, "{} lines: {log}", log.lines().count());
+    }
+
+    /// The fingerprint of the client's certificate, as the audit trail has it.
+    fn certificate(&self) -> String {
+        let served = self.line(|line| line["certificate"].is_string());
+        served["certificate"].as_str().expect("text").to_owned()
+    }
+
+    /// The sessions under way: each has a thread of this name.
+    fn open_sessions(&self) -> usize {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.process.0.id())).expect("it runs");
+        let names = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "mover-session").count()
+    }
+
+    /// Waits until something is so.
+    fn comes(&self, is_so: impl Fn() -> bool) {
+        let until = Instant::now() + LIMIT;
+        while !is_so() {
+            assert!(Instant::now() < until, "{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Has the service read its configuration again, with a deny list of these lines.
+    fn reload_with_denied(&self, denied: &str) {
+        let at = |name: &str| self.folder.path().join(name);
+        fs::write(at("denied.txt"), denied).expect("written");
+        let before = self.log().matches("certificates read again").count();
+        let config = fs::read_to_string(at("serve.toml")).expect("text");
+        let config = config.replace("denied = \"denied.txt\"\n", "");
+        fs::write(at("serve.toml"), config.replace("[tls]\n", "[tls]\ndenied = \"denied.txt\"\n"))
+            .expect("written");
+        let pid = rustix::process::Pid::from_child(&self.process.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::HUP).expect("ours");
+        self.comes(|| self.log().matches("certificates read again").count() > before);
     }
 
     /// A crowd of connections from many addresses, each of which says something. Some may be closed by then.
@@ -315,27 +351,35 @@ fn a_client_that_is_refused_is_a_line_of_fields() {
 #[test]
 fn a_reload_takes_a_deny_list() {
     let service = Service::start_with(&["--log-format", "json"]);
-    let served = service.line(|line| line["certificate"].is_string());
-    let certificate = served["certificate"].as_str().expect("text").to_owned();
-    let at = |name: &str| service.folder.path().join(name);
-    let config = fs::read_to_string(at("serve.toml")).expect("text");
-    let reload = |denied: &str| {
-        fs::write(at("denied.txt"), denied).expect("written");
-        let before = service.log().matches("certificates read again").count();
-        let text = config.replace("[tls]\n", "[tls]\ndenied = \"denied.txt\"\n");
-        fs::write(at("serve.toml"), text).expect("written");
-        let pid = rustix::process::Pid::from_child(&service.process.0);
-        rustix::process::kill_process(pid, rustix::process::Signal::HUP).expect("ours");
-        let until = Instant::now() + LIMIT;
-        while service.log().matches("certificates read again").count() == before {
-            assert!(Instant::now() < until, "{}", service.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    };
-    reload(&format!("{certificate}\n"));
+    let certificate = service.certificate();
+    service.reload_with_denied(&format!("{certificate}\n"));
     let Output { status, stderr, .. } = service.copy("client.toml");
     let said = String::from_utf8_lossy(&stderr);
     assert!(!status.success() && said.contains("deny list"), "{said}");
-    reload("");
+    service.reload_with_denied("");
+    service.serves();
+}
+
+/// The copy would take a quarter of an hour, so it is under way whenever the reload comes.
+#[test]
+fn a_certificate_that_is_denied_from_now_on_loses_its_sessions() {
+    let service = Service::start_with(&["--log-format", "json"]);
+    let certificate = service.certificate();
+    let slow = |to: &str| {
+        let words = ["cp", "--sites", "client.toml", "--limit-rate", "8kbit", "--all", "b:data/file", to];
+        let mut command = isthmus(service.folder.path());
+        Running(command.args(words).stderr(std::process::Stdio::piped()).spawn().expect("it runs"))
+    };
+    let mut copy = slow("first");
+    service.comes(|| service.open_sessions() == 1);
+    service.reload_with_denied("");
+    assert_eq!(service.open_sessions(), 1, "a reload as such ends nobody");
+    service.reload_with_denied(&format!("{certificate}\n"));
+    service.comes(|| service.open_sessions() == 0);
+    let status = copy.0.wait().expect("a child");
+    let mut said = String::new();
+    copy.0.stderr.take().expect("piped").read_to_string(&mut said).expect("text");
+    assert!(!status.success() && said.contains("deny list"), "{status}: {said}");
+    service.reload_with_denied("");
     service.serves();
 }

@@ -505,16 +505,16 @@ impl Carrier {
             }
             Self::Fabric(_) | Self::Memory(_) | Self::Race(_) | Self::Arrived(_) => None,
         };
-        let Some(Looked { lane: sample, weakness, host, arrived, idled }) = looked else {
+        let Some(Looked { lane: sample, weakness, host, arrived, idled, nearer_us: rtt_us }) = looked else {
             return PathNews::default();
         };
-        let Some(host) = host else { return PathNews { sample, ..PathNews::default() } };
+        let Some(host) = host else { return PathNews { sample, rtt_us, ..PathNews::default() } };
         let now = shared.paths.now();
         if sample.is_some() {
             shared.paths.hosts.on_tcp_bulk(now, host, arrived, idled);
         }
         let outdone = weakness.is_some_and(|weakness| shared.on_weakness(host, weakness));
-        PathNews { sample, outdone, rtt_us: None }
+        PathNews { sample, outdone, rtt_us }
     }
 
     /// The part of `rate_limit` that a TCP lane has. Bytes/s; `None`: no limit.

@@ -37,6 +37,9 @@ const LONG_WINDOW: i32 = 8 << 20;
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 /// The lowest value of that option. Milliseconds.
 const MIN_RTO_MS: u64 = 1_000;
+/// What the kernel adds to two round trips before a loss probe, as the other end may delay the acknowledgement of a
+/// single packet (`TCP_RTO_MIN`). Microseconds.
+const PROBE_SLACK_US: u64 = 200_000;
 /// The option for the shortest retransmission timeout (Linux 6.15).
 const TCP_RTO_MIN_US: libc::c_int = 45;
 /// The option for the longest delay of an acknowledgement (Linux 6.15).
@@ -150,8 +153,10 @@ fn tell_equal() {
 #[derive(Debug)]
 pub(crate) struct TcpLane {
     socket: Socket,
-    /// Silence after which it is given up.
+    /// The limit that the kernel was told ([`kernel_patience`]).
     patience: Duration,
+    /// The round trip that the engine was told. Microseconds; `None`: the kernel had none yet.
+    told_rtt_us: Option<u64>,
     /// The last sample of it; `None` if measurements change nothing: the user chose the congestion control, or the peer
     /// is on this host.
     trace: Option<Trace>,
@@ -181,6 +186,7 @@ impl TcpLane {
         Self {
             socket,
             patience: CONNECT_TIMEOUT,
+            told_rtt_us: None,
             trace: Some(Trace::default()),
             asked: false,
             lossy: false,
@@ -244,10 +250,11 @@ impl TcpLane {
 
     /// Sets a new connection up.
     fn prepare(&mut self, paths: &mut Paths) {
-        self.patience = paths.patience;
-        tune(&self.socket, paths.patience);
+        self.patience = kernel_patience(paths.patience, uncounted(&self.socket));
+        tune(&self.socket, self.patience);
         paths.fields.apply(&self.socket);
         let (path, local) = (self.rtt_us(), is_local(&self.socket));
+        self.told_rtt_us = path;
         match path {
             Some(rtt_us) if rtt_us >= REPAIR_US => {
                 widen(&self.socket);
@@ -347,7 +354,17 @@ impl TcpLane {
             self.keep_to_limit(paths.limit.part(now, host, self.raw(), part.endpoints));
         }
         let weakness = if short { None } else { self.judge(lane, paths) };
-        Some(Looked { lane: Some(lane), weakness, host, arrived: acked, idled })
+        let nearer_us = self.take_nearer_us(least_rtt_us);
+        Some(Looked { lane: Some(lane), weakness, host, arrived: acked, idled, nearer_us })
+    }
+
+    /// The round trip, if the one that the engine was told is no more true: the first packet of a connection may wait a
+    /// second for ARP, or come only when it is sent again.
+    fn take_nearer_us(&mut self, least_rtt_us: u64) -> Option<u64> {
+        // The kernel's values before the first sample are 0 and the largest number.
+        let is_nearer = (1..u64::from(u32::MAX)).contains(&least_rtt_us)
+            && self.told_rtt_us.is_none_or(|told| told / 2 >= least_rtt_us);
+        is_nearer.then(|| *self.told_rtt_us.insert(least_rtt_us))
     }
 
     /// Looks at a lane on a short path between those looks.
@@ -480,14 +497,22 @@ impl TcpLane {
         let error = io::Error::last_os_error();
         match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Transfer::Blocked,
-            io::ErrorKind::TimedOut => Transfer::Failed(io::Error::other(Silence(self.patience))),
-            _ => Transfer::Failed(error),
+            _ => Transfer::Failed(self.explain(error)),
         }
+    }
+
+    /// An error of the socket. If the kernel gave the connection up, it says how long nothing was acknowledged.
+    fn explain(&self, error: io::Error) -> io::Error {
+        if error.kind() != io::ErrorKind::TimedOut {
+            return error;
+        }
+        io::Error::other(Silence(self.patience + uncounted(&self.socket)))
     }
 
     /// Reads into one buffer; `None` if there is nothing now.
     pub(super) fn receive(&self, room: &mut [u8]) -> io::Result<Option<usize>> {
-        blocked(rustix::net::recv(&self.socket, room, RecvFlags::DONTWAIT).map(|(n, _)| n))
+        let came = rustix::net::recv(&self.socket, room, RecvFlags::DONTWAIT).map(|(n, _)| n);
+        blocked(came).map_err(|error| self.explain(error))
     }
 
     /// The first byte that came, without taking it, or 0 if the connection has ended; `None` while nothing has come.
@@ -601,6 +626,8 @@ pub(crate) struct Looked {
     pub(super) arrived: u64,
     /// The lane did not always have something to send meanwhile.
     pub(super) idled: bool,
+    /// A round trip much shorter than the one that is known. Microseconds.
+    pub(super) nearer_us: Option<u64>,
 }
 
 /// Like [`TcpLane::dial`].
@@ -637,6 +664,23 @@ fn dial(
         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
         _ => Ok(socket),
     }
+}
+
+/// How long the kernel waits for the answer to a packet before it counts the silence (`TCP_USER_TIMEOUT`). It sends a
+/// loss probe (RFC 8985), waits as long as for any packet, and counts from the retransmission after that. It is not
+/// known from the timer itself, which has doubled while packets were lost.
+fn uncounted(socket: &Socket) -> Duration {
+    let Some(info) = info(socket) else { return Duration::ZERO };
+    let rtt_us = u64::from(info.tcpi_rtt);
+    let retransmits_us = rtt_us + 4 * u64::from(info.tcpi_rttvar);
+    Duration::from_micros(retransmits_us + retransmits_us.min(2 * rtt_us + PROBE_SLACK_US))
+}
+
+/// What to tell the kernel so that it gives a connection up after `patience` without an answer. At least a quarter of
+/// the patience, since the path may be shorter than it looks: the first packet of the connection may have come late.
+/// The engine waits for the rest, and dials meanwhile.
+fn kernel_patience(patience: Duration, uncounted: Duration) -> Duration {
+    patience.saturating_sub(uncounted).max(patience / 4)
 }
 
 /// Sets the options that every lane has. It ends after `patience` without an answer.
@@ -785,6 +829,27 @@ mod tests {
         assert!(!set_congestion(&socket, "no-such-control"));
         let own = system_congestion();
         assert!(set_congestion(&socket, &own), "{own}");
+    }
+
+    #[test]
+    fn the_kernel_gives_a_lane_up_sooner_if_it_begins_to_count_later() {
+        let s = Duration::from_secs;
+        assert_eq!(kernel_patience(s(20), s(3)), s(17));
+        assert_eq!(kernel_patience(s(4), s(5)), s(1), "no sooner than after a quarter of it");
+        assert_eq!(kernel_patience(s(4), s(0)), s(4));
+    }
+
+    #[test]
+    fn a_round_trip_that_was_taken_for_longer_is_told_again() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let to = listener.local_addr().expect("bound");
+        let mut lane = TcpLane::new(std::net::TcpStream::connect(to).expect("connected").into());
+        lane.told_rtt_us = Some(1_000_000);
+        let told =
+            [0, u64::from(u32::MAX), 900_000, 24_000, 23_000, 12_000].map(|us| lane.take_nearer_us(us));
+        assert_eq!(told, [None, None, None, Some(24_000), None, Some(12_000)]);
+        lane.told_rtt_us = None;
+        assert_eq!(lane.take_nearer_us(50), Some(50));
     }
 
     #[test]

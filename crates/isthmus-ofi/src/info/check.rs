@@ -50,7 +50,7 @@ fn check_tx(kind: Kind, caps: u64, tx: &fi_tx_attr) -> Answer {
     need(tx.inject_size <= INJECT_SIZE_MAX, "such a large inject_size")?;
     need(tx.size <= QUEUE_SIZE_MAX, "such a long transmit queue")?;
     need(tx.iov_limit <= Endpoint::IOV_MAX, "such a large iov_limit")?;
-    need(tx.rma_iov_limit <= kind.remote_pieces(complete(kind, caps)), "RMA of so many remote pieces")
+    need(tx.rma_iov_limit <= kind.remote_pieces(complete(kind, caps, tx)), "RMA of so many remote pieces")
 }
 
 fn check_rx(kind: Kind, rx: &fi_rx_attr) -> Answer {
@@ -114,7 +114,7 @@ fn accept(version: u32, kind: Kind, hints: &Hints) -> Offer {
     Offer {
         kind,
         message_max: MSG_SIZE_MAX,
-        caps: complete(kind, hints.caps | hints.domain.caps & DOMAIN_EXTRAS),
+        caps: complete(kind, hints.caps | hints.domain.caps & DOMAIN_EXTRAS, &hints.tx),
         tx_flags: hints.tx.op_flags,
         rx_flags: hints.rx.op_flags,
         tx_order: kind.order() | hints.tx.msg_order,
@@ -154,10 +154,13 @@ pub(super) fn format(wanted: u32, own: SocketAddr) -> Result<u32, Error> {
     Ok(if any { ours } else { wanted })
 }
 
-/// Adds the directions that a program left open, and capabilities that cost nothing.
-fn complete(kind: Kind, wanted: u64) -> u64 {
+/// Adds the directions that a program left open, and capabilities that cost nothing. A program that names no operation
+/// gets all of them, but not one that rules out what `tx` asks for.
+fn complete(kind: Kind, wanted: u64, tx: &fi_tx_attr) -> u64 {
     if wanted & OPERATIONS == 0 {
-        return kind.caps() | wanted & (DOMAIN_EXTRAS | ON_REQUEST);
+        let all = kind.caps() | wanted & (DOMAIN_EXTRAS | ON_REQUEST);
+        let fits = tx.rma_iov_limit <= kind.remote_pieces(all);
+        return if fits { all } else { all & !FI_RMA_EVENT | wanted };
     }
     let mut caps = wanted | DOMAIN_CAPS;
     if caps & (FI_MSG | FI_TAGGED) != 0 && caps & MESSAGE_DIRECTIONS == 0 {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use isthmus_mux::{Counters, LaneId, Limits};
-use isthmus_trust::Fingerprint;
+use isthmus_trust::Shown;
 use isthmus_wire::{AsId, Locator, SubnetId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -31,8 +31,8 @@ const BASE: u32 = 256 << 10;
 pub(crate) struct Link {
     /// The AS that the other end's certificate names.
     pub(crate) neighbour: AsId,
-    /// The fingerprint of that certificate.
-    pub(crate) certificate: Option<Fingerprint>,
+    /// That certificate, and the others that it showed.
+    pub(crate) shown: Option<Shown>,
     /// Its number among the links to the same gateway by the same transport.
     pub(crate) number: AtomicUsize,
     /// The WAN subnet that it crosses.
@@ -74,10 +74,10 @@ impl Link {
         let wire = stream.get_ref().0;
         let (peer, gauge) = (wire.peer_addr()?, wire.gauge()?);
         let shared = Shared::new(gateway.is_some(), limits);
-        let certificate = isthmus_trust::peer_fingerprint(stream.get_ref().1.peer_certificates());
+        let shown = Shown::now(stream.get_ref().1.peer_certificates());
         let link = Self {
             neighbour,
-            certificate,
+            shown,
             number: AtomicUsize::new(0),
             subnet,
             gateway,

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Instant;
 
+use isthmus_wire::Address;
 use isthmus_wire::frame::{HOPS_MAX, RefuseReason};
 
 use crate::harness::{
@@ -125,11 +126,16 @@ fn targets_outside_the_allowed_range_are_not_connected_to() {
     let target = Endpoint::new();
     let to = target.address(1, 2);
     let (port, other) = (to.locator.port(), to.locator.port().wrapping_add(1).max(1));
-    for (targets, is_inside) in [
-        ("10.0.0.0/8".to_owned(), false),
+    let mapped: SocketAddr = format!("[::ffff:127.0.0.1]:{port}").parse().expect("an address");
+    let mapped = Address { locator: mapped, ..to };
+    for (targets, to, is_inside) in [
+        ("10.0.0.0/8".to_owned(), to, false),
         // Of the same host another port, as of a service that is none of ours.
-        (format!("127.0.0.0/8:{other}"), false),
-        (format!("127.0.0.0/8:{port}"), true),
+        (format!("127.0.0.0/8:{other}"), to, false),
+        (format!("127.0.0.0/8:{port}"), to, true),
+        // An IPv4 address is none of IPv6, however it is written.
+        (format!("[::/0]:{port}"), mapped, false),
+        (format!("127.0.0.0/8:{port}"), mapped, true),
     ] {
         let (first, _) = whole.rsplit_once("targets").expect("of subnet b");
         let text = format!("{first}targets = [\"{targets}\"]\n");
