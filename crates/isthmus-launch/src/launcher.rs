@@ -24,7 +24,7 @@ struct Launcher {
 enum Count {
     /// In this variable.
     Variable(&'static str),
-    /// In this variable. Without it, the number is not that of a process: a batch script of Slurm has `SLURM_PROCID` too.
+    /// In this variable. Without it, the number is not that of a process: Slurm's batch scripts have `SLURM_PROCID`.
     Step(&'static str),
     /// In the header of the file that this variable names ([`count_of_pals`]).
     PalsFile(&'static str),
@@ -47,8 +47,8 @@ const LAUNCHERS: &[Launcher] = &[
     Launcher { number: "SLURM_PROCID", count: Count::Step("SLURM_STEP_NUM_TASKS") },
 ];
 
-/// The variable with the number of a task of PBS. It is 1 in the batch script itself. Other tasks are numbered with gaps,
-/// in hexadecimal digits, so that it tells no place in the part (OpenPBS, `momtask_create`).
+/// The variable with the number of a task of PBS. It is 1 in the batch script itself. The numbers of other tasks have
+/// gaps and are hexadecimal, so they tell no place in the part (OpenPBS, `momtask_create`).
 const PBS_TASK: &str = "PBS_TASKNUM";
 
 /// What is read of a file of PALS: its header up to the count of processes. Bytes.
@@ -111,11 +111,12 @@ impl ProcessNumber {
         }
     }
 
-    /// The place that the launcher's variables give; `None` without a launcher. `size`: the count, if the user tells it.
+    /// The place that the launcher's variables give; `None` without a launcher. `size` is the count, if the user tells
+    /// it.
     ///
     /// # Errors
-    /// If the variables are no numbers, or contradict each other; if they tell the number or the count alone; if PBS has
-    /// started the process, which does not number it.
+    /// If the variables are no numbers or contradict each other. If they tell the number or the count alone. If PBS has
+    /// started the process: PBS does not number it.
     pub fn from_environment(
         get: impl Fn(&str) -> Option<String>,
         size: Option<u32>,

@@ -75,9 +75,9 @@ pub fn serve(world: &World) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// Ignores the signals by which a scheduler or a terminal ends a job. A scheduler sends them to all processes of the job
-/// at once, in every process group. `isthmus run` then ends the ranks and says why, and this process ends after them. It
-/// must not end first: its end would look like a fault, with an exit status of its own.
+/// Ignores the signals by which a scheduler or a terminal ends a job. A scheduler sends them to all processes of the
+/// job at once, in every process group. `isthmus run` then ends the ranks and says why, and this process ends after
+/// them. If it ended first, its end would look like a fault, with an exit status of its own.
 fn ignore_signals() {
     for number in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         // SAFETY: no handler is installed, and no other thread runs yet.
