@@ -13,10 +13,10 @@ import shutil
 
 import pytest
 from conftest import PLACES
-from harness import cases, couple_cases, demo, far_cases, five_cases, guide, mover_cases, mpis, process, routed_cases, run_cases, soak_cases, suite
+from harness import cases, couple_cases, demo, far_cases, five_cases, guide, launcher_cases, mover_cases, mpis, process, routed_cases, run_cases, slurm_cases, soak_cases, suite
 from harness import lab as labs
 
-CASES = [case for module in (cases, mover_cases, couple_cases, guide, far_cases, run_cases, routed_cases, five_cases, soak_cases, demo, suite)
+CASES = [case for module in (cases, mover_cases, couple_cases, guide, far_cases, run_cases, launcher_cases, slurm_cases, routed_cases, five_cases, soak_cases, demo, suite)
          for case in module.CASES.values()]  # fmt: skip
 # Where a test can use another transport than Isthmus.
 ANY_TRANSPORT = ("host", *labs.SHARED)

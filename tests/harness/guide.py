@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from . import mpis, process, slurm
+from . import mpis, process, run_cases, slurm
 from .cases import Case, Failure, Skip, await_output, last_words
 from .mpis import ISTHMUS, ROOT
 
@@ -207,7 +207,7 @@ def by_slurm(c, a, b):
 
 @in_homes
 def by_name(c, a, b):
-    """Section 6: two batch jobs that couple by a name, at sites that only routers join."""
+    """Section 6: batch jobs at sites that only routers join. Two couple by a name; two are the parts of section 4."""
     if words := mpis.compile_mover(c.mpi, c.log(".compile"), sources=()):
         raise Failure(f"the coupling library does not compile: {last_words(words)}")
 
@@ -220,12 +220,18 @@ def by_name(c, a, b):
             text = text.replace("FI_ISTHMUS_SUBNET=1 ", f"FI_ISTHMUS_SUBNET={subnet} ")
         return text
 
+    def at_a_name(text):
+        return re.sub(r"^until .*\n", "", text, flags=re.M).replace("file:climate.at", f"{run_cases.at_router(c)}/climate")
+
     env = {name: {"HYDRA_IFACE": "lo", "FI_ISTHMUS_INTERFACE": side.node} for name, side in c.net.sides.items()}
     with slurm.Cluster(c, "a") as first, slurm.Cluster(c, "b") as second:
         one, two = batch((a, first), (b, second), "by_name.py 1", "by_name.py 2", env, change)
+        world, _ = batch((a, first), (b, second), "--part 1/2", "--part 2/2",
+                         {name: {**env[name], **c.net.place(name).settings} for name in env}, at_a_name)
     for text, part, other in ((one, 1, 2), (two, 2, 1)):
         require(text, [f"rank {rank} of part {part} got {100 * other + rank}" for rank in range(2)])
-    return "two batch jobs by a name at a router"
+    require(world, ["one job on a a a b b"])
+    return "by a name at a router: two batch jobs that couple, and one job of two parts"
 
 
 CASES = {

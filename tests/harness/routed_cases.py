@@ -7,7 +7,7 @@ import signal
 import time
 from dataclasses import dataclass
 
-from . import cases, couple_cases, guide, lab, routed, routed_mover, run_cases
+from . import cases, couple_cases, guide, lab, routed, routed_mover, run_cases, slurm_cases
 from .cases import ADDRESS, Failure, must_pass
 
 LINK = {"rate": '"1Gbit"', "rtt": '"10ms"'}
@@ -177,6 +177,8 @@ CASES = {
         Case("run-routed", run_cases.routed),
         Case("run-routed-sites", run_cases.routed_sites),
         Case("run-router-killed", run_cases.router_killed),
+        Case("run-routed-slurm", slurm_cases.routed, mpis=("mpich", "openmpi")),
+        Case("run-slurm-router-killed", slurm_cases.router_killed, mpis=("mpich", "openmpi")),
         Case("two-sites-name", guide.by_name),
         Case("run-wan-cut-20s", run_cases.cut, down=20),
     )

@@ -91,10 +91,12 @@ class Job:
         for part in self.parts:
             part.job.end()
 
-    def succeed(self, seconds=90):
-        """All parts end well; all that they said."""
+    def succeed(self, seconds=90, gone=()):
+        """All parts end well but those that are gone; all that they said."""
         said = []
         for part in self.parts:
+            if part in gone:
+                continue
             ended = part.job.wait(seconds)
             if ended.timed_out or ended.status:
                 raise Failure(f"{part.name}: {'no end' if ended.timed_out else f'exit {ended.status}'}: {last_words(ended.output)}")
@@ -384,6 +386,57 @@ def goes_on(c, name="survivors", single=2, **how):
     return "the others end well " + ", ".join(told)
 
 
+def surviving(c):
+    """What a job of this MPI needs to go on after a loss: the program, options, and a folder for temporary files."""
+    return ("shrink", ("--pmix",)) if c.mpi.name == "openmpi" else ("survivors", ())
+
+
+def killed_at_once(c, parts, gone, lost):
+    """Kills these processes of `isthmus run` at the same moment. The others go on without their ranks, and end well."""
+    name, options = surviving(c)
+    at, progress = meeting(c), c.scratch("progress")
+    with tempfile.TemporaryDirectory(prefix="killed-") as folder:
+        env = {**(pmix_env(c, own=True) if options else {}), "TMPDIR": folder}
+        with Job([Part(c, site, part, program(c, name, lost, progress), "--on-loss", "continue", *options, *more, at=at, env=env,
+                       suffix=f".{number}") for number, (site, part, *more) in enumerate(parts)]) as job:
+            cases.await_file(progress, job.parts[0].job, 90)
+            dead = [job.parts[number] for number in gone]
+            for pid in [pid for part in dead for pid in part.runs()]:
+                os.kill(pid, signal.SIGKILL)
+            since = time.monotonic()
+            said = job.succeed(since - job.parts[0].job.began + 40, gone=dead)
+            took = time.monotonic() - since
+    if not re.search(rf"OK {name}: \d+ of \d+ ranks go on", said):
+        raise Failure(f"no OK line: {last_words(said)}")
+    return f"the others end well {took:.1f} s after"
+
+
+def half_site_killed(c):
+    """Half of a site's ranks is killed at once: one of the two processes of part 2."""
+    a, b = sites(c)
+    half = [(b, "2/2", "-n", 2, "--rank", rank, "--size", 2) for rank in range(2)]
+    return killed_at_once(c, [(a, "1/2", "-n", 2), *half], gone=(2,), lost=2)
+
+
+def two_parts_killed(c):
+    """Two of three parts are killed at once: the third goes on; and where the job is to end, it ends and names one of them."""
+    a, b = sites(c)
+    told = killed_at_once(c, [(a, "1/3", "-n", 2), (b, "2/3"), (a, "3/3")], gone=(1, 2), lost=2)
+    at, progress = meeting(c), c.scratch("progress")
+    _, options = surviving(c)
+    env = pmix_env(c, own=True) if options else {}
+    with tempfile.TemporaryDirectory(prefix="killed-") as folder:
+        parts = [Part(c, site, f"{part}/3", program(c, "churn", 120, "64k", progress), *options, at=at, env={**env, "TMPDIR": folder})
+                 for part, site in enumerate((a, b, a), 1)]
+        with Job(parts) as job:
+            cases.await_file(progress, parts[0].job, 60)
+            for pid in [pid for part in parts[1:] for pid in part.runs()]:
+                os.kill(pid, signal.SIGKILL)
+            since = time.monotonic()
+            ended = Job(parts[:1]).fail(r"the job ends: part [23] \(host \S+\) is gone", 1, since)
+    return f"{told}; or the job {ended}"
+
+
 # Each rank writes short lines and a long one to both of its outputs, in pieces. Rank 3 fails when the others are done.
 SPEAK = """
 import os, sys, time
@@ -519,6 +572,16 @@ def pmix(c):
             cases.await_file(progress, job.parts[0].job)
             os.kill(max(job.parts[0].job.pids("churn")), signal.SIGKILL)
             told = job.fail(r"the job ends: rank [01] \(part 1, host \S+\) was ended by SIGKILL|^$", 137, time.monotonic())
+        # A scheduler sends SIGTERM to all processes of a part at once, also to the PMIx servers. Here they get it first.
+        progress.unlink()
+        with Job(parts(program(c, "churn", 120, "64k", progress), folder)) as job:
+            cases.await_file(progress, job.parts[0].job)
+            for pid in job.parts[0].servers():
+                os.kill(pid, signal.SIGTERM)
+            time.sleep(0.5)
+            for pid in job.parts[0].runs():
+                os.kill(pid, signal.SIGTERM)
+            job.fail(r"part 1 \(host \S+\) was told to end: its isthmus run received SIGTERM|^$", 143, time.monotonic())
     # A server that is killed can remove nothing; `isthmus run` removes the folder.
     before = segments()
     with emptied() as folder:
@@ -616,45 +679,6 @@ def pmix_out_of_reach(c):
     return f"the others end well {took:.1f} s after"
 
 
-# --- two Slurm clusters -----------------------------------------------------------
-
-
-def by_slurm(c):
-    """Each site has a Slurm cluster, whose srun starts a process of `isthmus run` for each rank. One side's job is cancelled."""
-    a, b = sites(c)
-    with slurm.Cluster(c, a) as first, slurm.Cluster(c, b) as second:
-        def parts(words, options=()):
-            at = meeting(c)
-            return [Part(c, cluster.site, f"{part}/2", words, launcher=[cluster.tool("srun"), *options, "-n", str(ranks)], env=cluster.env(), at=at)
-                    for part, cluster, ranks in ((1, first, 3), (2, second, 2))]
-
-        with Job(parts(program(c, "collectives", "64k"))) as job:
-            said = ok(job.succeed(), 5)
-        # Its own PMI-2 server does not get in the way.
-        with Job(parts(program(c, "collectives", "4k"), ["--mpi=pmi2"])) as job:
-            ok(job.succeed(), 5)
-        progress = c.scratch("progress")
-        with Job(parts(program(c, "churn", 120, "64k", progress))) as job:
-            cases.await_file(progress, job.parts[0].job)
-            time.sleep(0.5)
-            began = time.monotonic()
-            second.ask("scancel", second.ask("squeue", "-h", "-o", "%i").split()[0])
-            told = job.fail(r"the job ends: part 2 \(host \S+\) was told to end: its isthmus run received SIGTERM", 143, began)
-    return f"{said}; {told}"
-
-
-def time_limit(c):
-    """The job of one side reaches its time limit, a minute, the least that Slurm has: all parts end, and say so."""
-    a, b = sites(c)
-    with slurm.Cluster(c, b) as second:
-        at, words = meeting(c), program(c, "churn", 300, "64k", c.scratch("progress"))
-        parts = [Part(c, a, "1/2", words, "-n", 2, at=at),
-                 Part(c, b, "2/2", words, launcher=[second.tool("srun"), "--time=1", "-n", "2"], env=second.env(), at=at)]
-        with Job(parts) as job:
-            cases.await_output(parts[1].job, "DUE TO TIME LIMIT", 200)
-            return job.fail(r"the job ends: part 2 \(host \S+\) was told to end: its isthmus run received SIGTERM", 143, time.monotonic())
-
-
 # --- through routers ------------------------------------------------------------
 
 
@@ -739,14 +763,14 @@ CASES = {
         Case("run-killed-part", killed_part, places=("sites",), mpis=("mpich",)),
         Case("run-ended-part", ended_part, places=("sites",), mpis=("mpich",)),
         Case("run-goes-on", goes_on, places=("sites",), mpis=("mpich",)),
+        Case("run-half-site-killed", half_site_killed, places=("sites",), mpis=("mpich", "openmpi")),
+        Case("run-two-parts-killed", two_parts_killed, places=("sites",), mpis=("mpich", "openmpi")),
         Case("run-gathered", gathered, places=("sites",), mpis=("mpich",)),
         Case("run-pmi2", pmi2, places=("sites",), mpis=("mpich",)),
         Case("run-pmix", pmix, places=("sites",), mpis=("openmpi",)),
         Case("run-pmix-goes-on", pmix_goes_on, places=("sites",), mpis=("openmpi",)),
         Case("run-pmix-out-of-reach", pmix_out_of_reach, places=("sites",), mpis=("openmpi",)),
         Case("run-pmix-missing", pmix_missing, places=("host",), mpis=("openmpi",)),
-        Case("run-slurm", by_slurm, places=("sites",), mpis=("mpich",)),
-        Case("run-slurm-limit", time_limit, places=("sites",), mpis=("mpich",), long=True),
         Case("run-aborted", aborted, places=("sites",), mpis=("mpich",)),
     )
 }

@@ -71,7 +71,7 @@ impl Server {
         let (channel, theirs) = UnixStream::pair()?;
         let folder = private_folder()?;
         let world = [start.size.to_string(), start.first.to_string(), ranks.to_string()];
-        // Its own process group: signals of a terminal or a scheduler must not end it before the ranks.
+        // Its own process group: a terminal's signals do not reach it. It ignores those of a scheduler.
         let child = Command::new(&starter[0])
             .args(&starter[1..])
             .args(world)

@@ -21,7 +21,7 @@ use signal_hook::iterator::Signals;
 use crate::agent::{Action, Agent, Link, Me};
 use crate::launcher::ProcessNumber;
 use crate::letter::{Hello, LETTER_MAX, OnLoss, Start, decode, encode};
-use crate::pmi::{Asked, Request, Session};
+use crate::pmi::Session;
 use crate::pmix::{Message, Server};
 use crate::ranks::{self, Gate, Lines, Print, Program, RankProcess};
 use crate::reach::Reach;
@@ -341,7 +341,7 @@ impl Shell<'_> {
             Input::Pmix(Message::Connected(rank)) => agent.pmix_uses(now, rank, true),
             Input::Pmix(Message::Finalized(rank)) => agent.pmix_uses(now, rank, false),
             Input::Pmix(Message::Abort { rank, code, message }) if rank < self.options.ranks => {
-                agent.pmi(now, rank, Asked { request: Request::Abort { code, message }, thread: None });
+                agent.pmix_aborts(now, rank, code, &message);
             }
             Input::Pmix(Message::Abort { .. }) => {}
             Input::Pmix(Message::Ended(why)) => agent.pmix_ended(now, &why),

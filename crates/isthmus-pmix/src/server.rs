@@ -58,6 +58,7 @@ impl Shared {
 
 /// Serves the ranks over the socket that is the standard input of this process, and ends the process with the socket.
 pub fn serve(world: &World) -> ! {
+    ignore_signals();
     let status = match run(world) {
         Ok(()) => 0,
         Err(error) => {
@@ -72,6 +73,16 @@ pub fn serve(world: &World) -> ! {
     let _ = fs::remove_dir_all(&world.folder);
     // SAFETY: no preconditions. It runs no destructors, since threads of libpmix still use its memory.
     unsafe { libc::_exit(status) }
+}
+
+/// Ignores the signals by which a scheduler or a terminal ends a job. A scheduler sends them to all processes of the
+/// job at once, in every process group. `isthmus run` then ends the ranks and says why, and this process ends after
+/// them. If it ended first, its end would look like a fault, with an exit status of its own.
+fn ignore_signals() {
+    for number in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        // SAFETY: no handler is installed, and no other thread runs yet.
+        unsafe { libc::signal(number, libc::SIG_IGN) };
+    }
 }
 
 fn run(world: &World) -> Result<(), Error> {

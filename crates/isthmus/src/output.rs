@@ -56,7 +56,7 @@ pub(crate) fn result(text: Arguments<'_>) {
 /// Writes lines of a rank of `isthmus run` in one call, so that those of several ranks do not mix.
 pub(crate) fn of_rank(is_error: bool, lines: &[u8]) {
     if is_error {
-        let _ = io::stderr().lock().write_all(lines);
+        remark_bytes(lines);
     } else {
         result_bytes(lines);
     }
@@ -96,7 +96,11 @@ fn write_patiently(out: &impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
 
 /// Writes to standard error; ignores failures.
 pub(crate) fn remark(text: Arguments<'_>) {
-    let _ = io::stderr().lock().write_all(text.to_string().as_bytes());
+    remark_bytes(text.to_string().as_bytes());
+}
+
+fn remark_bytes(bytes: &[u8]) {
+    let _ = write_patiently(&io::stderr().lock(), bytes);
 }
 
 /// Whether a stream is a terminal that understands escape sequences: one with `TERM=dumb` prints them.

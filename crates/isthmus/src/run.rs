@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(short = 'n', long = "ranks", value_name = "COUNT", default_value_t = 1, hide_default_value = true)]
     ranks: u32,
     /// Which process of the part this is, from 0 [default: as the launcher says by Slurm's, PMI's, PMIx's, PALS's,
-    /// Flux's, MVAPICH's or Open MPI's variables, else 0]
+    /// Flux's, jsrun's, MVAPICH's or Open MPI's variables, else 0]
     #[arg(long, value_name = "INDEX", requires = "size")]
     rank: Option<u32>,
     /// How many processes of isthmus run the part has; prun does not say it [default: as the launcher says, else 1]

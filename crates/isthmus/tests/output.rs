@@ -325,6 +325,39 @@ fn output_to_a_pipe_that_another_program_made_non_blocking_is_whole() {
     assert_eq!(text(&said[before.len()..]), text(&whole));
 }
 
+#[test]
+fn errors_of_ranks_to_a_pipe_that_another_program_made_non_blocking_are_whole() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    rustix::pipe::fcntl_setpipe_size(&writer, 4096).expect("a small one");
+    rustix::io::ioctl_fionbio(&writer, true).expect("a pipe");
+    let mut command = isthmus(folder.path());
+    command.args([
+        "run",
+        "--job",
+        "j",
+        "--part",
+        "1/1",
+        "--gather",
+        "--provider-path",
+        "/",
+        "--rank",
+        "0",
+        "--size",
+        "1",
+    ]);
+    command.args(["sh", "-c", "seq 5000 >&2"]);
+    let mut child = command.stderr(writer).spawn().expect("it starts");
+    // This process's end of the pipe goes with it.
+    drop(command);
+    std::thread::sleep(Duration::from_millis(300));
+    let mut said = Vec::new();
+    reader.read_to_end(&mut said).expect("bytes");
+    assert_eq!(child.wait().expect("an end").code(), Some(0));
+    let whole: String = (1..=5000).map(|line| format!("{line}\n")).collect();
+    assert_eq!(text(&said), whole);
+}
+
 /// Descriptors that are open only for reading take nothing. Rust's own `Stdout` would say that they did.
 #[test]
 fn results_for_a_descriptor_that_is_only_read_are_lost() {

@@ -83,12 +83,21 @@ impl Agent {
         fits
     }
 
-    /// A rank called `MPI_Abort`.
+    /// A rank called `MPI_Abort`, or its MPI ended the job. MPICH's own codes lie outside the range of exit statuses.
     fn abort(&mut self, now: Duration, rank: u32, code: i32, message: &str) {
+        let kind = if (0..=255).contains(&code) { Kind::End } else { Kind::Error };
+        self.abort_as(kind, now, rank, code, message);
+    }
+
+    /// The same by PMIx. Open MPI's own codes are the classes of its errors, which a program may choose too. So a later
+    /// failure may explain any code.
+    pub(crate) fn pmix_aborts(&mut self, now: Duration, rank: u32, code: i32, message: &str) {
+        self.abort_as(Kind::Error, now, rank, code, message);
+    }
+
+    fn abort_as(&mut self, kind: Kind, now: Duration, rank: u32, code: i32, message: &str) {
         let said =
             if message.is_empty() || message == "abort" { String::new() } else { format!(": {message}") };
-        // MPI libraries abort a job by the same call, with codes outside the range of exit statuses.
-        let kind = if (0..=255).contains(&code) { Kind::End } else { Kind::Error };
         // A process's exit status is the low byte. A status of 0 would mean success.
         let status = match code as u8 {
             0 => 1,

@@ -350,6 +350,29 @@ fn a_lost_part_is_told_rather_than_what_ranks_say_of_it() {
     assert!(!told.contains("MPI_Abort"), "{told}");
 }
 
+/// Open MPI aborts with the class of an error when it loses a peer, and a program may abort with the same number.
+#[test]
+fn an_abort_by_pmix_is_told_unless_a_loss_explains_it() {
+    for dies in [true, false] {
+        let mut net = Net::new(3, THREE);
+        net.agents[0].pmix_aborts(net.now, 0, 17, "");
+        net.settle();
+        net.pass(GRACE);
+        assert!(net.finished.iter().all(Option::is_none), "it may have a cause");
+        if dies {
+            net.die(3);
+        }
+        net.pass(GRACE_ERROR);
+        let words = if dies {
+            "part 2 (host host20) is gone"
+        } else {
+            "rank 0 (part 1, host host10) called MPI_Abort with 17"
+        };
+        assert!(net.everything_told().contains(words), "{}", net.everything_told());
+        assert_eq!(net.finished[0], Some(if dies { 1 } else { 17 }));
+    }
+}
+
 #[test]
 fn a_lost_process_of_a_part_and_a_lost_hub_end_the_job() {
     for (gone, words) in [(5, "part 3 (host host30) lost a process"), (0, "part 1 (host host10) is gone")] {

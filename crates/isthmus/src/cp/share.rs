@@ -1,14 +1,7 @@
 //! Determines which share of a copy this process does.
 
+use isthmus_launch::{ProcessNumber, Wrong};
 use isthmus_mover::wire::Share;
-
-/// Launchers' variables with a process's number and the count of processes. Of Slurm's variables only those of a step:
-/// a batch script that starts one process has the others too.
-const LAUNCHERS: &[(&str, &str)] = &[
-    ("PMI_RANK", "PMI_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-];
 
 /// Parses R/N.
 pub(super) fn parse(text: &str) -> Result<Share, String> {
@@ -26,15 +19,9 @@ fn checked(rank: &str, ranks: &str) -> Option<Share> {
 
 /// The share that the launcher's variables give; `None` without a launcher.
 pub(super) fn of_launcher(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Share>, String> {
-    for (rank, ranks) in LAUNCHERS {
-        if let (Some(number), Some(count)) = (variable(rank), variable(ranks)) {
-            let share = checked(&number, &count);
-            let text =
-                || format!("{rank}={number} and {ranks}={count} name no share of the work; give --share R/N");
-            return share.ok_or_else(text).map(Some);
-        }
-    }
-    Ok(None)
+    let process = ProcessNumber::from_environment(variable, None)
+        .map_err(|Wrong { why, .. }| format!("{why}; give --share R/N"))?;
+    Ok(process.map(|process| Share { rank: process.index, ranks: process.count }))
 }
 
 #[cfg(test)]
