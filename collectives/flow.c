@@ -462,8 +462,13 @@ void flow_free(struct flow *flow)
 
 int flow_end(struct flow *flow, follow *end, void *what)
 {
-    if (goes_on(flow))
-        return go_on_later(flow, end, what);
+    if (goes_on(flow)) {
+        int error = go_on_later(flow, end, what);
+        // It has failed while it started, so no hook takes it further.
+        if (error)
+            divert_receives(flow);
+        return error;
+    }
     flow_wait(flow);
     if (flow->arrivals && !flow->error)
         take_sample(flow);

@@ -102,6 +102,9 @@ void keep_measured(const struct settings *settings);
 // Keeps a rate that was measured later, as the first guess for communicators to come.
 void keep_rate(const struct settings *settings);
 void forget_world(void);
+// The settings that the world's ranks agreed on, without messages. Returns 0 if some ranks of comm are not in this world. All
+// ranks of comm get the same.
+int world_settings_of(MPI_Comm comm, struct settings *settings);
 // Finds the sites of a communicator. Collective over comm. Returns 0 or an MPI error.
 int map_of(MPI_Comm comm, int rank, int ranks, struct map *map);
 

@@ -110,7 +110,7 @@ static void read_settings(void)
     settings.trace = !trace || !trace[0] || !strcmp(trace, "0") ? QUIET : strcasecmp(trace, "counts") ? EACH_CALL : COUNTS;
     settings.nonblocking = has_progress_hook() && !is_off("ISTHMUS_COLLECTIVES_NONBLOCKING");
     settings.persistent = settings.nonblocking && !is_off("ISTHMUS_COLLECTIVES_PERSISTENT");
-    settings.windows = WINDOWS && !is_off("ISTHMUS_COLLECTIVES_WINDOWS");
+    settings.windows = WINDOWS && is_on("ISTHMUS_COLLECTIVES_WINDOWS");
     settings.reproducible = is_on("ISTHMUS_COLLECTIVES_REPRODUCIBLE");
     settings.rtt_s = quantity("ISTHMUS_COLLECTIVES_RTT", TIMES, "24ms");
     settings.rate = quantity("ISTHMUS_COLLECTIVES_RATE", RATES, "10Gbit");

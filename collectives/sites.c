@@ -461,6 +461,17 @@ static int from_world(MPI_Comm comm, int ranks, struct map *map)
     return all;
 }
 
+int world_settings_of(MPI_Comm comm, struct settings *settings)
+{
+    struct map map = {.sites = 1};
+    int ranks;
+    if (!world.site_of || PMPI_Comm_size(comm, &ranks) || !from_world(comm, ranks, &map))
+        return 0;
+    free(map.site_of);
+    *settings = map.settings;
+    return 1;
+}
+
 int map_of(MPI_Comm comm, int rank, int ranks, struct map *map)
 {
     if (ranks == 1) {

@@ -2,7 +2,11 @@
 // fence exchanges these messages, and each rank applies those that it gets to its own window. Such an epoch takes half a
 // round trip. The MPI takes more than two: one until the accesses are acknowledged, and a barrier.
 //
-// MPI permits it, since accesses of such an epoch need not take effect before its closing fence, and since the target
+// It is off unless all ranks have ISTHMUS_COLLECTIVES_WINDOWS=1. A fence returns at one rank before the others have applied
+// what came for them. A third rank that locks a window right after the fence may read the old value there. MPI-4.1
+// permits that, but programs rely on more.
+//
+// MPI permits such epochs, since accesses of such an epoch need not take effect before its closing fence, and since the target
 // takes part in the fence. Locks and flushes are left to the MPI, because their target takes no part; so are post, start,
 // complete and wait.
 //
@@ -144,48 +148,75 @@ static void free_window(struct window *window)
     free(window);
 }
 
+static int is_off_in_world(MPI_Comm comm)
+{
+    struct settings settings;
+    return world_settings_of(comm, &settings) && !settings.windows;
+}
+
 static int is_unified(MPI_Win win)
 {
     int *model = NULL, found = 0;
     return PMPI_Win_get_attr(win, MPI_WIN_MODEL, &model, &found) == MPI_SUCCESS && found && *model == MPI_WIN_UNIFIED;
 }
 
-// All ranks of the communicator call it, and agree on whether the window's fences are run here.
-static void watch(MPI_Comm comm, void *base, MPI_Aint size, MPI_Aint unit, MPI_Win win)
+// Makes a window's memory; NULL without memory.
+static struct window *new_window(const struct plan *plan)
 {
-    struct plan *plan = plan_of(comm);
-    if (!plan || !plan->settings.windows || plan->ranks > RANKS_MAX)
-        return;
     size_t ranks = (size_t)plan->ranks;
-    struct window *window = calloc(1, sizeof *window);
-    struct side *sides = calloc(ranks, sizeof *sides);
-    struct message *messages = calloc(ranks, sizeof *messages);
-    char *heads = malloc(ranks * HEAD);
-    MPI_Request *requests = malloc(3 * ranks * sizeof *requests);
-    if (!window || !sides || !messages || !heads || !requests)
-        refuse("no memory for a window of %d ranks", plan->ranks);
+    struct window *window = malloc(sizeof *window);
+    if (!window)
+        return NULL;
     *window = (struct window){
-        .win = win, .comm = MPI_COMM_NULL, .rank = plan->rank, .ranks = plan->ranks, .trace = plan->settings.trace, .base = base, .sides = sides,
-        .messages = messages, .heads = heads, .requests = requests, .native_next = NATIVE_FIRST, .deferred_end = &window->deferred,
+        .comm = MPI_COMM_NULL, .rank = plan->rank, .ranks = plan->ranks, .trace = plan->settings.trace, .native_next = NATIVE_FIRST,
+        .sides = calloc(ranks, sizeof(struct side)), .messages = calloc(ranks, sizeof(struct message)), .heads = malloc(ranks * HEAD),
+        .requests = malloc(3 * ranks * sizeof(MPI_Request)), .deferred_end = &window->deferred,
     };
     pthread_mutex_init(&window->lock, NULL);
+    if (window->sides && window->messages && window->heads && window->requests)
+        return window;
+    free_window(window);
+    return NULL;
+}
+
+// A communicator for a window's messages, which all ranks make.
+static int make_comm(const struct plan *plan, MPI_Comm *comm)
+{
     MPI_Group all;
     int error = PMPI_Comm_group(plan->far, &all);
-    if (!error) {
-        error = PMPI_Comm_create(plan->far, all, &window->comm);
-        PMPI_Group_free(&all);
-    }
-    if (!error)
-        error = PMPI_Comm_set_errhandler(window->comm, MPI_ERRORS_RETURN);
-    struct side mine = {size, unit, !error && is_unified(win)};
-    error = PMPI_Allgather(&mine, sizeof mine, MPI_BYTE, sides, sizeof mine, MPI_BYTE, plan->far);
-    int able = !error;
-    for (int rank = 0; rank < plan->ranks; rank++)
-        able &= sides[rank].is_able;
+    if (error)
+        return error;
+    error = PMPI_Comm_create(plan->far, all, comm);
+    PMPI_Group_free(&all);
+    return error ? error : PMPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN);
+}
+
+// All ranks of the communicator call it, and agree on whether the window's fences are run here. A rank without memory takes
+// part in all that needs every rank.
+static void watch(MPI_Comm comm, void *base, MPI_Aint size, MPI_Aint unit, MPI_Win win)
+{
+    // Where they are off, a window costs no messages.
+    struct plan *plan = is_off_in_world(comm) ? NULL : plan_of(comm);
+    if (!plan || !plan->settings.windows || plan->ranks > RANKS_MAX)
+        return;
+    struct side sides[RANKS_MAX], mine = {size, unit, 0};
+    struct window *window = new_window(plan);
+    MPI_Comm own = MPI_COMM_NULL;
+    mine.is_able = !make_comm(plan, &own) && window && is_unified(win);
+    int able = !PMPI_Allgather(&mine, sizeof mine, MPI_BYTE, sides, sizeof mine, MPI_BYTE, plan->far);
+    for (int rank = 0; able && rank < plan->ranks; rank++)
+        able = sides[rank].is_able != 0;
     if (!able) {
-        free_window(window);
+        if (own != MPI_COMM_NULL)
+            PMPI_Comm_free(&own);
+        if (window)
+            free_window(window);
         return;
     }
+    window->win = win;
+    window->comm = own;
+    window->base = base;
+    memcpy(window->sides, sides, (size_t)plan->ranks * sizeof *sides);
     pthread_mutex_lock(&all_windows);
     window->next = windows;
     windows = window;
@@ -296,13 +327,30 @@ static int is_derived(MPI_Datatype type)
            combiner != MPI_COMBINER_NAMED;
 }
 
-// The program may free a datatype before the fence.
-static int keep_type(MPI_Datatype *type) { return is_derived(*type) ? PMPI_Type_dup(*type, type) : MPI_SUCCESS; }
+// Copies a datatype, which the program may free before the fence. After an error there is no copy to drop.
+static int keep_type(MPI_Datatype *type)
+{
+    MPI_Datatype copy;
+    int error = is_derived(*type) ? PMPI_Type_dup(*type, &copy) : MPI_SUCCESS;
+    if (error)
+        *type = MPI_DATATYPE_NULL;
+    else if (is_derived(*type))
+        *type = copy;
+    return error;
+}
 
 static void drop_type(MPI_Datatype *type)
 {
     if (is_derived(*type))
         PMPI_Type_free(type);
+}
+
+static void free_call(struct rma *kept)
+{
+    drop_type(&kept->type);
+    drop_type(&kept->result_type);
+    drop_type(&kept->target_type);
+    free(kept);
 }
 
 static int defer(struct window *window, const struct rma *rma)
@@ -312,14 +360,16 @@ static int defer(struct window *window, const struct rma *rma)
         return MPI_ERR_NO_MEM;
     *kept = *rma;
     kept->next = NULL;
-    int error = keep_type(&kept->type);
-    if (!error)
-        error = keep_type(&kept->result_type);
-    if (!error)
-        error = keep_type(&kept->target_type);
+    // All are tried, so that what is not NULL afterwards is a copy.
+    int errors[] = {keep_type(&kept->type), keep_type(&kept->result_type), keep_type(&kept->target_type)};
+    int error = errors[0] ? errors[0] : errors[1] ? errors[1] : errors[2];
+    if (error) {
+        free_call(kept);
+        return error;
+    }
     *window->deferred_end = kept;
     window->deferred_end = &kept->next;
-    return error;
+    return MPI_SUCCESS;
 }
 
 // Takes an access into the open epoch. Returns LEAVE if it is the MPI's, else 0 or an MPI error.
@@ -378,6 +428,21 @@ static int finish(struct window *window, int from, int *deferred)
     return error;
 }
 
+// Empties the messages after an exchange. Long ones give back their memory, except those that a failed exchange may still be
+// sending.
+static void end_messages(struct window *window, int error)
+{
+    for (int i = 0; i < window->ranks; i++) {
+        struct message *message = &window->messages[i];
+        if (!error && message->room > HEAD) {
+            free(message->data);
+            *message = (struct message){0};
+        }
+        message->length = 0;
+    }
+    window->copied = 0;
+}
+
 // Exchanges the messages of an epoch, and applies them. Every rank first posts all receives of heads, then sends all that
 // it has, and only then waits. So no rank waits for one that waits for it.
 static int exchange_all(struct window *window, int *deferred)
@@ -417,9 +482,7 @@ static int exchange_all(struct window *window, int *deferred)
     }
     if (!error)
         error = wait_for_all(count, sends);
-    for (int i = 0; i < ranks; i++)
-        window->messages[i].length = 0;
-    window->copied = 0;
+    end_messages(window, error);
     return error;
 }
 
@@ -444,13 +507,11 @@ static int run_all_deferred(struct window *window, int assert)
     int error = PMPI_Win_fence(0, window->win);
     while (window->deferred) {
         struct rma *rma = window->deferred;
+        int failed = run_deferred(rma, window->win);
         if (!error)
-            error = run_deferred(rma, window->win);
+            error = failed;
         window->deferred = rma->next;
-        drop_type(&rma->type);
-        drop_type(&rma->result_type);
-        drop_type(&rma->target_type);
-        free(rma);
+        free_call(rma);
     }
     window->deferred_end = &window->deferred;
     window->native = window->native_next;

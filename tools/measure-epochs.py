@@ -50,7 +50,8 @@ def measure(mpi, args):
     env = far.settings(args)
     jobs = {"": take(mpi, args, env)}
     if args.library:
-        jobs[" with the library"] = take(mpi, args, {**env, "LD_PRELOAD": str(mpis.collectives_library(mpi))})
+        library = {"LD_PRELOAD": str(mpis.collectives_library(mpi)), "ISTHMUS_COLLECTIVES_WINDOWS": "1"}
+        jobs[" with the library"] = take(mpi, args, {**env, **library})
     by_hand = sorted({SYNCS[sync] for sync in args.sync}, key=TRIPS.get)
     columns = [*(sync + job for sync in args.sync for job in jobs), *(f"{name}, allowed" for name in by_hand)]
     print(f"| {args.rtt}, {args.rate}, {args.ranks // 2} ranks a site | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|", sep="\n")

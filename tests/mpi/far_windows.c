@@ -2,6 +2,7 @@
 // most of them.
 //
 //   far_windows SEED EPOCHS
+//   far_windows SEED EPOCHS apart    rank 1 does not have ISTHMUS_COLLECTIVES_WINDOWS
 //
 // Epochs have puts and accumulates, and some have calls with a result. Locks are taken between fences.
 #include "check.h"
@@ -136,12 +137,17 @@ static void results(uint64_t epoch)
     MPI_Type_vector(2, 1, 2, MPI_INT64_T, &apart);
     MPI_Type_commit(&apart);
     MPI_Accumulate(&add, 1, MPI_INT64_T, target, displacement(target, ORDERED, own), 1, MPI_INT64_T, MPI_SUM, window);
+    // A call that fails, at once or in the fence, takes none of the later ones with it.
+    MPI_Win_set_errhandler(window, MPI_ERRORS_RETURN);
+    int failed = MPI_Get(got, -1, MPI_INT64_T, target, 0, -1, MPI_INT64_T, window);
     MPI_Get(got, 16, MPI_INT64_T, target, displacement(target, CONSTANTS, 5), 16, MPI_INT64_T, window);
     MPI_Fetch_and_op(&one, &old, MPI_INT64_T, target, displacement(target, ORDERED, own), MPI_SUM, window);
     MPI_Accumulate(&add, 1, MPI_INT64_T, target, displacement(target, ORDERED, own), 1, MPI_INT64_T, MPI_SUM, window);
     MPI_Put(pair, 1, apart, target, displacement(target, ORDERED, own + 1), 1, apart, window);
     MPI_Type_free(&apart);
-    MPI_Win_fence(0, window);
+    int fence_failed = MPI_Win_fence(0, window);
+    CHECK(failed || fence_failed, "epoch %" PRIu64 ": no error for a negative count", epoch);
+    MPI_Win_set_errhandler(window, MPI_ERRORS_ARE_FATAL);
     CHECK(old == sum + add, "epoch %" PRIu64 ": MPI_Fetch_and_op found %" PRId64 ", not %" PRId64, epoch, old, sum + add);
     for (int i = 0; i < 16; i++)
         CHECK(got[i] == (int64_t)mixed((uint64_t)target, 5 + (uint64_t)i), "epoch %" PRIu64 ": MPI_Get of word %d", epoch, i);
@@ -206,9 +212,13 @@ static int random_epochs(int epochs)
 
 int main(int argc, char **argv)
 {
+    // The launcher's number, since MPI_Init reads the setting.
+    const char *rank = getenv("PMI_RANK");
+    if (argc == 4 && rank && !strcmp(rank, "1"))
+        unsetenv("ISTHMUS_COLLECTIVES_WINDOWS");
     start(&argc, &argv, "far_windows");
-    if (argc != 3)
-        fail("far_windows SEED EPOCHS");
+    if (argc != 3 && (argc != 4 || !rank))
+        fail("far_windows SEED EPOCHS [apart], with PMI_RANK");
     seed = strtoull(argv[1], NULL, 10);
     return random_epochs(atoi(argv[2]));
 }
