@@ -5,12 +5,14 @@
 //   far_comms pinned PINS          pinned by the info key isthmus_collectives_pin
 //   far_comms late BYTES           on which a rank has an error, and a message comes after that
 //   far_comms ilate BYTES         the same of a non-blocking collective
+//   far_comms fails BYTES         the same of a non-blocking collective that fails while it starts
 //   far_comms handler             in which a thread waits, while another one changes the error handler of MPI_COMM_SELF
 //   far_comms bits RANKS           used for sums whose bits must not depend on the algorithm; so many ranks are at the first site
 //   far_comms steady CALLS BYTES   used for long collectives again and again, so that the library measures the link
 //   far_comms sessions TIMES       made from sessions, by a program without MPI_Init
 #include "check.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -145,9 +147,20 @@ static int buffers(void)
     return finish("buffers by address");
 }
 
+// Stands before the MPI's own function, so that a non-blocking collective of the library fails while it starts.
+static int starts_fail;
+int PMPI_Grequest_start(MPI_Grequest_query_function *query, MPI_Grequest_free_function *drop, MPI_Grequest_cancel_function *cancel, void *state,
+                        MPI_Request *request)
+{
+    int (*own)(MPI_Grequest_query_function *, MPI_Grequest_free_function *, MPI_Grequest_cancel_function *, void *, MPI_Request *);
+    *(void **)&own = dlsym(RTLD_NEXT, "PMPI_Grequest_start");
+    return starts_fail ? MPI_ERR_OTHER : own(query, drop, cancel, state, request);
+}
+
 // The root has no room for what rank 1 sends, and an error. The last rank sends after that: its message must not be
 // written to the root's buffer, which is then used for something else. Yet the last rank must not wait for ever.
-static int late(size_t bytes, int is_nonblocking)
+enum kind { BLOCKING, NONBLOCKING, FAILS_AT_START };
+static int late(size_t bytes, enum kind kind)
 {
     int count = (int)(bytes / sizeof(int)), go = 1, error, class = MPI_SUCCESS, last = world_size - 1, counts[world_size], displs[world_size];
     int *one = allocate(2 * bytes), *all = allocate(bytes * (size_t)world_size);
@@ -162,16 +175,17 @@ static int late(size_t bytes, int is_nonblocking)
     MPI_Barrier(comm); // the library's first call on a communicator waits for all ranks
     if (world_rank == last)
         MPI_Recv(&go, 1, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    if (is_nonblocking) {
+    if (kind != BLOCKING) {
         MPI_Request request;
-        error = MPI_Igatherv(one, world_rank == 1 ? 2 * count : count, MPI_INT, all, counts, displs, MPI_INT, 0, comm, &request);
+        starts_fail = kind == FAILS_AT_START && world_rank == 0;
+        error = MPI_Igatherv(one, kind == NONBLOCKING && world_rank == 1 ? 2 * count : count, MPI_INT, all, counts, displs, MPI_INT, 0, comm, &request);
         error = error ? error : MPI_Wait(&request, MPI_STATUS_IGNORE);
     } else
         error = MPI_Gatherv(one, world_rank == 1 ? 2 * count : count, MPI_INT, all, counts, displs, MPI_INT, 0, comm);
     if (error != MPI_SUCCESS)
         MPI_Error_class(error, &class);
     // MPICH has another class for errors of generalized requests.
-    if (is_nonblocking && world_rank == 0 && class != MPI_SUCCESS)
+    if (kind != BLOCKING && world_rank == 0 && class != MPI_SUCCESS)
         class = MPI_ERR_TRUNCATE;
     CHECK(class == (world_rank == 0 ? MPI_ERR_TRUNCATE : MPI_SUCCESS), "Gatherv ended with class %d", class);
     if (world_rank == 0) {
@@ -400,12 +414,14 @@ int main(int argc, char **argv)
     if (argc == 3 && !strcmp(argv[1], "bits"))
         return bits(atoi(argv[2]));
     if (argc == 3 && (!strcmp(argv[1], "late") || !strcmp(argv[1], "ilate")))
-        return late(argument(argc, argv, 2, 0), argv[1][0] == 'i');
+        return late(argument(argc, argv, 2, 0), argv[1][0] == 'i' ? NONBLOCKING : BLOCKING);
+    if (argc == 3 && !strcmp(argv[1], "fails"))
+        return late(argument(argc, argv, 2, 0), FAILS_AT_START);
     if (argc == 2 && !strcmp(argv[1], "handler"))
         return handler();
     if (argc == 3 && !strcmp(argv[1], "pinned"))
         return pinned(argv[2]);
     if (argc == 4 && !strcmp(argv[1], "steady"))
         return steady(atoi(argv[2]), argument(argc, argv, 3, 0));
-    fail("usage: far_comms freed ROUNDS BYTES | buffers | pinned PINS | late BYTES | ilate BYTES | handler | bits RANKS | steady CALLS BYTES | sessions TIMES");
+    fail("usage: far_comms freed ROUNDS BYTES | buffers | pinned PINS | late BYTES | ilate BYTES | fails BYTES | handler | bits RANKS | steady CALLS BYTES | sessions TIMES");
 }
