@@ -103,8 +103,11 @@ class Job:
             said.append(ended.output)
         return "\n".join(said)
 
-    def fail(self, words, status, since, gone=None, bound=END):
-        """All parts end in time with the status, and say the words (a regular expression); not those that are gone."""
+    def fail(self, words, status, since, gone=None, bound=END, further=()):
+        """All parts end in time with the status, and say the words (a regular expression); not those that are gone.
+
+        Those in `further` are not the first process of their part: they do not say why the job ends.
+        """
         took = 0
         for part in self.parts:
             ended = part.job.wait(since - part.job.began + bound + 5)
@@ -113,7 +116,10 @@ class Job:
                 raise Failure(f"{part.name}: no end; {last_words(ended.output)}")
             if part is gone:
                 continue
-            if not re.search(words, ended.output, re.M):
+            if part in further:
+                if "the job ends" in ended.output:
+                    raise Failure(f"{part.name}: another process of it says why the job ends: {last_words(ended.output)}")
+            elif not re.search(words, ended.output, re.M):
                 raise Failure(f"{part.name}: exit {ended.status}, and no word of {words!r}: {last_words(ended.output)}")
             if ended.status != status:
                 raise Failure(f"{part.name}: exit {ended.status}, expected {status}: {last_words(ended.output)}")
@@ -566,12 +572,12 @@ def pmix(c):
             said = ok(job.succeed(), 4)
         text = "from mpi4py import MPI; w = MPI.COMM_WORLD; w.barrier(); w.rank == 2 and w.Abort(7); w.recv(source=2)"
         with Job(parts(python(c, text), folder)) as job:
-            job.fail(r"rank 2 \(part 2, host \S+\) called MPI_Abort with 7|^$", 7, time.monotonic(), bound=20)
+            job.fail(r"rank 2 \(part 2, host \S+\) called MPI_Abort with 7", 7, time.monotonic(), bound=20, further=job.parts[2:])
         progress = c.scratch("progress")
         with Job(parts(program(c, "churn", 120, "64k", progress), folder)) as job:
             cases.await_file(progress, job.parts[0].job)
             os.kill(max(job.parts[0].job.pids("churn")), signal.SIGKILL)
-            told = job.fail(r"the job ends: rank [01] \(part 1, host \S+\) was ended by SIGKILL|^$", 137, time.monotonic())
+            told = job.fail(r"the job ends: rank [01] \(part 1, host \S+\) was ended by SIGKILL", 137, time.monotonic(), further=job.parts[2:])
         # A scheduler sends SIGTERM to all processes of a part at once, also to the PMIx servers. Here they get it first.
         progress.unlink()
         with Job(parts(program(c, "churn", 120, "64k", progress), folder)) as job:
@@ -581,7 +587,7 @@ def pmix(c):
             time.sleep(0.5)
             for pid in job.parts[0].runs():
                 os.kill(pid, signal.SIGTERM)
-            job.fail(r"part 1 \(host \S+\) was told to end: its isthmus run received SIGTERM|^$", 143, time.monotonic())
+            job.fail(r"part 1 \(host \S+\) was told to end: its isthmus run received SIGTERM", 143, time.monotonic(), further=job.parts[2:])
     # A server that is killed can remove nothing; `isthmus run` removes the folder.
     before = segments()
     with emptied() as folder:
@@ -589,7 +595,7 @@ def pmix(c):
         with Job(parts(program(c, "churn", 120, "64k", progress), folder)) as job:
             cases.await_file(progress, job.parts[0].job)
             os.kill(job.parts[0].servers()[0], signal.SIGKILL)
-            job.fail(r"part 1 \(host \S+\) has lost its PMIx server: its process has ended|^$", 1, time.monotonic())
+            job.fail(r"part 1 \(host \S+\) has lost its PMIx server: its process has ended", 1, time.monotonic(), further=job.parts[2:])
     for name in segments() - before:
         Path("/dev/shm", name).unlink()
     return f"{said}; {told}"

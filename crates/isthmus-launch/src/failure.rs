@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use signal_hook::consts::SIGKILL;
 
 /// The failure that ends all parts of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,8 +22,8 @@ pub struct Failure {
     pub kind: Kind,
 }
 
-/// Kinds of failures. A later one explains an earlier one: when a process is gone, ranks that waited for it fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// Kinds of failures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// A rank ended with an error, or its MPI library ended the job.
     Error,
@@ -30,6 +31,23 @@ pub enum Kind {
     End,
     /// A process of `isthmus run` is gone, or was told to end.
     Gone,
+    /// A rank ended the job, or its MPI library did: nothing tells which.
+    Abort,
+    /// SIGKILL ended a rank.
+    Killed,
+}
+
+impl Kind {
+    /// Whether a failure of this kind may be the cause of one that was told before it. When a process is gone, ranks
+    /// that waited for it fail. When a rank ends the job, others may crash, but nothing of theirs sends SIGKILL.
+    pub(crate) fn explains(self, earlier: Self) -> bool {
+        match earlier {
+            Self::Error => matches!(self, Self::End | Self::Killed | Self::Gone),
+            Self::Abort => matches!(self, Self::Killed | Self::Gone),
+            Self::End | Self::Killed => self == Self::Gone,
+            Self::Gone => false,
+        }
+    }
 }
 
 impl fmt::Display for Failure {
@@ -79,6 +97,14 @@ pub(crate) fn signal_name(number: i32) -> String {
 }
 
 impl Ended {
+    pub(crate) fn kind(self) -> Kind {
+        match self {
+            Self::Status(_) => Kind::Error,
+            Self::Signal(SIGKILL) => Kind::Killed,
+            Self::Signal(_) => Kind::End,
+        }
+    }
+
     /// The exit status in the convention of shells: 128 plus the number of the signal.
     pub(crate) fn status(self) -> u8 {
         match self {

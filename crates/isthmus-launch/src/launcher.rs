@@ -18,6 +18,33 @@ struct Launcher {
     /// Has the number of the process.
     number: &'static str,
     count: Count,
+    pmix: Pmix,
+}
+
+/// How to know whether the PMIx server of a process is this launcher's. PRRTE replaces `PMIX_NAMESPACE` for processes
+/// that it starts, and leaves them the other variables of its daemon.
+enum Pmix {
+    /// `PMIX_NAMESPACE` begins so.
+    Begins(&'static str),
+    /// `PMIX_NAMESPACE` equals this variable.
+    Equals(&'static str),
+    /// By nothing that is documented.
+    Unknown,
+}
+
+/// The variable with the name of the group of processes that PMIx numbers.
+const PMIX_NAMESPACE: &str = "PMIX_NAMESPACE";
+
+impl Pmix {
+    /// Whether this launcher has started the process, `None` if nothing tells.
+    fn has_started(&self, get: impl Fn(&str) -> Option<String>) -> Option<bool> {
+        let namespace = get(PMIX_NAMESPACE);
+        match self {
+            Self::Begins(start) => Some(namespace.is_some_and(|name| name.starts_with(start))),
+            Self::Equals(variable) => Some(namespace.is_some() && namespace == get(variable)),
+            Self::Unknown => None,
+        }
+    }
 }
 
 /// Where a launcher tells the count of processes.
@@ -35,16 +62,37 @@ enum Count {
 /// The launchers that number their processes, from the innermost outwards. Hydra and PRRTE start their own daemons by
 /// the launcher of the resource manager, whose variables then describe the daemons.
 ///
-/// PALS's variables are those that Flux (`cray_pals.c`) and Slurm (`mpi_cray_shasta.c`) set for HPE's libraries.
+/// PALS's variables are those that Flux (`cray_pals.c`) and Slurm (`mpi_cray_shasta.c`) set for HPE's libraries. The
+/// names of PMIx's groups are those of Slurm's plugin `mpi/pmix` (`slurm.pmix.JOB.STEP`) and of flux-pmix (the job).
 const LAUNCHERS: &[Launcher] = &[
-    Launcher { number: "OMPI_COMM_WORLD_RANK", count: Count::Variable("OMPI_COMM_WORLD_SIZE") },
-    Launcher { number: "PMI_RANK", count: Count::Variable("PMI_SIZE") },
-    Launcher { number: "MV2_COMM_WORLD_RANK", count: Count::Variable("MV2_COMM_WORLD_SIZE") },
-    Launcher { number: "PMIX_RANK", count: Count::Untold },
-    Launcher { number: "PALS_RANKID", count: Count::PalsFile("PALS_APINFO") },
-    Launcher { number: "FLUX_TASK_RANK", count: Count::Variable("FLUX_JOB_SIZE") },
-    Launcher { number: "JSM_NAMESPACE_RANK", count: Count::Variable("JSM_NAMESPACE_SIZE") },
-    Launcher { number: "SLURM_PROCID", count: Count::Step("SLURM_STEP_NUM_TASKS") },
+    Launcher {
+        number: "OMPI_COMM_WORLD_RANK",
+        count: Count::Variable("OMPI_COMM_WORLD_SIZE"),
+        pmix: Pmix::Unknown,
+    },
+    Launcher { number: "PMI_RANK", count: Count::Variable("PMI_SIZE"), pmix: Pmix::Unknown },
+    Launcher {
+        number: "MV2_COMM_WORLD_RANK",
+        count: Count::Variable("MV2_COMM_WORLD_SIZE"),
+        pmix: Pmix::Unknown,
+    },
+    Launcher { number: "PMIX_RANK", count: Count::Untold, pmix: Pmix::Unknown },
+    Launcher { number: "PALS_RANKID", count: Count::PalsFile("PALS_APINFO"), pmix: Pmix::Unknown },
+    Launcher {
+        number: "FLUX_TASK_RANK",
+        count: Count::Variable("FLUX_JOB_SIZE"),
+        pmix: Pmix::Equals("FLUX_JOB_ID"),
+    },
+    Launcher {
+        number: "JSM_NAMESPACE_RANK",
+        count: Count::Variable("JSM_NAMESPACE_SIZE"),
+        pmix: Pmix::Unknown,
+    },
+    Launcher {
+        number: "SLURM_PROCID",
+        count: Count::Step("SLURM_STEP_NUM_TASKS"),
+        pmix: Pmix::Begins("slurm.pmix."),
+    },
 ];
 
 /// The variable with the number of a task of PBS. It is 1 in the batch script itself. The numbers of other tasks have
@@ -139,10 +187,12 @@ impl ProcessNumber {
                 Count::Untold => None,
             };
             let index = number(launcher.number, &index)?;
+            // If the outer launcher has started a daemon of the inner one, its count is that of daemons. Their numbers
+            // may be equal even so.
+            let proven = launcher.pmix.has_started(&get);
             match (size.or(told), uncounted) {
-                // The outer launcher has started this process, if it gives it the same number; else it has started a
-                // daemon of the inner one, and its count is that of daemons.
-                (Some(_), Some((_, inner))) if inner != index => break,
+                (Some(_), Some((_, inner))) if inner != index || proven == Some(false) => break,
+                (Some(_), Some(_)) if proven.is_none() => {}
                 (Some(count), _) => {
                     let named = |wrong: Wrong| Wrong {
                         why: format!("{} says {}", launcher.number, wrong.why),
@@ -192,7 +242,7 @@ mod tests {
 
     #[test]
     fn every_launcher_is_understood() {
-        for Launcher { number, count } in LAUNCHERS {
+        for Launcher { number, count, .. } in LAUNCHERS {
             if let Count::Variable(count) | Count::Step(count) = count {
                 assert_eq!(process(&[(number, "3"), (count, "4")]), of(3, 4));
             }
@@ -210,18 +260,48 @@ mod tests {
         let nested =
             [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2"), ("PMI_RANK", "5"), ("PMI_SIZE", "8")];
         assert_eq!(process(&nested), of(5, 8));
-        // `srun` has started a daemon of PRRTE, and `prun` this process by it.
-        let nested = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2"), ("PMIX_RANK", "5")];
-        assert!(process(&nested).is_err_and(|wrong| wrong.advice == "give --size"));
-        assert_eq!(with_size(&nested, Some(8)), of(5, 8));
+    }
+
+    /// A launcher has started a daemon of PRRTE, and `prun` this process by it.
+    #[test]
+    fn daemons_of_prun_do_not_count() {
+        let daemons: [&[(&str, &str)]; 3] = [
+            &[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "3")],
+            &[("FLUX_TASK_RANK", "0"), ("FLUX_JOB_SIZE", "3"), ("FLUX_JOB_ID", "f2x")],
+            &[("JSM_NAMESPACE_RANK", "0"), ("JSM_NAMESPACE_SIZE", "3")],
+        ];
+        for daemon in daemons {
+            for index in [0, 5] {
+                let number = index.to_string();
+                let rank = ("PMIX_RANK", number.as_str());
+                for namespace in [&[][..], &[("PMIX_NAMESPACE", "prterun-n1-17@1")]] {
+                    let prun = [daemon, &[rank], namespace].concat();
+                    let told = process(&prun);
+                    assert!(told.as_ref().is_err_and(|wrong| wrong.advice == "give --size"), "{told:?}");
+                    assert_eq!(with_size(&prun, Some(8)), of(index, 8));
+                }
+            }
+        }
+        // `srun --mpi=pmix` has started Flux's own processes, and Flux leaves this process their variables.
+        let brokers = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "3"), ("PMIX_RANK", "0")];
+        let within = [&brokers, daemons[1], &[("PMIX_NAMESPACE", "slurm.pmix.9.0")]].concat();
+        assert!(process(&within).is_err());
     }
 
     #[test]
     fn a_launcher_that_has_pmix_too_counts() {
-        for (number, count) in
-            [("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE")]
-        {
-            assert_eq!(process(&[("PMIX_RANK", "5"), (number, "5"), (count, "8")]), of(5, 8));
+        for index in [0, 5] {
+            let number = index.to_string();
+            let rank = ("PMIX_RANK", number.as_str());
+            let namespace = ("PMIX_NAMESPACE", "slurm.pmix.123.0");
+            let srun = [("SLURM_PROCID", number.as_str()), ("SLURM_STEP_NUM_TASKS", "8")];
+            assert_eq!(process(&[&srun[..], &[rank, namespace]].concat()), of(index, 8));
+            let namespace = ("PMIX_NAMESPACE", "f2x");
+            let flux = [("FLUX_TASK_RANK", number.as_str()), ("FLUX_JOB_SIZE", "8"), ("FLUX_JOB_ID", "f2x")];
+            assert_eq!(process(&[&flux[..], &[rank, namespace]].concat()), of(index, 8));
+            // With the variables of PALS too, which prove nothing.
+            let pals = [("PALS_RANKID", number.as_str())];
+            assert_eq!(process(&[&flux[..], &pals, &[rank, namespace]].concat()), of(index, 8));
         }
     }
 
@@ -257,8 +337,10 @@ mod tests {
         let pals =
             [("PALS_RANKID", "3"), ("PALS_LOCAL_RANKID", "1"), ("PALS_NODEID", "1"), ("PALS_APINFO", path)];
         assert_eq!(process(&pals), of(3, 4));
-        // With `--pmi=pmix`, and as Slurm and Flux imitate it.
-        assert_eq!(process(&[&pals[..], &[("PMIX_RANK", "3")]].concat()), of(3, 4));
+        // With `--pmi=pmix` nothing proves that PALS has started the process itself.
+        let pmix = [&pals[..], &[("PMIX_RANK", "3")]].concat();
+        assert!(process(&pmix).is_err_and(|wrong| wrong.advice == "give --size"));
+        assert_eq!(with_size(&pmix, Some(4)), of(3, 4));
         for bad in [&apinfo(4)[..83], &[], &apinfo(0), &[0xff; 136]] {
             std::fs::write(&file, bad).expect("written");
             assert!(process(&pals).is_err_and(|wrong| wrong.why.contains("PALS_RANKID")));

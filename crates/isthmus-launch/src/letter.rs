@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::ranks::Lines;
 
 /// Version of the encoding, equal at both ends. Every change of it raises this number.
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 /// Longest letter. Bytes. [`Letter::Ready`] of a part of [`RANKS_MAX`] ranks must fit.
 pub(crate) const LETTER_MAX: u32 = 1 << 20;
 /// Bytes of keys and values after which a [`Letter::Put`] ends and the next begins.

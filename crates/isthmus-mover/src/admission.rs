@@ -15,7 +15,7 @@ use crate::session::Event;
 const STRANGERS_MAX: usize = 32;
 /// Why a session ends whose certificate a reload has made worthless.
 pub(crate) const DENIED: &str = "its certificate is no longer accepted: it or its authority is on the deny list there, \
-                                 or its AS is not admitted any more";
+                                 or its authority or its AS is not admitted any more";
 const LET_GO: &str = "too many others begin a transfer as well; try again later";
 
 #[derive(Clone, Copy, PartialEq, Eq)]

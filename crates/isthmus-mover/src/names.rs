@@ -46,7 +46,7 @@ fn cut(text: &str, most: usize) -> String {
     // The last of these change the order in which a terminal shows the rest of a line, or end the line.
     let is_control = |c: char| {
         c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+            || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
     let clean = |c: char| if is_control(c) { '\u{fffd}' } else { c };
     let count = text.chars().count();

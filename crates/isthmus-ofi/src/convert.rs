@@ -176,6 +176,8 @@ pub(crate) unsafe fn copy_text(text: *const c_char, out: *mut c_char, len: usize
 pub(crate) fn errno_text(errno: i32) -> &'static CStr {
     match errno.saturating_abs() {
         0 => c"no error",
+        // No error has these numbers on Linux, and the C library makes such texts anew each time.
+        41 | 58 => c"an unknown error",
         // SAFETY: the C library's own texts of these numbers are constants.
         known @ 1..=libc::EHWPOISON => unsafe { CStr::from_ptr(libc::strerror(known)) },
         FI_ETOOSMALL => c"the buffer is too small",

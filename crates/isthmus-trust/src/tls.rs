@@ -259,11 +259,12 @@ impl Trust {
     }
 
     /// Whether a session whose other end showed these certificates would begin with the present authorities, admitted
-    /// AS's and deny list. Sessions that began with earlier ones are checked by this. A certificate that has expired
-    /// since then ends no session.
+    /// AS's and deny list. Sessions that began with earlier ones are checked by this. A certificate or an authority that
+    /// has expired since then ends no session, nor does an authority that was renewed since then.
     pub fn believes(&self, shown: &Shown) -> bool {
         let Some((leaf, chain)) = shown.chain.split_first() else { return false };
-        let is_good = |usage| self.neighbours.check(leaf, chain, shown.at, usage).is_ok();
+        let times = [shown.at, UnixTime::now()];
+        let is_good = |usage| self.neighbours.check_at(leaf, chain, &times, usage).is_ok();
         is_good(KeyUsage::client_auth()) || is_good(KeyUsage::server_auth())
     }
 }
@@ -369,6 +370,10 @@ impl Authority {
         let valid = validity(certificate).ok_or(webpki::Error::InvalidCertValidity)?;
         Ok(Self { anchor, fingerprint: Fingerprint::of(certificate), valid, file: file.to_owned() })
     }
+
+    fn has_key_of(&self, other: &Self) -> bool {
+        self.anchor.subject_public_key_info == other.anchor.subject_public_key_info
+    }
 }
 
 /// The error of a certificate whose authority is known, and is not valid now.
@@ -433,6 +438,18 @@ impl Neighbours {
         now: UnixTime,
         usage: KeyUsage,
     ) -> Result<(), Error> {
+        self.check_at(leaf, chain, &[now], usage)
+    }
+
+    /// The same at the first of these times. The authority must be valid at one of them.
+    fn check_at(
+        &self,
+        leaf: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        times: &[UnixTime],
+        usage: KeyUsage,
+    ) -> Result<(), Error> {
+        let now = times[0];
         if std::iter::once(leaf).chain(chain).any(|shown| self.denied.contains(&Fingerprint::of(shown))) {
             return Err(Error::InvalidCertificate(CertificateError::Revoked));
         }
@@ -443,7 +460,10 @@ impl Neighbours {
         let known = as_of(leaf).and_then(|id| self.authorities.get(&id)).ok_or(denied)?;
         let certificate = EndEntityCert::try_from(leaf)
             .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
-        let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let is_valid = |authority: &Authority| {
+            let mut times = times.iter().map(|time| i64::try_from(time.as_secs()).unwrap_or(i64::MAX));
+            times.any(|time| authority.valid.contains(&time))
+        };
         let is_signed = |may: &dyn Fn(&Authority) -> bool| {
             let usable = known.iter().filter(|authority| may(authority));
             let anchors: Vec<_> = usable.map(|authority| authority.anchor.clone()).collect();
@@ -451,8 +471,12 @@ impl Neighbours {
                 .verify_for_usage(self.algorithms.all, &anchors, chain, now, usage, None, None)
                 .map(drop)
         };
-        let is_denied = |authority: &Authority| self.denied.contains(&authority.fingerprint);
-        if is_signed(&|authority| !is_denied(authority) && authority.valid.contains(&seconds)).is_ok() {
+        // A renewed authority has the key of the one before.
+        let is_denied = |authority: &Authority| {
+            let mut same = known.iter().filter(|other| other.has_key_of(authority));
+            same.any(|other| self.denied.contains(&other.fingerprint))
+        };
+        if is_signed(&|authority| !is_denied(authority) && is_valid(authority)).is_ok() {
             return Ok(());
         }
         // The others only tell why.
@@ -605,7 +629,9 @@ mod tests {
         .into_iter()
         .map(|(usage, chain)| neighbours.check(leaf, chain, now, usage))
         .reduce(|one, other| {
-            assert_eq!(one, other, "what else is shown makes no difference");
+            // Errors of our own are never equal.
+            let (one_text, other_text) = (format!("{one:?}"), format!("{other:?}"));
+            assert_eq!(one_text, other_text, "what else is shown makes no difference");
             one
         })
         .expect("answers")
@@ -641,8 +667,31 @@ mod tests {
         // Its next certificate has the same key, and both may be known.
         let new = about(1).authority_params(30).expect("valid").self_signed(issuer.key()).expect("signed");
         let next = Authority::read(new.der(), Path::new("")).expect("an authority");
+        let next_print = next.fingerprint.clone();
         neighbours.authorities.entry(AsId(1)).or_default().push(next);
         assert_eq!(neighbours.check(&good, &[], later, KeyUsage::server_auth()), Ok(()));
+        // Who denies one of them denies the key.
+        neighbours.denied.insert(next_print);
+        let answer = neighbours.check(&good, &[], UnixTime::now(), KeyUsage::server_auth());
+        assert_eq!(answer, Err(Error::InvalidCertificate(CertificateError::Revoked)));
+    }
+
+    /// A session began before the authority's next certificate was made.
+    #[test]
+    fn an_authority_that_is_renewed_or_expires_ends_no_session() {
+        let (old, issuer) = authority();
+        let good = leaf(&issuer, &[1]);
+        let mut neighbours = Neighbours::only(&old, AsId(1)).expect("an authority");
+        let [began, now, later] = [0, 2, 4].map(|hours| UnixTime::now().as_secs() + hours * 3_600);
+        let time = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        let known = neighbours.authorities.get_mut(&AsId(1)).expect("known");
+        known[0].valid = now as i64 - 60..=now as i64 + 60;
+        let at = |times: &[u64]| {
+            let times: Vec<_> = times.iter().map(|seconds| time(*seconds)).collect();
+            neighbours.check_at(&good, &[], &times, KeyUsage::server_auth()).is_ok()
+        };
+        assert!(!at(&[began]) && at(&[now]) && !at(&[later]), "for new sessions");
+        assert!(at(&[began, now]) && at(&[now, later]) && !at(&[began, later]), "for those under way");
     }
 
     #[test]

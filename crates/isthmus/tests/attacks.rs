@@ -370,6 +370,8 @@ fn a_certificate_that_is_denied_from_now_on_loses_its_sessions() {
         let mut command = isthmus(service.folder.path());
         Running(command.args(words).stderr(std::process::Stdio::piped()).spawn().expect("it runs"))
     };
+    // The service has served once already: that session may be ending yet.
+    service.comes(|| service.open_sessions() == 0);
     let mut copy = slow("first");
     service.comes(|| service.open_sessions() == 1);
     service.reload_with_denied("");

@@ -248,10 +248,17 @@ impl TcpLane {
         Ok(Settled::Yes)
     }
 
+    /// Has the kernel give the connection up after `patience` without an answer.
+    fn tune(&mut self, patience: Duration) {
+        let info = info(&self.socket);
+        let rtt = Duration::from_micros(info.as_ref().map_or(0, |info| info.tcpi_rtt.into()));
+        self.patience = kernel_patience(patience, info.as_ref().map_or(Duration::ZERO, uncounted), rtt);
+        tune(&self.socket, self.patience);
+    }
+
     /// Sets a new connection up.
     fn prepare(&mut self, paths: &mut Paths) {
-        self.patience = kernel_patience(paths.patience, uncounted(&self.socket));
-        tune(&self.socket, self.patience);
+        self.tune(paths.patience);
         paths.fields.apply(&self.socket);
         let (path, local) = (self.rtt_us(), is_local(&self.socket));
         self.told_rtt_us = path;
@@ -355,6 +362,9 @@ impl TcpLane {
         }
         let weakness = if short { None } else { self.judge(lane, paths) };
         let nearer_us = self.take_nearer_us(least_rtt_us);
+        if nearer_us.is_some() {
+            self.tune(paths.patience);
+        }
         Some(Looked { lane: Some(lane), weakness, host, arrived: acked, idled, nearer_us })
     }
 
@@ -506,7 +516,8 @@ impl TcpLane {
         if error.kind() != io::ErrorKind::TimedOut {
             return error;
         }
-        io::Error::other(Silence(self.patience + uncounted(&self.socket)))
+        let uncounted = info(&self.socket).as_ref().map_or(Duration::ZERO, uncounted);
+        io::Error::other(Silence(self.patience + uncounted))
     }
 
     /// Reads into one buffer; `None` if there is nothing now.
@@ -669,8 +680,7 @@ fn dial(
 /// How long the kernel waits for the answer to a packet before it counts the silence (`TCP_USER_TIMEOUT`). It sends a
 /// loss probe (RFC 8985), waits as long as for any packet, and counts from the retransmission after that. It is not
 /// known from the timer itself, which has doubled while packets were lost.
-fn uncounted(socket: &Socket) -> Duration {
-    let Some(info) = info(socket) else { return Duration::ZERO };
+fn uncounted(info: &libc::tcp_info) -> Duration {
     let rtt_us = u64::from(info.tcpi_rtt);
     let retransmits_us = rtt_us + 4 * u64::from(info.tcpi_rttvar);
     Duration::from_micros(retransmits_us + retransmits_us.min(2 * rtt_us + PROBE_SLACK_US))
@@ -678,9 +688,11 @@ fn uncounted(socket: &Socket) -> Duration {
 
 /// What to tell the kernel so that it gives a connection up after `patience` without an answer. At least a quarter of
 /// the patience, since the path may be shorter than it looks: the first packet of the connection may have come late.
-/// The engine waits for the rest, and dials meanwhile.
-fn kernel_patience(patience: Duration, uncounted: Duration) -> Duration {
-    patience.saturating_sub(uncounted).max(patience / 4)
+/// The engine waits for the rest, and dials meanwhile. And no less than the answer to a packet that is sent again takes:
+/// the kernel sends no packet later than this limit.
+fn kernel_patience(patience: Duration, uncounted: Duration, rtt: Duration) -> Duration {
+    let answer = 2 * rtt + Duration::from_micros(PROBE_SLACK_US);
+    patience.saturating_sub(uncounted).max(patience / 4).max(answer.min(patience))
 }
 
 /// Sets the options that every lane has. It ends after `patience` without an answer.
@@ -833,10 +845,12 @@ mod tests {
 
     #[test]
     fn the_kernel_gives_a_lane_up_sooner_if_it_begins_to_count_later() {
-        let s = Duration::from_secs;
-        assert_eq!(kernel_patience(s(20), s(3)), s(17));
-        assert_eq!(kernel_patience(s(4), s(5)), s(1), "no sooner than after a quarter of it");
-        assert_eq!(kernel_patience(s(4), s(0)), s(4));
+        let (s, ms) = (Duration::from_secs, Duration::from_millis);
+        assert_eq!(kernel_patience(s(20), s(3), ms(24)), s(17));
+        assert_eq!(kernel_patience(s(4), s(5), ms(24)), s(1), "no sooner than after a quarter of it");
+        assert_eq!(kernel_patience(s(4), s(0), ms(24)), s(4));
+        assert_eq!(kernel_patience(s(1), s(5), ms(300)), ms(800), "no sooner than an answer can come");
+        assert_eq!(kernel_patience(s(1), s(5), s(2)), s(1));
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl Agent {
         match &mut self.phase {
             Phase::Over => {}
             Phase::Failing { best, until } => {
-                if failure.kind > best.kind {
+                if failure.kind.explains(best.kind) {
                     // The worst kind: no later failure can explain it.
                     *until = now;
                     *best = failure.clone();
@@ -42,8 +42,8 @@ impl Agent {
             Phase::Gathering | Phase::Running => {
                 let patience = match (&self.hub, failure.kind) {
                     (None, _) => VERDICT,
-                    (Some(_), Kind::Error) => GRACE_ERROR,
-                    (Some(_), Kind::End) => GRACE,
+                    (Some(_), Kind::Error | Kind::Abort) => GRACE_ERROR,
+                    (Some(_), Kind::End | Kind::Killed) => GRACE,
                     (Some(_), Kind::Gone) => Duration::ZERO,
                 };
                 self.phase = Phase::Failing { best: failure.clone(), until: now + patience };
@@ -129,7 +129,7 @@ impl Agent {
             return;
         }
         match &self.phase {
-            Phase::Failing { best, .. } if best.kind >= failure.kind => self.end(best.clone()),
+            Phase::Failing { best, .. } if !failure.kind.explains(best.kind) => self.end(best.clone()),
             _ => self.end(failure),
         }
     }

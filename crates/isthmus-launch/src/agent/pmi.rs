@@ -90,9 +90,9 @@ impl Agent {
     }
 
     /// The same by PMIx. Open MPI's own codes are the classes of its errors, which a program may choose too. So a later
-    /// failure may explain any code.
+    /// loss may explain any code.
     pub(crate) fn pmix_aborts(&mut self, now: Duration, rank: u32, code: i32, message: &str) {
-        self.abort_as(Kind::Error, now, rank, code, message);
+        self.abort_as(Kind::Abort, now, rank, code, message);
     }
 
     fn abort_as(&mut self, kind: Kind, now: Duration, rank: u32, code: i32, message: &str) {
@@ -144,7 +144,7 @@ impl Agent {
             return;
         }
         let status = how.status();
-        let kind = if matches!(how, Ended::Signal(_)) { Kind::End } else { Kind::Error };
+        let kind = how.kind();
         let failure = match status {
             0 => silent.then(|| ("ended without MPI_Finalize".to_owned(), 1)),
             _ => Some((how.to_string(), status)),

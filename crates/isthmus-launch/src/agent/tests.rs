@@ -350,26 +350,33 @@ fn a_lost_part_is_told_rather_than_what_ranks_say_of_it() {
     assert!(!told.contains("MPI_Abort"), "{told}");
 }
 
-/// Open MPI aborts with the class of an error when it loses a peer, and a program may abort with the same number.
+/// Open MPI aborts with the class of an error when it loses a peer, and a program may abort with the same number. A
+/// rank that crashes afterwards, or ends with an error, does not explain it.
 #[test]
 fn an_abort_by_pmix_is_told_unless_a_loss_explains_it() {
-    for dies in [true, false] {
+    let aborts = (17, "rank 0 (part 1, host host10) called MPI_Abort with 17");
+    let gone = (1, "part 2 (host host20) is gone");
+    let killed = (137, "rank 3 (part 2, host host20) was ended by SIGKILL");
+    let ends = [Ended::Signal(6), Ended::Signal(11), Ended::Status(1), Ended::Signal(9)];
+    let ends = ends.map(|how| (Some(how), if how == Ended::Signal(9) { killed } else { aborts }));
+    for (how, (status, words)) in ends.into_iter().chain([(None, aborts), (None, gone)]) {
         let mut net = Net::new(3, THREE);
         net.agents[0].pmix_aborts(net.now, 0, 17, "");
+        // The other part does not know of it yet.
+        if let Some(how) = how {
+            net.ended(3, 0, how);
+        }
         net.settle();
-        net.pass(GRACE);
-        assert!(net.finished.iter().all(Option::is_none), "it may have a cause");
-        if dies {
+        if words != killed.1 {
+            net.pass(GRACE);
+            assert!(net.finished.iter().all(Option::is_none), "it may have a cause");
+        }
+        if words == gone.1 {
             net.die(3);
         }
         net.pass(GRACE_ERROR);
-        let words = if dies {
-            "part 2 (host host20) is gone"
-        } else {
-            "rank 0 (part 1, host host10) called MPI_Abort with 17"
-        };
-        assert!(net.everything_told().contains(words), "{}", net.everything_told());
-        assert_eq!(net.finished[0], Some(if dies { 1 } else { 17 }));
+        assert!(net.everything_told().contains(words), "{how:?}: {}", net.everything_told());
+        assert_eq!(net.finished[0], Some(status), "{how:?}");
     }
 }
 
