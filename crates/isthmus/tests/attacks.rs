@@ -366,7 +366,8 @@ fn a_certificate_that_is_denied_from_now_on_loses_its_sessions() {
     let service = Service::start_with(&["--log-format", "json"]);
     let certificate = service.certificate();
     let slow = |to: &str| {
-        let words = ["cp", "--sites", "client.toml", "--limit-rate", "8kbit", "--all", "b:data/file", to];
+        let rate = ["--limit-rate", "8kbit", "--block", "64KiB"];
+        let words = [&["cp", "--sites", "client.toml"][..], &rate, &["--all", "b:data/file", to]].concat();
         let mut command = isthmus(service.folder.path());
         Running(command.args(words).stderr(std::process::Stdio::piped()).spawn().expect("it runs"))
     };
