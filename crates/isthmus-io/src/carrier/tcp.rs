@@ -251,7 +251,9 @@ impl TcpLane {
     /// Has the kernel give the connection up after `patience` without an answer.
     fn tune(&mut self, patience: Duration) {
         let info = info(&self.socket);
-        let rtt = Duration::from_micros(info.as_ref().map_or(0, |info| info.tcpi_rtt.into()));
+        // The least round trip is the largest number before the first sample.
+        let least_us = info.as_ref().map_or(0, |info| info.tcpi_min_rtt);
+        let rtt = Duration::from_micros(if least_us == u32::MAX { 0 } else { least_us.into() });
         self.patience = kernel_patience(patience, info.as_ref().map_or(Duration::ZERO, uncounted), rtt);
         tune(&self.socket, self.patience);
     }
@@ -362,9 +364,6 @@ impl TcpLane {
         }
         let weakness = if short { None } else { self.judge(lane, paths) };
         let nearer_us = self.take_nearer_us(least_rtt_us);
-        if nearer_us.is_some() {
-            self.tune(paths.patience);
-        }
         Some(Looked { lane: Some(lane), weakness, host, arrived: acked, idled, nearer_us })
     }
 
@@ -688,11 +687,12 @@ fn uncounted(info: &libc::tcp_info) -> Duration {
 
 /// What to tell the kernel so that it gives a connection up after `patience` without an answer. At least a quarter of
 /// the patience, since the path may be shorter than it looks: the first packet of the connection may have come late.
-/// The engine waits for the rest, and dials meanwhile. And no less than the answer to a packet that is sent again takes:
-/// the kernel sends no packet later than this limit.
+/// The engine waits for the rest, and dials meanwhile. And no less than the answer to a packet that is sent again takes, as
+/// the kernel sends no packet later than this limit; unless that seems to be half of the patience.
 fn kernel_patience(patience: Duration, uncounted: Duration, rtt: Duration) -> Duration {
     let answer = 2 * rtt + Duration::from_micros(PROBE_SLACK_US);
-    patience.saturating_sub(uncounted).max(patience / 4).max(answer.min(patience))
+    let answer = if answer <= patience / 2 { answer } else { Duration::ZERO };
+    patience.saturating_sub(uncounted).max(patience / 4).max(answer)
 }
 
 /// Sets the options that every lane has. It ends after `patience` without an answer.
@@ -849,8 +849,8 @@ mod tests {
         assert_eq!(kernel_patience(s(20), s(3), ms(24)), s(17));
         assert_eq!(kernel_patience(s(4), s(5), ms(24)), s(1), "no sooner than after a quarter of it");
         assert_eq!(kernel_patience(s(4), s(0), ms(24)), s(4));
-        assert_eq!(kernel_patience(s(1), s(5), ms(300)), ms(800), "no sooner than an answer can come");
-        assert_eq!(kernel_patience(s(1), s(5), s(2)), s(1));
+        assert_eq!(kernel_patience(s(2), s(5), ms(300)), ms(800), "no sooner than an answer can come");
+        assert_eq!(kernel_patience(s(4), s(5), s(1)), s(1), "the first packet may have come late");
     }
 
     #[test]
