@@ -32,7 +32,8 @@ def variables(c):
         "PALS": lambda n: {"PALS_RANKID": n, "PALS_LOCAL_RANKID": 0, "PALS_NODEID": n, "PALS_APID": "a1", "PALS_APINFO": path},
         "PALS with PMIx": lambda n: {"PALS_RANKID": n, "PALS_APINFO": path, "PMIX_RANK": n, "PMIX_NAMESPACE": "a1"},
         "Flux": lambda n: {"FLUX_TASK_RANK": n, "FLUX_JOB_SIZE": COUNT, "FLUX_TASK_LOCAL_ID": 0, "FLUX_JOB_NNODES": COUNT},
-        "jsrun": lambda n: {"JSM_NAMESPACE_RANK": n, "JSM_NAMESPACE_SIZE": COUNT, "JSM_NAMESPACE_LOCAL_RANK": 0, "PMIX_RANK": n},
+        "jsrun": lambda n: {"JSM_NAMESPACE_RANK": n, "JSM_NAMESPACE_SIZE": COUNT, "JSM_NAMESPACE_LOCAL_RANK": 0},
+        "jsrun with PMIx": lambda n: {"JSM_NAMESPACE_RANK": n, "JSM_NAMESPACE_SIZE": COUNT, "PMIX_RANK": n},
         "pbsdsh": lambda n: {"PBS_TASKNUM": f"{n << 28 | 2:08X}", "PBS_NODENUM": n, "PBS_ENVIRONMENT": "PBS_BATCH"},
         "ssh": lambda n: {},
     }
@@ -44,7 +45,9 @@ def launchers(c):
         at, parts = meeting(c), []
         for number in range(COUNT):
             env = {key: str(value) for key, value in of(number).items()}
-            options = ["--rank", number, "--size", COUNT] if name == "ssh" else []
+            # PMIx's numbers may be another launcher's than those beside them, so that the count has to be told.
+            told = {"ssh": ["--rank", number, "--size", COUNT]}
+            options = told.get(name, ["--size", COUNT] if "PMIX_RANK" in env else [])
             parts.append(Part(c, None, "1/1", SAY, *options, launcher=BY_PBS if name == "pbsdsh" else (), env=env, at=at, suffix=f".{number}"))
         with Job(parts) as job:
             said = job.succeed()
