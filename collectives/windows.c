@@ -6,12 +6,12 @@
 // what came for them. A third rank that locks a window right after the fence may read the old value there. MPI-4.1
 // permits that, but programs rely on more.
 //
-// MPI permits such epochs, since accesses of such an epoch need not take effect before its closing fence, and since the target
-// takes part in the fence. Locks and flushes are left to the MPI, because their target takes no part; so are post, start,
+// MPI permits this, since accesses of an epoch need not take effect before its closing fence, and since the target takes part
+// in the fence. Locks and flushes are left to the MPI, because their target takes no part; so are post, start,
 // complete and wait.
 //
-// What is not copied is *deferred*: MPI_Get and other calls with a result, datatypes of the program, and what exceeds
-// TARGET_MAX. Their arguments are kept until the closing fence. Each message says whether its sender has deferred
+// Some calls are not copied but *deferred*: MPI_Get and others with a result, calls with datatypes of the program, and those
+// that exceed TARGET_MAX. Their arguments are kept until the closing fence. Each message says whether its sender has deferred
 // anything. So after the exchange all ranks know alike whether anybody has. If so, all of them let the MPI run the deferred
 // calls, between two fences of the MPI's own. Such an epoch takes longer than the MPI's, so the MPI runs the next
 // ones alone: NATIVE_FIRST, and twice as many each time that a later one has deferred calls again.
@@ -330,12 +330,11 @@ static int is_derived(MPI_Datatype type)
 // Copies a datatype, which the program may free before the fence. After an error there is no copy to drop.
 static int keep_type(MPI_Datatype *type)
 {
-    MPI_Datatype copy;
-    int error = is_derived(*type) ? PMPI_Type_dup(*type, &copy) : MPI_SUCCESS;
-    if (error)
-        *type = MPI_DATATYPE_NULL;
-    else if (is_derived(*type))
-        *type = copy;
+    MPI_Datatype copy = MPI_DATATYPE_NULL;
+    if (!is_derived(*type))
+        return MPI_SUCCESS;
+    int error = PMPI_Type_dup(*type, &copy);
+    *type = error ? MPI_DATATYPE_NULL : copy;
     return error;
 }
 
@@ -561,22 +560,6 @@ static int fence(struct window *window, int assert)
 
 #pragma GCC visibility push(default)
 
-int MPI_Win_create(void *base, MPI_Aint size, int unit, MPI_Info info, MPI_Comm comm, MPI_Win *win)
-{
-    int error = PMPI_Win_create(base, size, unit, info, comm, win);
-    if (error == MPI_SUCCESS)
-        watch(comm, base, size, unit, *win);
-    return error;
-}
-
-int MPI_Win_allocate(MPI_Aint size, int unit, MPI_Info info, MPI_Comm comm, void *base, MPI_Win *win)
-{
-    int error = PMPI_Win_allocate(size, unit, info, comm, base, win);
-    if (error == MPI_SUCCESS)
-        watch(comm, *(void **)base, size, unit, *win);
-    return error;
-}
-
 int MPI_Win_free(MPI_Win *win)
 {
     if (win)
@@ -629,33 +612,20 @@ ACCESS(MPI_Compare_and_swap, PMPI_Compare_and_swap,
        CALL_COMPARE, .from = from, .compare = compare, .result = result, DATATYPES(type, MPI_DATATYPE_NULL, MPI_DATATYPE_NULL), AT)
 
 #define COUNT int
+#define UNIT int
 #define ENTRY(name) MPI_##name
 #define STOCK(name) PMPI_##name
 #include "accesses.h"
 #if LARGE_COUNTS
 #undef COUNT
+#undef UNIT
 #undef ENTRY
 #undef STOCK
 #define COUNT MPI_Count
+#define UNIT MPI_Aint
 #define ENTRY(name) MPI_##name##_c
 #define STOCK(name) PMPI_##name##_c
 #include "accesses.h"
-
-int MPI_Win_create_c(void *base, MPI_Aint size, MPI_Aint unit, MPI_Info info, MPI_Comm comm, MPI_Win *win)
-{
-    int error = PMPI_Win_create_c(base, size, unit, info, comm, win);
-    if (error == MPI_SUCCESS)
-        watch(comm, base, size, unit, *win);
-    return error;
-}
-
-int MPI_Win_allocate_c(MPI_Aint size, MPI_Aint unit, MPI_Info info, MPI_Comm comm, void *base, MPI_Win *win)
-{
-    int error = PMPI_Win_allocate_c(size, unit, info, comm, base, win);
-    if (error == MPI_SUCCESS)
-        watch(comm, *(void **)base, size, unit, *win);
-    return error;
-}
 #endif
 #pragma GCC visibility pop
 

@@ -99,7 +99,7 @@ const LAUNCHERS: &[Launcher] = &[
 /// gaps and are hexadecimal, so they tell no place in the part (OpenPBS, `momtask_create`).
 const PBS_TASK: &str = "PBS_TASKNUM";
 
-/// What is read of a file of PALS: its header up to the count of processes. Bytes.
+/// Length of the header of a file of PALS, up to the count of processes. Bytes.
 const PALS_HEADER: usize = 84;
 
 /// The first `PALS_HEADER` bytes of a file.

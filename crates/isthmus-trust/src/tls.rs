@@ -670,7 +670,7 @@ mod tests {
         let next_print = next.fingerprint.clone();
         neighbours.authorities.entry(AsId(1)).or_default().push(next);
         assert_eq!(neighbours.check(&good, &[], later, KeyUsage::server_auth()), Ok(()));
-        // Who denies one of them denies the key.
+        // A deny list that names one of them denies the key.
         neighbours.denied.insert(next_print);
         let answer = neighbours.check(&good, &[], UnixTime::now(), KeyUsage::server_auth());
         assert_eq!(answer, Err(Error::InvalidCertificate(CertificateError::Revoked)));

@@ -4,6 +4,20 @@ use isthmus_ledger::{Group, Plan};
 
 use super::*;
 
+/// The flow leads one other, which has nothing in flight.
+fn leads_one(plan: Plan) -> Group {
+    Group {
+        leads: true,
+        is_led: true,
+        count: 2,
+        share: 0.5,
+        others_in_flight: 0,
+        paused_in_flight: 0,
+        delivered: 0,
+        plan,
+    }
+}
+
 /// The sender's processor is the bottleneck: no queue forms, and its data never ends.
 #[test]
 fn a_guess_does_not_run_away_from_what_arrives() {
@@ -77,16 +91,8 @@ fn a_message_among_a_train_is_no_flight() {
 fn what_came_before_the_lead_was_taken_is_not_the_path() {
     let rtt_us = 24_000;
     let plan = Plan { capacity: 125_000_000, pace: 125_000_000, window: 3 << 20, loss: 0.0, rtt_us };
-    let group = |leads| Group {
-        leads,
-        is_led: true,
-        count: 2,
-        share: 0.5,
-        others_in_flight: 0,
-        paused_in_flight: 0,
-        delivered: 0,
-        plan: if leads { plan } else { Plan { capacity: 0, window: 0, ..plan } },
-    };
+    let before = Plan { capacity: 0, window: 0, ..plan };
+    let group = |leads| Group { leads, ..leads_one(if leads { plan } else { before }) };
     let mut rate = Rate::new(Limits::default());
     let mut now = 0;
     let mut arrive = |rate: &mut Rate, packets: u64, span_us, queue_us, round_ended| {
@@ -300,18 +306,8 @@ fn a_part_of_the_path_is_soon_known_for_one() {
     const LINE: u64 = 125_000_000;
     let mut now = 0;
     let plan = Plan { capacity: 0, pace: 0, window: 0, loss: 0.0, rtt_us: 366_000 };
-    let group = Group {
-        leads: true,
-        is_led: true,
-        count: 2,
-        share: 0.5,
-        others_in_flight: 0,
-        paused_in_flight: 0,
-        delivered: 0,
-        plan,
-    };
     let mut rate = Rate::new(Limits::default());
-    rate.on_group(0, Some(&group));
+    rate.on_group(0, Some(&leads_one(plan)));
     (0..4).for_each(|_| arrive(&mut rate, &mut now, 3_900, false));
     let capacity = |rate: &Rate| rate.capacity().expect("known");
     assert!((35_000_000..50_000_000).contains(&capacity(&rate)), "{}", capacity(&rate));
@@ -336,16 +332,7 @@ fn what_others_deliver_between_two_rounds_counts() {
         (now, delivered) = (now + 12_000, delivered + 120_000);
         for ms in 0..12 {
             now += 1_000;
-            let group = Group {
-                leads: true,
-                is_led: true,
-                count: 2,
-                share: 0.5,
-                others_in_flight: 120_000,
-                paused_in_flight: 0,
-                delivered,
-                plan,
-            };
+            let group = Group { others_in_flight: 120_000, delivered, ..leads_one(plan) };
             rate.on_group(now, Some(&group));
             rate.on_ack(&AckSample {
                 now,
